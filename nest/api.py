@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from nest.cli.inputs import Restricted
     from nest.cli.options import Options
+    from nest.codesign.answers import Wave
     from nest.codesign.document import Codesign
     from nest.codesign.spec import Spec
     from nest.compare import Comparison
@@ -344,7 +345,8 @@ def codesign(
     resume: bool = False,
     jobs: int = 1,
     dask: str | None = None,
-    on_wave: Callable[[str, Mapping[str, int]], None] | None = None,
+    time_limit: float | None = None,
+    on_wave: Callable[[Wave], None] | None = None,
 ) -> Codesign:
     """Return the best accelerators of a space, as ``nest codesign`` does.
 
@@ -354,15 +356,19 @@ def codesign(
         A file, see docs/codesign.md, or what ``read_spec`` of
         ``nest.codesign.spec`` returns.
     model
-        Names of models, instead of those of the file.
+        Models, instead of those of the file: names, or paths of
+        ``config.json``.
     frontier, sensitivity, contributions, phaze_order, samples
         What is asked beside the best points, and how many random samples.
     output, resume
         Directory that keeps solved points, and whether to go on with it.
     jobs, dask
         Points that are solved at the same time, or where.
+    time_limit
+        Seconds after which the best points known, and bounds on all others,
+        are returned.
     on_wave
-        Called now and then with the question and what settled points so far.
+        Called now and then with how far a question is.
 
     Raises
     ------
@@ -378,7 +384,7 @@ def codesign(
     >>> found.to_pandas()  # doctest: +SKIP
     """
     from nest.cli.codesigning import with_models
-    from nest.cli.declare import integer
+    from nest.cli.declare import integer, seconds
     from nest.codesign.answers import Wanted, answer
     from nest.codesign.document import Codesign
     from nest.codesign.spec import Spec, read_spec
@@ -401,6 +407,9 @@ def codesign(
         resume=resume,
         jobs=_read(integer(1, num_cpus()), "jobs", jobs),
         dask=dask,
+        time_limit_s=time_limit
+        if time_limit is None
+        else _read(seconds, "time_limit", time_limit),
         on_wave=on_wave,
     )
     return Codesign(found)
@@ -578,11 +587,12 @@ def export(
     >>> sorted(files)
     ['README', 'args.sh', 'hostfile']
     """
-    from nest.cli.inputs import check_output, load_model
+    from nest.cli.inputs import check_output
     from nest.export.export import export as write
     from nest.export.export import write_folder
     from nest.export.layers import placement_of
     from nest.export.settings import Settings
+    from nest.models.named import load_model
 
     named = words.pop("model", None) if problem is not None else None
     words.setdefault("target", to)

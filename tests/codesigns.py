@@ -114,9 +114,14 @@ def answers(**changes: object) -> Answers:
         spec=spec,
         base=base,
         best=(
-            Best(("gpt2",), alone, Counts(6, 3, 2, 1, 1)),
-            Best(("bert-large",), None, Counts(0, 13, 0, 0, 0)),
-            Best(("gpt2", "bert-large"), both, Counts(4, 4, 3, 1, 1)),
+            Best(("gpt2",), alone, Counts(6, 3, 2, 1, 1), 2.0),
+            Best(("bert-large",), None, Counts(0, 13, 0, 0, 0), 0.0),
+            Best(
+                ("gpt2", "bert-large"),
+                both,
+                Counts(4, 4, 3, 1, 1),
+                both.relative,
+            ),
         ),
         frontier=(found(points[0], 1.0, second, 2 * second), both),
         sensitivity=(
@@ -138,14 +143,37 @@ def answers(**changes: object) -> Answers:
             Contribution("bert-large", dict.fromkeys(steps), None),
         ),
         baselines=(
-            Baseline("tpu-v4-like", (0,), base, 1.8284),
-            Baseline("phaze-order", tuple(range(8)), both, 0.0),
-            Baseline("sample 0", (3, 4), None, None),
+            Baseline("tpu-v4-like", (0,), base, 1.8284, 1.8284),
+            Baseline("phaze-order", tuple(range(8)), both, 0.0, 0.0),
+            Baseline("sample 0", (3, 4), None, None, None),
         ),
         solved=23,
         stored=4,
     )
     return made._replace(**changes)  # type: ignore[arg-type]
+
+
+def stopped() -> Answers:
+    """Return answers of a search that ran out of time."""
+    made = answers()
+    first, none, both = made.best
+    return answers(
+        best=(
+            first._replace(counts=Counts(6, 3, 1, 0, 1, 2), most_relative=2.5),
+            none._replace(
+                counts=Counts(0, 0, 0, 0, 0, 13), most_relative=None
+            ),
+            both._replace(counts=Counts(4, 4, 3, 0, 1, 1), most_relative=3.0),
+        ),
+        frontier=(),
+        sensitivity=(),
+        contributions=(),
+        baselines=(
+            made.baselines[0]._replace(most_regret=2.0),
+            made.baselines[1]._replace(most_regret=None),
+        ),
+        out_of_time=True,
+    )
 
 
 @cache

@@ -128,8 +128,8 @@ def random_spec(seed: int, max_points: int) -> tuple[Spec, dict[str, Any]]:
 
 @contextmanager
 def known(models: dict[str, Any]) -> Iterator[None]:
-    """Let tasks of this process find models by their names."""
-    with patch("nest.codesign.tasks.model_of", models.__getitem__):
+    """Let searches find models by their names."""
+    with patch("nest.codesign.answers.load_model", models.__getitem__):
         yield
 
 
@@ -145,6 +145,10 @@ def check(spec: Spec, found: Answers, every: Enumerated) -> None:
         costs = objective.costs(steps[list(chosen)]).tolist()
         expected = _smallest(spec, costs, objective.worst)
         assert sum(best.counts) == len(spec.space.points)
+        assert best.proven
+        assert best.most_relative == objective.relative_of(
+            min(costs, default=objective.worst)
+        )
         assert (best.found is None) == (expected is None)
         if best.found is None or expected is None:
             continue

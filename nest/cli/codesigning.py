@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,14 @@ from nest.cli.inputs import (
     write_text,
 )
 from nest.cli.options import Options, takes
-from nest.cli.pages import HTML, check_page, command_line
+from nest.cli.pages import HTML, check_page, command_line, plot_option
 from nest.cli.progress import StatusLine, hint
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from nest.codesign.answers import Answers
+    from nest.codesign.answers import Answers, Wave
     from nest.codesign.spec import Spec
 
 
@@ -52,7 +51,8 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
 @click.argument("spec_path", metavar="SPEC")
 @option(
     "--model NAME",
-    "Model to choose an accelerator for, instead of those of SPEC; "
+    "Model to choose an accelerator for, instead of those of SPEC: a name, "
+    "see 'nest problems --models', or a config.json of Hugging Face; "
     "repeatable.",
     None,
     "models",
@@ -107,13 +107,18 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
 )
 @option("--resume", "Go on with the search of DIR: what is solved is kept.")
 @HTML
+@plot_option("Draw throughput against area")
 @option(
     "--csv FILE",
     "Also write a CSV line per model and point; '-' is standard output.",
     None,
     "csv_path",
 )
-@takes("json_path")
+@takes(
+    *("time_limit", "json_path"),
+    time_limit="Wall-clock seconds for the whole search, after which the "
+    "best point known and a bound on all others are shown.  [default: none]",
+)
 def codesign_command(
     options: Options,
     spec_path: str,
@@ -125,6 +130,7 @@ def codesign_command(
     folder: str | None,
     resume: bool,
     html_path: str | None,
+    plot_path: str | None,
     csv_path: str | None,
     **asked: bool,
 ) -> int:
@@ -132,23 +138,29 @@ def codesign_command(
 
     SPEC is a YAML file with the space, its limits and the job, see
     docs/codesign.md. Every point of the space is solved exactly, or proven
-    not to be the best. Figures are of an analytic model of accelerators, which
-    is not calibrated.
+    not to be the best; with --time-limit the best one known is shown with a
+    bound on all others. Figures are of an analytic model of accelerators,
+    which is not calibrated.
 
-    Exits with 2 if a model fits no point.
+    Exits with 2 if a model fits no point, with 1 if none is known in time.
     """
     from nest.codesign.document import spec_document
     from nest.codesign.spec import read_spec
+    from nest.plots import check_plot
     from nest.report.codesign import read_block
     from nest.report.table import show
 
     json_path = options.json_path
-    outputs = {"--json": json_path, "--html": html_path, "--csv": csv_path}
+    outputs = {
+        **{"--json": json_path, "--html": html_path},
+        **{"--plot": plot_path, "--csv": csv_path},
+    }
     check_page(html_path)
+    check_plot(plot_path)
     check_distinct_files({"SPEC": spec_path, "-o": folder, **outputs})
     for name, path in outputs.items():
         check_output(path, name)
-    _check_words(describe, folder, resume, dask, jobs, html_path, csv_path)
+    _check_words(describe, folder, resume, dask, jobs, *outputs.values())
     spec = with_models(read_spec(spec_path), models)
     if describe:
         document = spec_document(spec)
@@ -165,7 +177,7 @@ def codesign_command(
         from nest.benchmarks.engine import check_parallel
 
         check_parallel(jobs, 1, None)
-    return _Searching(spec, json_path, html_path, csv_path).go(
+    return _Searching(spec, options, html_path, plot_path, csv_path).go(
         samples=samples,
         folder=folder,
         resume=resume,
@@ -181,7 +193,8 @@ def _check_words(
     resume: bool,
     dask: str | None,
     jobs: int,
-    *pages: str | None,
+    json_path: str | None,
+    *files: str | None,
 ) -> None:
     """Refuse options that contradict each other."""
     if resume and folder is None:
@@ -194,16 +207,16 @@ def _check_words(
             f"--jobs {jobs}: expected either it or --dask, whose workers are "
             f"as many as the cluster has, got both; remove one"
         )
-    if describe and (folder is not None or any(pages)):
+    if describe and (folder is not None or any(files)):
         raise InvalidOptionError(
-            "--describe: expected neither -o, --html nor --csv beside it, as "
-            "nothing is searched, got one; remove it"
+            "--describe: expected neither -o, --html, --plot nor --csv beside "
+            "it, as nothing is searched, got one; remove it"
         )
 
 
 def with_models(spec: Spec, models: tuple[str, ...]) -> Spec:
     """Return a specification with the models of the command line."""
-    from nest.models.zoo import architecture
+    from nest.models.named import load_model
 
     for number, name in enumerate(models):
         if name in models[:number]:
@@ -213,7 +226,7 @@ def with_models(spec: Spec, models: tuple[str, ...]) -> Spec:
             )
     chosen = models or spec.models
     for name in chosen:
-        architecture(name)  # refuses unknown ones
+        load_model(name)  # refuses unknown ones
     for name in spec.objective.weights:
         if chosen and name not in chosen:
             raise InvalidOptionError(
@@ -230,12 +243,14 @@ class _Searching:
     def __init__(
         self,
         spec: Spec,
-        json_path: str | None,
+        options: Options,
         html_path: str | None,
+        plot_path: str | None,
         csv_path: str | None,
     ) -> None:
-        self._spec = spec
-        self._json, self._html, self._csv = json_path, html_path, csv_path
+        self._spec, self._limit_s = spec, options.time_limit
+        self._json, self._html = options.json_path, html_path
+        self._plot, self._csv = plot_path, csv_path
 
     def go(
         self,
@@ -266,6 +281,7 @@ class _Searching:
                     resume=resume,
                     jobs=jobs,
                     dask=dask,
+                    time_limit_s=self._limit_s,
                     on_wave=line,
                     on_complaint=lambda text: say(f"nest: {text}", err=True),
                 )
@@ -293,6 +309,10 @@ class _Searching:
         show(out, *read, "", *answers_block(document))
         if self._csv is not None:
             write_text(self._csv, to_csv(document))
+        if self._plot is not None:
+            from nest.plots import accelerators, save_plot
+
+            save_plot(self._plot, lambda axes: accelerators(document, axes))
         if self._html is not None:
             from nest.pages.codesign import to_html
 
@@ -301,19 +321,27 @@ class _Searching:
             write_json(self._json, document)
 
     def _judge(self, found: Answers) -> int:
-        """Say which models fit no point; 2 if there are any."""
+        """Say which models fit no point, 2 if there are any.
+
+        Or of which none is known in time, 1 if there are any.
+        """
         code = 0
         for best in found.best:
-            if best.found is None:
+            if best.found is not None:
+                continue
+            names = ", ".join(best.models)
+            many = len(best.models) > 1
+            if best.proven:
                 code = 2
-                names = ", ".join(best.models)
-                many = len(best.models) > 1
-                say(
-                    f"nest: {names}: no point of the space fits "
+                text = (
+                    f"no point of the space fits "
                     f"{'all of them' if many else 'a plan'}; raise the "
-                    f"limits, or list more memory or devices",
-                    err=True,
+                    f"limits, or list more memory or devices"
                 )
+            else:
+                code = code or 1
+                text = "no point is known in time; raise --time-limit"
+            say(f"nest: {names}: {text}", err=True)
         return code
 
 
@@ -338,22 +366,29 @@ def _keep_best(found: Answers, folder: Path) -> None:
 
 
 class _PointLine(StatusLine):
-    """Shows what is asked, and how many points what settled."""
+    """Shows what is asked, and how far it is."""
 
     def __init__(self, num_points: int) -> None:
         super().__init__()
         self._num_points = num_points
         self._start_s = time.monotonic()
 
-    def __call__(self, what: str, counts: Mapping[str, int]) -> None:
-        """Show the counts after a wave of answers."""
-        self.show(
-            time.monotonic() - self._start_s,
-            counts_text(what, self._num_points, counts),
-        )
+    def __call__(self, wave: Wave) -> None:
+        """Show what is known after a wave of answers."""
+        elapsed_s = time.monotonic() - self._start_s
+        text = wave_text(wave, self._num_points)
+        self.show(elapsed_s, f"{text}; {elapsed_s:.0f} s")
 
 
-def counts_text(what: str, num_points: int, counts: Mapping[str, int]) -> str:
+def wave_text(wave: Wave, num_points: int) -> str:
     """Return how far a question is, in one line."""
-    known = [f"{n:,} {name}" for name, n in counts.items() if n]
-    return f"{what}: {num_points:,} points, of which {', '.join(known)}"
+    counts = wave.counts
+    text = (
+        f"{wave.question}: {counts.open:,} of {num_points:,} points open, "
+        f"{counts.exact:,} solved"
+    )
+    if wave.relative is not None:
+        text += f"; best {wave.relative:.4g}x the base"
+    if wave.most_relative is not None:
+        text += f", none above {wave.most_relative:.4g}x"
+    return text

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, get_args
@@ -25,6 +26,7 @@ from nest.codesign.oracle import PointOracle
 from nest.codesign.phaze import phaze_order
 from nest.codesign.points import Point
 from nest.codesign.search import (
+    Known,
     Listed,
     OnWave,
     Question,
@@ -35,14 +37,20 @@ from nest.codesign.search import (
 from nest.codesign.search import frontier as frontier_of
 from nest.codesign.silicon import area_e6_um2, price_micro_usd, tdp_mw
 from nest.codesign.spec import Spec
-from nest.codesign.tasks import Setting, Store, open_store, workload_of
+from nest.codesign.tasks import Setting, open_store, workload_of
 from nest.codesign.workload import QUANTUM_PS, Workload
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidProblemError, SolverError
 from nest.interrupts import Interrupted
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import SolveOptions, Status
+from nest.models.named import load_model
+from nest.solvers.base import (
+    Deadline,
+    OutOfTimeError,
+    SolveOptions,
+    Status,
+)
 from nest.units import MAX_TOTAL
 
 #: Whose plan stands in where the placement is not the best one.
@@ -121,7 +129,8 @@ class Counts(NamedTuple):
     ``dominance``: never looked at, as a larger point is too slow; ``bound``:
     a bound from operators; ``together``: the placement on a point as fast as
     any of several alike; ``placement``: the placement on the point itself,
-    which takes longer than the best; ``exact``: the step time is known.
+    which takes longer than the best; ``exact``: the step time is known;
+    ``open``: nothing, as the search was stopped.
     """
 
     dominance: int
@@ -129,6 +138,7 @@ class Counts(NamedTuple):
     together: int
     placement: int
     exact: int
+    open: int = 0
 
 
 class Best(NamedTuple):
@@ -139,14 +149,45 @@ class Best(NamedTuple):
     models
         Their names.
     found
-        The point; ``None`` if none fits them all.
+        The point, the best one known if the search was stopped; ``None`` if
+        none fits them all, or none is known.
     counts
         What settled the points of the list.
+    most_relative
+        No point has a larger throughput relative to the base; ``None`` if
+        nothing is known. That of the point itself once it is proven best.
     """
 
     models: tuple[str, ...]
     found: Found | None
     counts: Counts
+    most_relative: float | None
+
+    @property
+    def proven(self) -> bool:
+        """Whether no point is better, or none fits."""
+        return not self.counts.open
+
+
+class Wave(NamedTuple):
+    """How far a question is.
+
+    Attributes
+    ----------
+    question
+        What is asked: names of models, ``the frontier``, ``sample SEED``.
+    counts
+        What settled how many points so far.
+    relative, most_relative
+        Throughput of the best point known relative to the base, and what no
+        point has more than; ``None`` if nothing is known, or the question is
+        another one.
+    """
+
+    question: str
+    counts: Counts
+    relative: float | None = None
+    most_relative: float | None = None
 
 
 class Neighbour(NamedTuple):
@@ -206,14 +247,17 @@ class Baseline(NamedTuple):
     best
         The best of them.
     regret
-        How much more throughput the best point of the list has, as a
+        How much more throughput the best known point of the list has, as a
         fraction.
+    most_regret
+        How much more any point can have: the same once the best is proven.
     """
 
     name: str
     evaluated: tuple[int, ...]
     best: Found | None
     regret: float | None
+    most_regret: float | None
 
 
 class Answers(NamedTuple):
@@ -233,6 +277,8 @@ class Answers(NamedTuple):
     solved, stored
         Questions about placements that were answered, and that were found in
         the directory.
+    out_of_time
+        Whether time ran out before all was answered.
     """
 
     spec: Spec
@@ -244,6 +290,7 @@ class Answers(NamedTuple):
     baselines: tuple[Baseline, ...]
     solved: int
     stored: int
+    out_of_time: bool = False
 
 
 def answer(
@@ -254,7 +301,8 @@ def answer(
     resume: bool = False,
     jobs: int = 1,
     dask: str | None = None,
-    on_wave: Callable[[str, Any], None] | None = None,
+    time_limit_s: float | None = None,
+    on_wave: Callable[[Wave], None] | None = None,
     on_complaint: Callable[[str], None] | None = None,
 ) -> Answers:
     """Answer what is asked of a space.
@@ -269,8 +317,11 @@ def answer(
     jobs, dask
         How many placements are solved at the same time, or where, see
         :func:`nest.benchmarks.parallel.answers`.
+    time_limit_s
+        When to end with what is known, after the base is solved. What is left
+        is shared by the questions about best points that are left.
     on_wave
-        Called with what is asked and what settled how many points so far.
+        Called now and then with how far a question is.
     on_complaint
         Called with a line for every file of the directory that is broken.
 
@@ -292,14 +343,23 @@ def answer(
             "models: expected the name of a model, got none; name one in the "
             "file, or with --model"
         )
+    deadline = Deadline(time_limit_s)
     with contextlib.ExitStack() as stack:
         client = dask and stack.enter_context(dask_client(dask))
         store = stack.enter_context(open_store(folder, resume))
         if on_complaint is not None:
             for text in store.complaints:
                 on_complaint(text)
-        study = _Study(spec, store, jobs, dask, client, on_wave)
-        return study.answers(wanted)
+        oracle = PointOracle(
+            [p.architecture for p in spec.space.points],
+            listed(spec.space.points),
+            [setting_of(spec, model) for model in spec.models],
+            store,
+            jobs=jobs,
+            dask=dask,
+            client=client,
+        )
+        return _Study(spec, oracle, deadline, on_wave).answers(wanted)
 
 
 class _Study:
@@ -308,27 +368,18 @@ class _Study:
     def __init__(
         self,
         spec: Spec,
-        store: Store,
-        jobs: int,
-        dask: str | None,
-        client: Any,
-        on_wave: Callable[[str, Any], None] | None,
+        oracle: PointOracle,
+        deadline: Deadline,
+        on_wave: Callable[[Wave], None] | None,
     ) -> None:
-        self.spec, self.store, self._on_wave = spec, store, on_wave
+        self.spec, self.oracle, self._on_wave = spec, oracle, on_wave
+        self.architectures = oracle.architectures
         self.models = range(len(spec.models))
-        self.architectures = [p.architecture for p in spec.space.points]
-        points = listed(spec.space.points)
-        self.oracle = PointOracle(
-            self.architectures,
-            points,
-            [setting_of(spec, model) for model in spec.models],
-            store,
-            jobs=jobs,
-            dask=dask,
-            client=client,
-        )
-        self.state = State(points, len(spec.models))
+        self.state = State(oracle.points, len(spec.models))
+        # Nothing can be said without the base, however long it takes.
+        self.deadline = Deadline(None)
         self.base_quanta = self._base_quanta()
+        self.deadline = deadline
         self.objective = self._objective(self.models)
 
     def answers(self, wanted: Wanted) -> Answers:
@@ -341,13 +392,14 @@ class _Study:
         """
         base = self._found(self._add(self.spec.objective.base))
         known = Answers(self.spec, base, (), (), (), (), (), 0, 0)
+        store = self.oracle.store
         try:
             for more in self._answered(wanted):
                 known = known._replace(
-                    **more,
-                    solved=self.store.evaluated,
-                    stored=self.store.found,
+                    **more, solved=store.evaluated, stored=store.found
                 )
+        except OutOfTimeError:
+            known = known._replace(out_of_time=True)
         except KeyboardInterrupt as cause:
             raise Interrupted(known) from cause
         return known
@@ -358,14 +410,23 @@ class _Study:
         questions: list[tuple[int, ...]] = [(m,) for m in self.models]
         if len(questions) > 1:
             questions.append(tuple(self.models))
-        for models in questions:
-            best.append(self._best(models))
+        for number, models in enumerate(questions):
+            try:
+                best.append(self._best(models, len(questions) - number))
+            except Interrupted as stopped:
+                yield {"best": (*best, stopped.found)}
+                raise
             yield {"best": tuple(best)}
+        if not all(each.proven for each in best):
+            yield {"out_of_time": True}
         top = best[-1].found
         if wanted.frontier:
             yield {"frontier": self._frontier()}
         if top is not None:
-            yield {"baselines": tuple(self._baselines(wanted, best[-1], top))}
+            found: list[Baseline] = []
+            for baseline in self._baselines(wanted, best[-1], top):
+                found.append(baseline)
+                yield {"baselines": tuple(found)}
         if wanted.sensitivity:
             yield {"sensitivity": self._sensitivity(top)}
         if wanted.contributions:
@@ -376,29 +437,46 @@ class _Study:
             )
             yield {"contributions": contributions}
 
-    def _best(self, models: tuple[int, ...]) -> Best:
+    def _best(self, models: tuple[int, ...], num_left: int) -> Best:
+        """Find the best point in the share of one of the questions left.
+
+        Raises
+        ------
+        Interrupted
+            On Ctrl-C, with the best point that is known by then.
+        """
         names = tuple(self.spec.models[model] for model in models)
-        point = best_points(
-            self.state,
-            self.oracle,
-            self._objective(models),
-            models,
-            self._watch(", ".join(names)),
-        )
-        counts = self.state.reasons(models, self._everywhere())
+        left_s = self.deadline.remaining_s
+        try:
+            known = best_points(
+                *(self.state, self.oracle, self._objective(models), models),
+                Deadline(None if left_s is None else left_s / num_left),
+                self._watch(", ".join(names), models),
+            )
+        except Interrupted as stopped:
+            raise Interrupted(self._made(models, stopped.found)) from stopped
+        return self._made(models, known)
+
+    def _made(self, models: tuple[int, ...], known: Known) -> Best:
+        """Return the best point that is known."""
         return Best(
-            names,
-            None if point is None else self._found(point, models),
-            Counts(*(counts[reason] for reason in get_args(Reason))),
+            tuple(self.spec.models[model] for model in models),
+            None if known.best is None else self._found(known.best, models),
+            counts_of(known.counts),
+            self._objective(models).relative_of(known.bound),
         )
 
     def _frontier(self) -> tuple[Found, ...]:
+        tell = self._on_wave
+
+        def on_counts(counts: Counter[Reason]) -> None:
+            if tell is not None:
+                tell(Wave("the frontier", counts_of(counts)))
+
         found = frontier_of(
-            self.state,
-            self.oracle,
-            self.objective,
-            self.models,
-            self._watch("the frontier"),
+            *(self.state, self.oracle, self.objective, self.models),
+            self.deadline,
+            on_counts,
         )
         points = (self._found(point) for point in found)
         return tuple(
@@ -474,8 +552,9 @@ class _Study:
         )
         problem = workload.problem(architecture, workload.entries(times))
         if placement:
-            step, _ = best_plan(problem)
+            step, _ = best_plan(problem, limit_s=self.deadline.remaining_s)
             return None if step >= NO_PLAN else step * QUANTUM_PS
+        self.deadline.check()
         result = run_solver(problem, PLANNER, SolveOptions(num_workers=1))
         if result.status is Status.OVER_MEMORY or not result.step_quanta:
             return None
@@ -483,27 +562,30 @@ class _Study:
 
     def _baselines(
         self, wanted: Wanted, best: Best, top: Found
-    ) -> list[Baseline]:
-        found = []
+    ) -> Iterator[Baseline]:
+        """Yield what other searches find, as far as time allows."""
+
+        def against(
+            name: str, evaluated: tuple[int, ...], one: Found | None
+        ) -> Baseline:
+            if one is None or not one.relative:
+                return Baseline(name, evaluated, one, None, None)
+            regret = top.relative / one.relative - 1
+            most: float | None = regret
+            if not best.proven:
+                most = best.most_relative and (
+                    best.most_relative / one.relative - 1
+                )
+            return Baseline(name, evaluated, one, regret, most)
+
         base = self._found(self._add(self.spec.objective.base))
-        names = [self.spec.objective.base_name]
-        runs: list[tuple[tuple[int, ...], Found | None]] = [
-            ((base.point.index,), base)
-        ]
+        yield against(self.spec.objective.base_name, (base.point.index,), base)
         if wanted.phaze_order:
-            names.append("phaze-order")
-            runs.append(self._phaze())
+            yield against("phaze-order", *self._phaze())
         counts = best.counts
         size = min(counts.exact + counts.placement, self.size)
         for seed in wanted.samples:
-            names.append(f"sample {seed}")
-            runs.append(self._sample(seed, size))
-        for name, (evaluated, one) in zip(names, runs, strict=True):
-            regret = None
-            if one is not None and one.relative > 0:
-                regret = top.relative / one.relative - 1
-            found.append(Baseline(name, evaluated, one, regret))
-        return found
+            yield against(f"sample {seed}", *self._sample(seed, size))
 
     def _phaze(self) -> tuple[tuple[int, ...], Found | None]:
         """Look at points as Phaze does, with the mean of throughputs."""
@@ -537,15 +619,15 @@ class _Study:
         chosen = random.Random(seed).sample(range(self.size), size)
         among = np.zeros(self.size, dtype=bool)
         among[chosen] = True
-        point = best_points(
-            self.state,
-            self.oracle,
-            self.objective,
-            self.models,
-            self._watch(f"sample {seed}"),
+        known = best_points(
+            *(self.state, self.oracle, self.objective, self.models),
+            self.deadline,
+            self._watch(f"sample {seed}", self.models),
             among,
         )
-        found = None if point is None else self._found(point)
+        if not known.proven:
+            raise OutOfTimeError
+        found = None if known.best is None else self._found(known.best)
         return tuple(chosen), found
 
     # What the questions share
@@ -555,14 +637,23 @@ class _Study:
         """Points of the list; those added come after them."""
         return len(self.spec.space.points)
 
-    def _everywhere(self) -> Any:
-        return np.ones(self.size, dtype=bool)
-
-    def _watch(self, what: str) -> OnWave | None:
+    def _watch(self, question: str, models: Sequence[int]) -> OnWave | None:
         tell = self._on_wave
         if tell is None:
             return None
-        return lambda counts: tell(what, counts)
+        relative_of = self._objective(models).relative_of
+
+        def on_wave(known: Known) -> None:
+            tell(
+                Wave(
+                    question,
+                    counts_of(known.counts),
+                    None if known.best is None else relative_of(known.cost),
+                    relative_of(known.bound),
+                )
+            )
+
+        return on_wave
 
     def _add(self, architecture: Architecture) -> int:
         """Return the place of an architecture, of the list or beside it."""
@@ -601,7 +692,9 @@ class _Study:
             for place in places
             for model in models
         ]
-        for found in self.oracle.solve(questions):
+        for found in self.oracle.solve(questions, self.deadline):
+            if not found.exact:
+                raise OutOfTimeError
             if found.point < self.size:
                 self.state.take(found)
 
@@ -641,6 +734,11 @@ class _Study:
             tdp_mw(architecture, process, area),
             price_micro_usd(architecture, area, prices) or 0,
         )
+
+
+def counts_of(counts: Counter[Reason]) -> Counts:
+    """Return what settled how many points."""
+    return Counts(*(counts[reason] for reason in get_args(Reason)))
 
 
 def listed(points: Sequence[Point]) -> Listed:
@@ -712,9 +810,15 @@ def problem_on(spec: Spec, model: str, architecture: Architecture) -> Problem:
 
 
 def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:
-    """Return what a model depends on with nodes of some size."""
+    """Return what a model depends on with nodes of some size.
+
+    Raises
+    ------
+    NestError
+        If there is no such model.
+    """
     return Setting(
-        model=model,
+        model=load_model(model),
         num_devices=spec.devices,
         devices_per_node=devices_per_node,
         job=spec.job,

@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,10 +34,16 @@ from nest.codesign.tasks import workload_of
 from nest.ir.views import Tabular
 from nest.versions import provenance
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 #: A JSON document.
 Document = dict[str, Any]
 
 SCHEMA = "nest-codesign-answers/1"
+
+#: Why answers are not all that was asked.
+OUT_OF_TIME = "Time ran out: what is here is what was known by then."
 
 #: What contributes to a throughput, in the order of records.
 CHOICES = ("architecture", "schedule", "placement")
@@ -167,9 +173,11 @@ def answers_document(answers: Answers, unfinished: str = "") -> Document:
     answers
         What is known.
     unfinished
-        Why that is not all that was asked; empty if it is.
+        Why that is not all that was asked; empty if it is, or time ran out.
     """
     spec = answers.spec
+    if answers.out_of_time and not unfinished:
+        unfinished = OUT_OF_TIME
     return {
         "schema": SCHEMA,
         **provenance(),
@@ -197,6 +205,8 @@ def _best(best: Best, spec: Spec) -> Document:
         "found": None
         if best.found is None
         else _found(best.found, spec, power=True),
+        "proven": best.proven,
+        "most_relative": best.most_relative,
         "counts": best.counts._asdict(),
     }
 
@@ -284,6 +294,7 @@ def _baseline(each: Baseline, spec: Spec) -> Document:
         "evaluated": list(each.evaluated),
         "best": None if each.best is None else _found(each.best, spec),
         "regret": each.regret,
+        "most_regret": each.most_regret,
     }
 
 
@@ -307,8 +318,10 @@ class Codesign(Tabular):
         best, spec = self.answers.best[-1], self.answers.spec
         names = ", ".join(best.models)
         if best.found is None:
-            return f"<Codesign {names}: no point fits>"
+            none = "no point fits" if best.proven else "no point known in time"
+            return f"<Codesign {names}: {none}>"
         point = best.found.point
+        names += "" if best.proven else " (not proven)"
         return (
             f"<Codesign {names}: point {point.index} of "
             f"{len(spec.space.points)}, {best.found.relative:.4g} times "
@@ -319,6 +332,18 @@ class Codesign(Tabular):
     def document(self) -> Document:
         """The ``nest-codesign-answers/1`` document."""
         return answers_document(self.answers)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw throughput against area.
+
+        Raises
+        ------
+        NestError
+            If Matplotlib is not installed.
+        """
+        from nest.plots import accelerators
+
+        return accelerators(self.document, axes)
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return a row per model and point of the answers."""

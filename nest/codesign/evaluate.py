@@ -21,7 +21,13 @@ from nest.errors import SolverError
 from nest.ir.base import Struct
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import (
+    Deadline,
+    Limit,
+    OutOfTimeError,
+    SolveOptions,
+    Status,
+)
 from nest.units import MAX_TOTAL, ceil_div
 
 
@@ -39,9 +45,11 @@ class Solved(Struct, frozen=True, kw_only=True):
         Whether it is the shortest.
     plan
         That of the shortest step, where it is known.
-    splits, target_quanta
+    splits
         Of several points: the ``(R, B)`` with which some of them may have a
-        plan of at most so many quanta.
+        plan within the target.
+    out_of_time
+        Whether time ran out: then nothing is known.
     """
 
     key: str
@@ -49,7 +57,7 @@ class Solved(Struct, frozen=True, kw_only=True):
     exact: bool
     plan: Plan | None = None
     splits: tuple[tuple[int, int], ...] = ()
-    target_quanta: int | None = None
+    out_of_time: bool = False
 
 
 class WorkBound(NamedTuple):
@@ -143,6 +151,7 @@ def solve_point(
     splits: Sequence[Split],
     target_quanta: int,
     key: str = "",
+    limit_s: float | None = None,
 ) -> Solved:
     """Return the least step of a model on a point, up to a target.
 
@@ -156,20 +165,29 @@ def solve_point(
         Longer steps do not matter: a bound above it is an answer.
     key
         See :attr:`Solved.key`.
+    limit_s
+        Within which it must be known.
 
     Raises
     ------
+    OutOfTimeError
+        If it is not known in time.
     SolverError
         If an answer of ``dp`` does not stand up to its judge.
     """
     times = workload.entries(workload.shortest(architecture))
     problem = workload.problem(architecture, times)
     if not splits:
-        step, plan = best_plan(problem, target_quanta)
+        step, plan = best_plan(problem, target_quanta, limit_s=limit_s)
     else:
+        deadline = Deadline(limit_s)
         step, plan = min(MAX_TOTAL, target_quanta) + 1, None
         for split in splits:
-            other = best_plan(restricted(problem, split), step - 1)
+            other = best_plan(
+                restricted(problem, split),
+                step - 1,
+                limit_s=deadline.remaining_s,
+            )
             if other[1] is not None:
                 step, plan = other
     return Solved(
@@ -187,6 +205,7 @@ def solve_together(
     splits: Sequence[Split],
     target_quanta: int,
     key: str = "",
+    limit_s: float | None = None,
 ) -> Solved:
     """Return with which splits some points can have plans up to a target.
 
@@ -203,19 +222,27 @@ def solve_together(
         Those that are looked at; all others are ruled out. None for all.
     target_quanta
         Longer steps do not matter.
-    key
-        See :attr:`Solved.key`.
+    key, limit_s
+        See :func:`solve_point`.
 
     Raises
     ------
+    OutOfTimeError
+        If it is not known in time.
     SolverError
         If an answer of ``dp`` does not stand up to its judge.
     """
     problem = workload.problem(architecture, entries)
+    deadline = Deadline(limit_s)
     left = []
     for split in splits or splits_of(problem):
         one = restricted(problem, split)
-        _, plan = best_plan(one, target_quanta, any_plan=True)
+        _, plan = best_plan(
+            one,
+            target_quanta,
+            any_plan=True,
+            limit_s=deadline.remaining_s,
+        )
         if plan is not None:
             left.append(split)
     return Solved(
@@ -223,7 +250,6 @@ def solve_together(
         lower_quanta=0 if left else target_quanta + 1,
         exact=False,
         splits=tuple(left),
-        target_quanta=target_quanta,
     )
 
 
@@ -243,6 +269,7 @@ def best_plan(
     target_quanta: int = MAX_TOTAL,
     *,
     any_plan: bool = False,
+    limit_s: float | None = None,
 ) -> tuple[int, Plan | None]:
     """Return the least step in quanta and its plan, as ``dp`` proves them.
 
@@ -257,9 +284,13 @@ def best_plan(
         Longer steps do not matter.
     any_plan
         Whether any plan up to the target will do.
+    limit_s
+        Within which it must be known.
 
     Raises
     ------
+    OutOfTimeError
+        If it is not known in time.
     SolverError
         If the answer is wrong, or no proof.
     """
@@ -267,13 +298,15 @@ def best_plan(
     from nest.solvers.judge import judge
     from nest.solvers.result import Outcome
 
+    if limit_s is not None and limit_s <= 0:
+        raise OutOfTimeError
     extra = {}
     if target_quanta < MAX_TOTAL:
         option = "at_most_quanta" if any_plan else "within_quanta"
         extra[option] = str(max(target_quanta, 0))
     claim = DpSolver().solve(
         problem,
-        SolveOptions(num_workers=1, extra=extra),
+        SolveOptions(num_workers=1, time_limit_s=limit_s, extra=extra),
     )
     verdict = judge(problem, claim, capabilities=DpSolver.capabilities)
     bound = verdict.lower_bound_quanta
@@ -282,6 +315,8 @@ def best_plan(
     if verdict.status is Status.INFEASIBLE:
         return NO_PLAN, None
     proven = Status.FEASIBLE if any_plan else Status.OPTIMAL
+    if verdict.limit is Limit.TIME:
+        raise OutOfTimeError
     if verdict.status not in (proven, Status.OPTIMAL) or not verdict.score:
         raise SolverError(
             f"{problem.name}: expected a proven optimum of dp, got "

@@ -91,6 +91,25 @@ class Objective(NamedTuple):
                 high = middle - 1
         return low
 
+    def relative_of(self, cost: int) -> float | None:
+        """Return the throughput relative to the base that a cost is.
+
+        0 where no plan fits; ``None`` for the cost 0, which says nothing.
+        """
+        if cost >= self.worst:
+            return 0.0
+        if cost <= 0:
+            return None
+        if self.kind == "worst-case":
+            return math.prod(self.base_quanta) / cost
+        logs = math.fsum(
+            weight * math.log(base)
+            for base, weight in zip(
+                self.base_quanta, self.weights, strict=True
+            )
+        )
+        return math.exp((logs - math.log(cost)) / sum(self.weights))
+
     def relative(self, step_quanta: Sequence[int]) -> float:
         """Return the throughput relative to the base, for people."""
         ratios = [

@@ -22,6 +22,8 @@ from nest.codesign.tasks import (
     workload_of,
 )
 from nest.codesign.workload import Workload
+from nest.solvers.base import Deadline
+from nest.units import MAX_TOTAL
 from nest.versions import nest_version
 
 #: What a step depends on beside the times of layers: more is no slower.
@@ -41,7 +43,7 @@ class PointOracle:
     Parameters
     ----------
     architectures
-        The points, and others after them.
+        The points; whoever asks may add others after them.
     points
         The points as arrays.
     settings
@@ -55,7 +57,7 @@ class PointOracle:
 
     def __init__(
         self,
-        architectures: Sequence[Architecture],
+        architectures: list[Architecture],
         points: Listed,
         settings: Sequence[Setting],
         store: Store,
@@ -90,7 +92,9 @@ class PointOracle:
             self._bounds[setting] = bound_of(workload_of(setting))
         return work_bound(self._bounds[setting], self._entries(point, model))
 
-    def solve(self, questions: Sequence[Question]) -> Iterator[Answer]:
+    def solve(
+        self, questions: Sequence[Question], deadline: Deadline
+    ) -> Iterator[Answer]:
         """Answer questions: from the store, or by processes."""
         asked: dict[str, Question] = {}
         tasks = []
@@ -102,10 +106,12 @@ class PointOracle:
                 yield _answer(question, known)
             else:
                 tasks.append(task)
-        for solved in self._run(tasks):
+        for solved in self._run(tasks, deadline):
             yield _answer(asked[solved.key], solved)
 
-    def together(self, groups: Sequence[Group]) -> Iterator[tuple[Group, int]]:
+    def together(
+        self, groups: Sequence[Group], deadline: Deadline
+    ) -> Iterator[tuple[Group, int]]:
         """Bound the step times of all points of each group, in quanta.
 
         What is not ruled out with a group is ruled out with its splits: the
@@ -117,17 +123,17 @@ class PointOracle:
             task = self._group_task(group)
             known = self.store.solved.get(task.key)
             asked[task.key] = group
-            if known is not None and known.target_quanta == (
-                group.target_quanta
-            ):
+            if known is not None:
                 yield group, self._take(group, known)
             else:
                 tasks.append(task)
-        for solved in self._run(tasks):
+        for solved in self._run(tasks, deadline):
             group = asked[solved.key]
             yield group, self._take(group, solved)
 
     def _take(self, group: Group, solved: Solved) -> int:
+        if solved.out_of_time:
+            return 0
         for point in group.points:
             key = point, group.model
             self._splits[key] = group.target_quanta, solved.splits
@@ -151,8 +157,14 @@ class PointOracle:
         key = self._task(Question(point, model, 0)).key
         return self.store.solved.get(key)
 
-    def _run(self, tasks: Sequence[Task]) -> Iterator[Solved]:
-        found = answers(tasks, run_task, died, **self._how)
+    def _run(
+        self, tasks: Sequence[Task], deadline: Deadline
+    ) -> Iterator[Solved]:
+        limit_s = deadline.remaining_s
+        limited = [
+            msgspec.structs.replace(task, limit_s=limit_s) for task in tasks
+        ]
+        found = answers(limited, run_task, died, **self._how)
         with contextlib.closing(found):
             for data in found:
                 yield self.store.keep(data)
@@ -233,6 +245,12 @@ def _settles(known: Solved, question: Question) -> bool:
 
 
 def _answer(question: Question, solved: Solved) -> Answer:
-    return Answer(
-        question.point, question.model, solved.lower_quanta, solved.exact
-    )
+    """Return an answer that does not depend on what else was asked.
+
+    Of a step longer than the target only that is said, however much is known:
+    so a search that finds answers in a directory goes the same way.
+    """
+    point, model, target_quanta = question
+    if target_quanta < min(solved.lower_quanta, MAX_TOTAL):
+        return Answer(point, model, target_quanta + 1, False)
+    return Answer(point, model, solved.lower_quanta, solved.exact)

@@ -11,10 +11,12 @@ Every point has a lower bound on the step time of each model. Bounds come from
 So only points that no open point dominates are looked at, the most promising
 first. A point is cut where its bounds show that it cannot be asked for: the
 optimum, or a place on the frontier. What is left is solved exactly, and the
-search ends when every point is cut or solved.
+search ends when every point is cut or solved. At any moment the least bound of
+all points is one on the cost of the best, so that a search that is stopped
+still says how far from the optimum its answer is at most.
 
 The order in which points are looked at, and so the answer and all counts, do
-not depend on how many processes solve them.
+not depend on how many processes solve them, nor on what was solved before.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from numpy.typing import NDArray
 
 from nest.codesign.objective import Objective, Whole
 from nest.errors import SolverError
+from nest.interrupts import Interrupted
+from nest.solvers.base import Deadline, OutOfTimeError
 
 Ints = NDArray[np.int64]
 Flags = Any
@@ -42,8 +46,10 @@ LEAST_PARTED = 16
 
 #: What settled a point: a larger point, a bound from its operators, the
 #: placement together with points that are alike, its own placement, which
-#: takes longer than the best, or whose step time is known.
-Reason = Literal["dominance", "bound", "together", "placement", "exact"]
+#: takes longer than the best, or whose step time is known; or nothing yet.
+Reason = Literal[
+    "dominance", "bound", "together", "placement", "exact", "open"
+]
 
 
 class Question(NamedTuple):
@@ -98,10 +104,17 @@ class Oracle(Protocol):
     def bound(self, point: int, model: int) -> int:
         """Return a quick lower bound on a step time, in quanta."""
 
-    def solve(self, questions: Sequence[Question]) -> Iterable[Answer]:
-        """Answer questions, in any order."""
+    def solve(
+        self, questions: Sequence[Question], deadline: Deadline
+    ) -> Iterable[Answer]:
+        """Answer questions, in any order.
 
-    def together(self, groups: Sequence[Group]) -> Iterable[tuple[Group, int]]:
+        What is known when time runs out is an answer too, below the target.
+        """
+
+    def together(
+        self, groups: Sequence[Group], deadline: Deadline
+    ) -> Iterable[tuple[Group, int]]:
         """Bound the step times of all points of each group, in any order.
 
         The bound is above the target, or it is 0 and nothing is known.
@@ -207,12 +220,15 @@ class State:
                 )
             self.exact[model, point] = True
 
-    def reasons(self, models: Sequence[int], among: Flags) -> Counter[Reason]:
+    def reasons(
+        self, models: Sequence[int], among: Flags, still_open: Flags
+    ) -> Counter[Reason]:
         """Count what settled some points, as far as some models go."""
         chosen = list(models)
         left = among.copy()
         found: Counter[Reason] = Counter()
         flags: dict[Reason, Flags] = {
+            "open": still_open,
             "exact": self.exact[chosen].all(axis=0),
             "placement": self.solved[chosen].any(axis=0),
             "together": self.grouped[chosen].any(axis=0),
@@ -229,8 +245,36 @@ class State:
 #: to which cost each can.
 Cut = Callable[[Whole, Flags], tuple[Flags, Whole]]
 
-#: Called with what settled how many points so far.
-OnWave = Callable[[Counter[Reason]], None]
+
+class Known(NamedTuple):
+    """What is known of a question.
+
+    Attributes
+    ----------
+    counts
+        What settled how many points.
+    best
+        The best point of which everything is known; of several the smallest,
+        then the first. ``None`` if there is none.
+    cost
+        That of the best point.
+    bound
+        No point has a smaller cost.
+    """
+
+    counts: Counter[Reason]
+    best: int | None
+    cost: int
+    bound: int
+
+    @property
+    def proven(self) -> bool:
+        """Whether no point is better, or none fits."""
+        return not self.counts["open"]
+
+
+#: Called with what is known after every wave of answers.
+OnWave = Callable[[Known], None]
 
 
 def settle(
@@ -240,7 +284,8 @@ def settle(
     models: Sequence[int],
     cut: Cut,
     among: Flags,
-    on_wave: OnWave | None = None,
+    deadline: Deadline,
+    after_wave: Callable[[], None] | None = None,
 ) -> None:
     """Solve points until every one is solved or cut.
 
@@ -258,16 +303,23 @@ def settle(
         which it can.
     among
         The points that can be asked for.
-    on_wave
+    deadline
+        When it must end.
+    after_wave
         Called after every wave of answers.
+
+    Raises
+    ------
+    OutOfTimeError
+        If it had to end before; what is known by then is in ``state``.
     """
     chosen = list(models)
     size = FIRST_WAVE
     while True:
-        settled = state.exact[chosen].all(axis=0)
-        costs = objective.costs(state.lower[chosen])
-        ruled_out, most = cut(costs, settled & among)
-        left = np.flatnonzero(among & ~settled & ~ruled_out)
+        costs, still_open, most = _standing(
+            state, objective, chosen, cut, among
+        )
+        left = np.flatnonzero(still_open)
         if not len(left):
             return
         front = state.points.maximal(left)
@@ -275,7 +327,7 @@ def settle(
             continue
         # What is known before is not worth comparing with.
         if size > FIRST_WAVE and _rule_out(
-            state, oracle, objective, front, chosen, most
+            state, oracle, objective, front, chosen, most, deadline
         ):
             continue
         questions = [
@@ -285,10 +337,26 @@ def settle(
             )[:size]
         ]
         size = WAVE
-        for answer in oracle.solve(questions):
+        for answer in oracle.solve(questions, deadline):
             state.take(answer)
-        if on_wave is not None:
-            on_wave(state.reasons(chosen, among))
+            deadline.check()
+        if after_wave is not None:
+            after_wave()
+
+
+def _standing(
+    state: State,
+    objective: Objective,
+    models: Sequence[int],
+    cut: Cut,
+    among: Flags,
+) -> tuple[Whole, Flags, Whole]:
+    """Return bounds on costs, which points are open, and up to which cost."""
+    chosen = list(models)
+    settled = state.exact[chosen].all(axis=0)
+    costs = objective.costs(state.lower[chosen])
+    ruled_out, most = cut(costs, settled & among)
+    return costs, among & ~settled & ~ruled_out, most
 
 
 def _rank(points: Listed, point: int) -> tuple[int, int]:
@@ -320,6 +388,7 @@ def _rule_out(
     front: Ints,
     models: Sequence[int],
     most: Whole,
+    deadline: Deadline,
 ) -> bool:
     """Rule out points together, as far as they are alike.
 
@@ -348,7 +417,10 @@ def _rule_out(
                 )
                 for _ in range(min(WAVE, len(pending)))
             ]
-            bounds = dict(oracle.together(wave))
+            bounds = {}
+            for group, bound in oracle.together(wave, deadline):
+                bounds[group] = bound
+                deadline.check()
             for group in wave:
                 if bounds[group] > group.target_quanta:
                     new = True
@@ -399,13 +471,25 @@ def best_points(
     oracle: Oracle,
     objective: Objective,
     models: Sequence[int],
+    deadline: Deadline,
     on_wave: OnWave | None = None,
     among: Flags | None = None,
-) -> int | None:
-    """Return the best point; of several the smallest, then the first.
+) -> Known:
+    """Find the best point; of several the smallest, then the first.
 
-    ``None`` if no point fits a plan of every model. ``among`` says which
-    points are meant, by default all.
+    Parameters
+    ----------
+    state, oracle, objective, models, deadline
+        See :func:`settle`.
+    on_wave
+        Called with what is known after every wave of answers.
+    among
+        Which points are meant, by default all.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C, with what is known by then.
     """
     points = state.points
     if among is None:
@@ -429,10 +513,31 @@ def best_points(
         most[:] = best[0] - later.astype(object)
         return np.array(costs > most, dtype=bool), most
 
-    settle(state, oracle, objective, models, cut, among, on_wave)
-    settled = state.exact[list(models)].all(axis=0) & among
-    best = incumbent(objective.costs(state.lower[list(models)]), settled)
-    return None if best is None else best[2]
+    def known() -> Known:
+        costs, still_open, _ = _standing(state, objective, models, cut, among)
+        settled = state.exact[list(models)].all(axis=0) & among
+        best = incumbent(costs, settled)
+        return Known(
+            state.reasons(models, among, still_open),
+            None if best is None else best[2],
+            objective.worst if best is None else best[0],
+            min(costs[among], default=objective.worst),
+        )
+
+    def after_wave() -> None:
+        if on_wave is not None:
+            on_wave(known())
+
+    try:
+        settle(
+            *(state, oracle, objective, models),
+            *(cut, among, deadline, after_wave),
+        )
+    except OutOfTimeError:
+        pass
+    except KeyboardInterrupt as cause:
+        raise Interrupted(known()) from cause
+    return known()
 
 
 def frontier(
@@ -440,11 +545,17 @@ def frontier(
     oracle: Oracle,
     objective: Objective,
     models: Sequence[int],
-    on_wave: OnWave | None = None,
+    deadline: Deadline,
+    on_counts: Callable[[Counter[Reason]], None] | None = None,
 ) -> list[int]:
     """Return the points that no other is better than in cost and prices.
 
     Of points that are equal in all, the first is returned; by rising cost.
+
+    Raises
+    ------
+    OutOfTimeError
+        If not all of them are known in time.
     """
     points = state.points
     prices = points.prices
@@ -470,10 +581,20 @@ def frontier(
         return out, most
 
     everywhere = np.ones(points.size, dtype=bool)
-    settle(state, oracle, objective, models, cut, everywhere, on_wave)
-    chosen = list(models)
-    settled = state.exact[chosen].all(axis=0)
-    costs = objective.costs(state.lower[chosen])
+
+    def standing() -> tuple[Whole, Flags, Whole]:
+        return _standing(state, objective, models, cut, everywhere)
+
+    def after_wave() -> None:
+        if on_counts is not None:
+            on_counts(state.reasons(models, everywhere, standing()[1]))
+
+    settle(
+        *(state, oracle, objective, models),
+        *(cut, everywhere, deadline, after_wave),
+    )
+    settled = state.exact[list(models)].all(axis=0)
+    costs = objective.costs(state.lower[list(models)])
     ruled_out, _ = cut(costs, settled)
     found = np.flatnonzero(settled & ~ruled_out).tolist()
     return sorted(found, key=lambda x: (costs[x], *_rank(points, x)))

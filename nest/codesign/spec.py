@@ -139,8 +139,8 @@ class Spec(Struct, frozen=True, kw_only=True):
     space
         The points.
     models
-        Names of models, as ``--model`` takes them; none if the command line
-        says them.
+        What ``--model`` takes: names, or paths of ``config.json``; none if
+        the command line says them.
     devices
         Devices in all.
     job
@@ -273,9 +273,24 @@ def read_spec(path: str | Path) -> Spec:
     data = read_bytes(path, InvalidProblemError, "specification")
     file = decode(data, where, _File, "specification", InvalidProblemError)
     try:
-        return _spec(file)
+        return _spec(_placed(file, Path(path).parent))
     except InvalidProblemError as error:
         raise InvalidProblemError(f"{where}: {error}") from None
+
+
+def _placed(file: _File, folder: Path) -> _File:
+    """Return the file with paths of models as they are from here."""
+
+    def placed(name: str) -> str:
+        return str(folder / name) if name.endswith(".json") else name
+
+    goal = file.objective
+    weights = {placed(name): each for name, each in goal.weights.items()}
+    return replace(
+        file,
+        models=tuple(map(placed, file.models)),
+        objective=replace(goal, weights=weights),
+    )
 
 
 def _spec(file: _File) -> Spec:

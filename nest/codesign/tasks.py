@@ -26,8 +26,9 @@ from nest.codesign.workload import Workload
 from nest.errors import NestError
 from nest.ir.base import Struct
 from nest.ir.io import decode, encode, read_bytes, write_atomically
+from nest.models.architectures import Architecture as Model
 from nest.models.choices import Request
-from nest.models.zoo import architecture as model_of
+from nest.solvers.base import OutOfTimeError
 from nest.versions import nest_version
 
 #: The file that says what a directory is.
@@ -40,7 +41,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     model
-        Its name.
+        The model, not its name alone: a file may have become another one.
     num_devices, devices_per_node
         The cluster.
     job
@@ -51,7 +52,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         Of a message inside a node, and between nodes.
     """
 
-    model: str
+    model: Model
     num_devices: int
     devices_per_node: int
     job: Request
@@ -59,6 +60,10 @@ class Setting(Struct, frozen=True, kw_only=True):
     attention: str = "unfused"
     link_latency_ns: int = 0
     network_latency_ns: int = 0
+
+    def __hash__(self) -> int:
+        """Return a hash: jobs may have fields that have none."""
+        return hash(repr(self))
 
 
 class Task(Struct, frozen=True, kw_only=True, dict=True):
@@ -77,6 +82,8 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
         The ``(R, B)`` with which a plan can be so fast; none for all.
     version
         Of the project.
+    limit_s
+        Within which it must be known.
     """
 
     setting: Setting
@@ -85,16 +92,22 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
     entries: tuple[int, ...] = ()
     splits: tuple[tuple[int, int], ...] = ()
     version: str
+    limit_s: float | None = None
 
     @cached_property
     def key(self) -> str:
         """What it is called: equal only for equal questions.
 
-        The target is none of it: what is known only grows.
+        Of one point the target is none of it, as what is known only grows; of
+        several it is, as which splits are left depends on it.
         """
+        target = self.target_quanta if self.entries else None
         # All fields, in their order; what is encoded leaves out defaults.
         about = repr(
-            (self.setting, self.architecture, self.entries, self.version)
+            (
+                *(self.setting, self.architecture, self.entries),
+                *(target, self.version),
+            )
         )
         return hashlib.sha256(about.encode()).hexdigest()[:32]
 
@@ -106,9 +119,9 @@ def workload_of(setting: Setting) -> Workload:
     Raises
     ------
     NestError
-        If there is no such model, or it asks for what there is not.
+        If the model is asked for what there is not.
     """
-    model = model_of(setting.model)
+    model = setting.model
     execution = execution_of(
         "fused" if setting.attention == "fused" else "unfused"
     )
@@ -122,7 +135,7 @@ def workload_of(setting: Setting) -> Workload:
         network_latency_ns=setting.network_latency_ns,
     )
     works = layer_works(model, base.choices, execution)
-    return Workload(setting.model, base.problem, works, setting.convention)
+    return Workload(model.name, base.problem, works, setting.convention)
 
 
 def run_task(task: Task, parent: int | None = None) -> bytes:
@@ -143,22 +156,17 @@ def run_task(task: Task, parent: int | None = None) -> bytes:
             f"began, got {nest_version()}; install the same version everywhere"
         )
     workload = workload_of(task.setting)
-    if task.entries:
-        solved = solve_together(
-            workload,
-            task.architecture,
-            task.entries,
-            task.splits,
-            task.target_quanta,
-            task.key,
-        )
-    else:
-        solved = solve_point(
-            workload,
-            task.architecture,
-            task.splits,
-            task.target_quanta,
-            task.key,
+    asked = (task.splits, task.target_quanta, task.key, task.limit_s)
+    try:
+        if task.entries:
+            solved = solve_together(
+                workload, task.architecture, task.entries, *asked
+            )
+        else:
+            solved = solve_point(workload, task.architecture, *asked)
+    except OutOfTimeError:
+        solved = Solved(
+            key=task.key, lower_quanta=0, exact=False, out_of_time=True
         )
     return msgspec.json.encode(solved)
 
@@ -166,7 +174,7 @@ def run_task(task: Task, parent: int | None = None) -> bytes:
 def died(task: Task, text: str) -> bytes:
     """Refuse to go on without a task that ended its process."""
     raise NestError(
-        f"{task.setting.model} on point {task.architecture}: expected an "
+        f"{task.setting.model.name} on point {task.architecture}: expected an "
         f"answer, got none as {text}; what is finished is kept, go on with "
         f"--resume"
     )
@@ -220,8 +228,10 @@ class Store:
             self.found += 1
 
     def keep(self, data: bytes) -> Solved:
-        """Store what a task came to."""
+        """Store what a task came to, unless its time ran out."""
         solved = msgspec.json.decode(data, type=Solved)
+        if solved.out_of_time:
+            return solved
         if self.path is not None:
             file = self.path / "points" / f"{solved.key}.json"
             write_atomically(file, encode(solved), durable=True)

@@ -12,16 +12,18 @@ from nest.pages.parts import Chart, Fact, Part, Table
 from nest.report.codesign import (
     LABEL,
     MEANS,
-    SETTLED,
     area,
     change,
     contribution_texts,
     cut_lines,
+    doubts,
     footer_lines,
     number_of_points,
     place,
     price,
+    regret,
     relative_of,
+    settled_rows,
     speed,
     step,
     times,
@@ -86,8 +88,9 @@ def _answer(document: Document) -> Part:
     missing = [
         f"No point of the space fits {title_of(each['models'])}."
         for each in document["best"]
-        if each["found"] is None
+        if each["found"] is None and each["proven"]
     ]
+    missing += [f"{line}." for line in doubts(document)]
     unfinished = [document["unfinished"]] * bool(document["unfinished"])
     facts, text = [], [_RESTS_ON]
     if best is not None and best["found"] is not None:
@@ -106,13 +109,20 @@ def _answer(document: Document) -> Part:
 
 def _sentence(document: Document, best: Document) -> str:
     spec, point = document["spec"], best["found"]["point"]
-    proven = "" if document["unfinished"] else ", proven"
-    return (
-        f"The best accelerator for {title_of(best['models'])} is "
-        f"{point['text']} (point {place(point)} of the list){proven}: none of "
-        f"the {number_of_points(spec['kept'])} within the limits has a larger "
-        f"{_figure(document)}."
+    within = f"the {number_of_points(spec['kept'])} within the limits"
+    which = (
+        f"for {title_of(best['models'])} is {point['text']} (point "
+        f"{place(point)} of the list)"
     )
+    figure = _figure(document)
+    if best["proven"]:
+        return (
+            f"The best accelerator {which}, proven: none of {within} has a "
+            f"larger {figure}."
+        )
+    most = best["most_relative"]
+    bound = f": none of {within} has more than {times(most)}" if most else ""
+    return f"The best accelerator known {which}{bound}."
 
 
 def _figure(document: Document) -> str:
@@ -501,9 +511,7 @@ def _baselines(document: Document) -> Part | None:
                 if row["best"] is None
                 else row["best"]["point"]["text"],
                 "–" if row["best"] is None else times(row["best"]["relative"]),
-                "–"
-                if row["regret"] is None
-                else f"{100 * row['regret']:.2f} %",
+                regret(row),
             )
             for row in rows
         ),
@@ -521,21 +529,12 @@ def _baselines(document: Document) -> Part | None:
 
 def _searched(document: Document) -> Part:
     spec = document["spec"]
-    cut = sum(spec["cut"].values())
-    rows = [("limits", "outside the limits, or on no wafer", f"{cut:,}")]
-    table_rows = [
-        (*rows[0][:2], *[f"{cut:,}"] * len(document["best"])),
-        *(
-            (name, text, *(f"{x['counts'][name]:,}" for x in document["best"]))
-            for name, text in SETTLED.items()
-        ),
-    ]
     titles = [title_of(each["models"]) for each in document["best"]]
     tables = (
         Table(
             "Points by what cut or settled them, per question",
             ("cut by", "what that is", *titles),
-            tuple(table_rows),
+            tuple(settled_rows(document)),
             frozenset({0, 1}),
         ),
         Table(

@@ -23,6 +23,7 @@ SETTLED = {
     "together": "ruled out with alike points",
     "placement": "the placement is proven slower",
     "exact": "step times solved exactly",
+    "open": "nothing: the search was stopped",
 }
 
 #: What every figure rests on.
@@ -94,6 +95,40 @@ def title_of(models: Sequence[str]) -> str:
 def place(point: Document) -> str:
     """Return the number of a point in the list, or that it is not there."""
     return "–" if point["index"] is None else str(point["index"])
+
+
+def settled_rows(document: Document) -> list[tuple[str, ...]]:
+    """Return how many points what settled, a column per question."""
+    cut = f"{sum(document['spec']['cut'].values()):,}"
+    counts = [best["counts"] for best in document["best"]]
+    rows: list[tuple[str, ...]] = [
+        ("limits", "outside the limits, or on no wafer", *[cut] * len(counts))
+    ]
+    for name, text in SETTLED.items():
+        if name != "open" or any(each[name] for each in counts):
+            cells = (f"{each[name]:,}" for each in counts)
+            rows.append((name, text, *cells))
+    return rows
+
+
+def doubts(document: Document) -> list[str]:
+    """Return what is not proven of the best points."""
+    lines = []
+    for best in document["best"]:
+        if best["proven"]:
+            continue
+        found, most = best["found"], best["most_relative"]
+        text = f"{title_of(best['models'])}: not proven"
+        if found is None:
+            text = f"{title_of(best['models'])}: no point is known"
+        if most:
+            text += f", no point has more than {times(most)}"
+            if found is not None and found["relative"]:
+                gap = most / found["relative"] - 1
+                text += f", {100 * gap:.2f} % above the best one known"
+        left = best["counts"]["open"]
+        lines.append(f"{text}; {number_of_points(left)} open")
+    return lines
 
 
 def relative_of(document: Document, on: Document) -> float | None:
@@ -199,7 +234,8 @@ def best_table(document: Document) -> RenderableType:
     for best in document["best"]:
         title = title_of(best["models"])
         if best["found"] is None:
-            rows.append((title, "–", "fits no point"))
+            text = "fits no point" if best["proven"] else "none known"
+            rows.append((title, "–", text))
         else:
             rows += _best_rows(document, title, best["found"])
     base = document["spec"]["base_name"]
@@ -253,22 +289,6 @@ def _on_cells(
 
 def counts_table(document: Document) -> RenderableType:
     """Return how many points what settled, by question."""
-    rows = [
-        (
-            "limits",
-            "outside the limits, or on no wafer",
-            *[f"{sum(document['spec']['cut'].values()):,}"]
-            * len(document["best"]),
-        ),
-        *(
-            (
-                name,
-                SETTLED[name],
-                *(f"{best['counts'][name]:,}" for best in document["best"]),
-            )
-            for name in SETTLED
-        ),
-    ]
     return simple_table(
         (
             Column("cut by"),
@@ -278,7 +298,7 @@ def counts_table(document: Document) -> RenderableType:
                 for best in document["best"]
             ),
         ),
-        rows,
+        settled_rows(document),
     )
 
 
@@ -353,6 +373,18 @@ def contribution_texts(factors: Mapping[str, float] | None) -> list[str]:
     return [*(times(factors[name]) for name in CHOICES), times(product)]
 
 
+def regret(baseline: Document) -> str:
+    """Return how much more throughput there is, or may be."""
+    least, most = baseline["regret"], baseline["most_regret"]
+    if least is None:
+        return "–"
+    if most is None:
+        return f">= {100 * least:.2f} %"
+    if most == least:
+        return f"{100 * least:.2f} %"
+    return f"{100 * least:.2f} to {100 * most:.2f} %"
+
+
 def baselines_table(document: Document) -> RenderableType:
     """Return what other searches find, and what they miss."""
     rows = []
@@ -366,9 +398,7 @@ def baselines_table(document: Document) -> RenderableType:
                 if found is None
                 else found["point"]["text"],
                 "" if found is None else times(found["relative"]),
-                "–"
-                if each["regret"] is None
-                else f"{100 * each['regret']:.2f} %",
+                regret(each),
             )
         )
     return simple_table(
@@ -396,6 +426,7 @@ def footer_lines(document: Document) -> list[str]:
     spec = document["spec"]
     lines = [document["unfinished"]] if document["unfinished"] else []
     lines += [
+        *doubts(document),
         f"costs: {LABEL} (docs/codesign.md)",
         f"relative: throughput in multiples of that on {spec['base_name']}; "
         f"objective {MEANS[spec['objective']['kind']]}",

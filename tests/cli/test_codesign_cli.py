@@ -10,14 +10,26 @@ from typing import Any
 import pytest
 
 import nest
-from nest.cli.codesigning import counts_text
+from nest.cli.codesigning import wave_text
 from nest.codesign import answers as answers_module
+from nest.codesign.answers import Counts, Wave
 from nest.codesign.document import Codesign
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
+from nest.models.zoo import architecture
 from tests import codesigns
 from tests.cli.conftest import Cli
 from tests.random_spaces import known, random_spec
+
+#: A config.json of GPT-2, as far as it shapes anything.
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
 
 
 @pytest.fixture
@@ -34,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def answer(spec: Any, wanted: Any, **settings: Any) -> Any:
         noted.update(settings, spec=spec, wanted=wanted)
-        return codesigns.answers(spec=spec)
+        return noted.get("answers") or codesigns.answers(spec=spec)
 
     monkeypatch.setattr(answers_module, "answer", answer, raising=False)
     return noted
@@ -119,10 +131,10 @@ def test_what_is_known_when_it_is_stopped(
     study = answers_module._Study
     best_of = study._best
 
-    def best(self: Any, models: tuple[int, ...]) -> Any:
+    def best(self: Any, models: tuple[int, ...], num_left: int) -> Any:
         if models == (1,):
             raise KeyboardInterrupt
-        return best_of(self, models)
+        return best_of(self, models, num_left)
 
     monkeypatch.setattr(study, "_best", best)
     spec, models = random_spec(1, 2)
@@ -131,6 +143,41 @@ def test_what_is_known_when_it_is_stopped(
     (one,) = caught.value.found.best
     assert one.models == (spec.models[0],)
     assert caught.value.found.solved > 0
+
+
+def test_what_was_solved_before_changes_no_count(tmp_path: Path) -> None:
+    """A run that finds more than it asks for goes the way of a new one."""
+    spec, models = random_spec(5, 12)
+    with known(models):
+        new = answers_module.answer(spec)
+        more = answers_module.Wanted(frontier=True, phaze_order=True)
+        folder = str(tmp_path / "run")
+        answers_module.answer(spec, more, folder=folder)
+        found = answers_module.answer(spec, folder=folder, resume=True)
+    assert found.best == new.best
+    assert (found.solved, found.stored > new.solved) == (0, True)
+
+
+def test_out_of_time() -> None:
+    """The base is solved whatever it takes; all else is open."""
+    spec, models = random_spec(1, 4)
+    with known(models):
+        found = answers_module.answer(
+            spec, answers_module.Wanted(frontier=True), time_limit_s=1e-9
+        )
+        whole = answers_module.answer(spec)
+    assert found.out_of_time
+    assert not found.frontier
+    for stopped, best in zip(found.best, whole.best, strict=True):
+        assert stopped.counts.open
+        assert not stopped.proven
+        assert best.found is not None
+        assert stopped.most_relative is not None
+        assert stopped.most_relative >= best.found.relative
+    assert not whole.out_of_time
+    last = whole.best[-1]
+    assert last.found is not None
+    assert last.most_relative == pytest.approx(last.found.relative)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +196,7 @@ def test_what_is_known_when_it_is_stopped(
         ),
         (
             ("spec.yaml", "--describe", "--csv", "a.csv"),
-            "--describe: expected neither -o, --html nor --csv beside it",
+            "--describe: expected neither -o, --html, --plot nor --csv beside",
         ),
         (("spec.yaml", "--html", "-"), "--html: expected a file, got '-'"),
         (("spec.yaml", "--samples", "0"), "--samples: expected an integer"),
@@ -184,11 +231,74 @@ def test_either_processes_or_a_cluster(cli: Cli, place: Path) -> None:
 
 
 def test_how_far_it_is() -> None:
-    """A line with points by what settled them so far."""
-    counts = {"dominance": 1200, "bound": 0, "exact": 3}
-    assert counts_text("gpt2", 1203, counts) == (
-        "gpt2: 1,203 points, of which 1,200 dominance, 3 exact"
+    """A line with what is open, the best point, and a bound on all."""
+    counts = Counts(1100, 0, 0, 0, 3, 100)
+    assert wave_text(Wave("gpt2", counts, 1.25, 1.5), 1203) == (
+        "gpt2: 100 of 1,203 points open, 3 solved; best 1.25x the base, none "
+        "above 1.5x"
     )
+    assert wave_text(Wave("the frontier", counts), 1203) == (
+        "the frontier: 100 of 1,203 points open, 3 solved"
+    )
+
+
+def test_a_time_limit(cli: Cli, place: Path, asked: Any) -> None:
+    """What is not known in time is said, and how far the best one may be."""
+    asked["answers"] = codesigns.stopped()
+    words = ("--time-limit", "20", "--json", "a.json", "--html", "a.html")
+    assert cli("codesign", "spec.yaml", *words) == 1
+    assert asked["time_limit_s"] == 20
+    assert "Time ran out: what is here is what was known by then." in cli.out
+    said = " ".join(cli.out.split())
+    for text in (
+        "gpt2: not proven, no point has more than 2.5×, 25.00 % above the "
+        "best one known; 2 points open",
+        "bert-large: no point is known; 13 points open",
+        "182.84 to 200.00 %",
+        ">= 0.00 %",
+        "open nothing: the search was stopped 2 13 1",
+    ):
+        assert text in said
+    assert cli.err.splitlines()[-1] == (
+        "nest: bert-large: no point is known in time; raise --time-limit"
+    )
+    document = json.loads((place / "a.json").read_text())
+    assert document["unfinished"].startswith("Time ran out")
+    first, _, both = document["best"]
+    assert (first["proven"], first["most_relative"]) == (False, 2.5)
+    assert both["counts"]["open"] == 1
+    page = (place / "a.html").read_text()
+    assert "The best accelerator known for all 2 together is" in page
+    assert "none of the 11 points within the limits has more than 3×." in page
+
+
+def test_a_picture(cli: Cli, place: Path, asked: Any) -> None:
+    pytest.importorskip("matplotlib")
+    asked["answers"] = codesigns.stopped()
+    assert cli("codesign", "spec.yaml", "--plot", "a.svg") == 1
+    text = (place / "a.svg").read_text()
+    for label in ("area of the die", "no point has more", "not calibrated"):
+        assert label in text
+    axes = Codesign(codesigns.answers()).plot()
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["frontier", "other searches", "base", "best"]
+    # The best point of two has the most throughput from its area on.
+    (line,) = axes.get_lines()
+    assert line.get_ydata()[-1] == pytest.approx(2 * 2**0.5)
+
+
+def test_a_model_of_a_file(cli: Cli, place: Path, asked: Any) -> None:
+    """Beside the specification, or where --model says."""
+    (place / "models").mkdir()
+    (place / "models" / "own.json").write_text(json.dumps(GPT2))
+    text = codesigns.SPEC.replace("[gpt2, bert-large]", "[own.json]")
+    (place / "models" / "spec.yaml").write_text(text)
+    assert cli("codesign", "models/spec.yaml") == 2
+    assert asked["spec"].models == ("models/own.json",)
+    assert cli("codesign", "spec.yaml", "--model", "models/own.json") == 2
+    assert asked["spec"].models == ("models/own.json",)
+    own = answers_module.setting_of(asked["spec"], "models/own.json")
+    assert own.model.towers == architecture("gpt2").towers
 
 
 def test_the_same_in_python(place: Path, asked: Any) -> None:

@@ -6,8 +6,9 @@ that says as much, or as little, as it may.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -20,13 +21,17 @@ from nest.codesign.objective import NO_PLAN, Objective
 from nest.codesign.search import (
     Answer,
     Group,
+    Known,
     Listed,
+    OnWave,
     Question,
     State,
     best_points,
     frontier,
 )
 from nest.errors import SolverError
+from nest.interrupts import Interrupted
+from nest.solvers.base import Deadline, OutOfTimeError
 from tests.properties.profiles import examples
 
 VALUES = (1, 2, 4, 8)
@@ -40,6 +45,8 @@ class Stub:
     parameters: np.ndarray
     random: Random
     asked: list[Question] = field(default_factory=list)
+    patience: int | None = None
+    stop: Callable[[Deadline], None] = Deadline.expire
 
     def bound(self, point: int, model: int) -> int:
         step = int(self.step_quanta[model, point])
@@ -47,20 +54,27 @@ class Stub:
             return self.random.choice([0, NO_PLAN])
         return self.random.choice([0, step // 2, step])
 
-    def solve(self, questions: Sequence[Question]) -> Iterator[Answer]:
+    def solve(
+        self, questions: Sequence[Question], deadline: Deadline
+    ) -> Iterator[Answer]:
         shuffled = list(questions)
         self.random.shuffle(shuffled)
         for question in shuffled:
             point, model, target = question
             assert question not in self.asked, "asked twice"
             self.asked.append(question)
+            if self.patience is not None and len(self.asked) > self.patience:
+                self.stop(deadline)
+                yield Answer(point, model, 0, False)
             step = int(self.step_quanta[model, point])
             if target < step < NO_PLAN and self.random.random() < 0.5:
                 yield Answer(point, model, target + 1, False)
             else:
                 yield Answer(point, model, step, True)
 
-    def together(self, groups: Sequence[Group]) -> Iterator[tuple[Group, int]]:
+    def together(
+        self, groups: Sequence[Group], deadline: Deadline
+    ) -> Iterator[tuple[Group, int]]:
         for group in reversed(groups):
             steps = self.step_quanta[group.model, list(group.points)]
             if (
@@ -138,6 +152,19 @@ def draw(seed: int) -> Case:
     )
 
 
+def best(
+    state: State,
+    case: Case,
+    models: range,
+    on_wave: OnWave | None = None,
+    among: Any = None,
+) -> Known:
+    return best_points(
+        *(state, case.oracle, case.objective, models),
+        *(Deadline(60.0), on_wave, among),
+    )
+
+
 def best_of(case: Case, among: Sequence[int]) -> int | None:
     costs, area = case.costs, case.points.prices[0]
     fits = [
@@ -154,11 +181,67 @@ def test_best_point(seed: int) -> None:
     case = draw(seed)
     state = case.state()
     models = range(len(case.oracle.step_quanta))
-    found = best_points(state, case.oracle, case.objective, models)
-    assert found == best_of(case, range(case.points.size))
+    found = best(state, case, models)
+    expected = best_of(case, range(case.points.size))
+    assert found.best == expected
+    assert found.proven
+    least = case.objective.worst if expected is None else case.costs[expected]
+    assert found.cost == found.bound == least
     assert (state.lower <= case.oracle.step_quanta).all()
-    counts = state.reasons(models, np.ones(case.points.size, dtype=bool))
-    assert counts.total() == case.points.size
+    assert found.counts.total() == case.points.size
+
+
+@given(seed=st.integers(0, 2**32), patience=st.integers(0, 9))
+@examples(100)
+def test_a_bound_at_any_time(seed: int, patience: int) -> None:
+    """A search that is stopped says what is known, and goes on from there."""
+    case = draw(seed)
+    case.oracle.patience = patience
+    state = case.state()
+    models = range(len(case.oracle.step_quanta))
+    waves: list[Known] = []
+    found = best(state, case, models, waves.append)
+    least = min(case.costs)
+    for known in (*waves, found):
+        assert known.bound <= least <= known.cost
+        assert known.counts.total() == case.points.size
+        if known.best is not None:
+            assert known.cost == case.costs[known.best]
+        if known.proven:
+            assert known.bound == least == known.cost
+    for before, after in pairwise((*waves, found)):
+        assert before.bound <= after.bound
+        assert before.cost >= after.cost
+    case.oracle.patience = None
+    case.oracle.asked.clear()
+    after = best(state, case, models)
+    assert after.best == best_of(case, range(case.points.size))
+    assert after.proven
+
+
+def test_ctrl_c_hands_over_what_is_known() -> None:
+    """The largest of three takes 50, of the others 30 and 35 are bounds."""
+
+    def interrupt(_: Deadline) -> None:
+        raise KeyboardInterrupt
+
+    case = three(70, 60, 50)
+    case.oracle.random = Halves()
+    case.oracle.patience = 1
+    case.oracle.stop = interrupt
+    case.points = case.points._replace(category=np.array([0, 1, 2]))
+    with pytest.raises(Interrupted) as caught:
+        best(case.state(), case, range(1))
+    known = caught.value.found
+    assert (known.best, known.cost, known.bound) == (2, 50, 30)
+    assert known.counts == {"exact": 1, "open": 2, **dict.fromkeys(UNSEEN, 0)}
+
+
+def test_a_frontier_is_whole_or_none() -> None:
+    case = three(70, 60, 50)
+    case.oracle.patience = 1
+    with pytest.raises(OutOfTimeError):
+        frontier(*_asked(case))
 
 
 @given(seed=st.integers(0, 2**32))
@@ -168,14 +251,12 @@ def test_best_point_of_some(seed: int) -> None:
     case = draw(seed)
     state = case.state()
     models = range(len(case.oracle.step_quanta))
-    best_points(state, case.oracle, case.objective, models)
+    best(state, case, models)
     among = np.array(
         [Random(seed + q).random() < 0.4 for q in range(case.points.size)]
     )
-    found = best_points(
-        state, case.oracle, case.objective, models, among=among
-    )
-    assert found == best_of(case, np.flatnonzero(among).tolist())
+    found = best(state, case, models, among=among)
+    assert found.best == best_of(case, np.flatnonzero(among).tolist())
 
 
 @given(seed=st.integers(0, 2**32))
@@ -194,10 +275,26 @@ def test_frontier(seed: int) -> None:
         return no_worse and (left != right or one < other)
 
     models = range(len(case.oracle.step_quanta))
-    found = frontier(case.state(), case.oracle, case.objective, models)
+    found = frontier(
+        *(case.state(), case.oracle, case.objective, models), Deadline(None)
+    )
     assert sorted(found) == [
         q for q in fits if not any(beats(p, q) for p in fits if p != q)
     ]
+
+
+#: What settles no point of a search that is stopped at once.
+UNSEEN = ("placement", "together", "bound", "dominance")
+
+
+class Halves(Random):
+    """Lets a stub bound steps by half of them."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[1]
+
+    def random(self) -> float:
+        return 0.9
 
 
 class Silent(Random):
@@ -226,12 +323,13 @@ def three(*steps: int) -> Case:
 
 def test_the_smaller_of_equals() -> None:
     """All take 50: the largest is looked at first, the smallest wins."""
-    assert best_points(*_asked(three(50, 50, 50))) == 0
+    assert best_points(*_asked(three(50, 50, 50))).best == 0
 
 
 def test_no_point_fits() -> None:
     case = three(NO_PLAN, NO_PLAN, NO_PLAN)
-    assert best_points(*_asked(case)) is None
+    found = best_points(*_asked(case))
+    assert (found.best, found.proven) == (None, True)
     assert frontier(*_asked(case)) == []
 
 
@@ -239,7 +337,7 @@ def test_larger_points_bound_smaller_ones() -> None:
     """The largest takes 50 and the middle one more: the last is not asked."""
     case = three(70, 60, 50)
     case.oracle.random = Silent()
-    assert best_points(*_asked(case)) == 2
+    assert best_points(*_asked(case)).best == 2
     assert 0 not in {question.point for question in case.oracle.asked}
 
 
@@ -248,8 +346,11 @@ def test_larger_and_slower_is_a_bug() -> None:
         frontier(*_asked(three(40, 50, 60)))
 
 
-def _asked(case: Case) -> tuple[State, Stub, Objective, range]:
-    return case.state(), case.oracle, case.objective, range(1)
+def _asked(case: Case) -> tuple[State, Stub, Objective, range, Deadline]:
+    return (
+        *(case.state(), case.oracle, case.objective, range(1)),
+        Deadline(None),
+    )
 
 
 def test_targets() -> None:

@@ -18,13 +18,19 @@ from nest.codesign.tasks import (
     died,
     open_store,
     run_task,
+    workload_of,
 )
 from nest.errors import NestError
 from nest.ir.io import encode
 from nest.models.choices import Request
+from nest.models.zoo import architecture
+from nest.versions import nest_version
 
 SETTING = Setting(
-    model="gpt2", num_devices=4, devices_per_node=1, job=Request()
+    model=architecture("gpt2"),
+    num_devices=4,
+    devices_per_node=1,
+    job=Request(),
 )
 TASK = Task(
     setting=SETTING,
@@ -62,17 +68,25 @@ def test_no_strategy_for_the_samples() -> None:
 
 
 def test_keys_tell_questions_apart() -> None:
-    """All that an answer depends on is in the key; a target is not."""
+    """All that an answer depends on is in the key.
+
+    The target is for several points, whose splits depend on it.
+    """
     other = replace(TASK.architecture, hbm_bytes=2**30)
     tasks = [
         TASK,
         replace(TASK, architecture=other),
         replace(TASK, setting=replace(SETTING, num_devices=8)),
+        replace(TASK, setting=replace(SETTING, model=architecture("t5-11b"))),
         replace(TASK, entries=(1, 2, 3)),
+        replace(TASK, entries=(1, 2, 3), target_quanta=11),
         replace(TASK, version="2"),
     ]
     assert len({task.key for task in tasks}) == len(tasks)
     assert replace(TASK, target_quanta=11).key == TASK.key
+    assert replace(TASK, limit_s=1.0).key == TASK.key
+    overlapping = replace(SETTING, job=Request(overlap={"gradients": 0.5}))
+    assert hash(overlapping) != hash(SETTING)
 
 
 def test_another_version_runs_nothing() -> None:
@@ -109,6 +123,19 @@ def test_what_is_kept_is_found(tmp_path: Path) -> None:
         assert "it counts as not solved" in broken
         assert "expected the point of its name, got another" in other
     assert not (folder / "points" / ".half").exists()
+
+
+def test_what_ran_out_of_time_is_not_kept(tmp_path: Path) -> None:
+    task = replace(TASK, version=nest_version(), limit_s=0.0)
+    entries = (1,) * 3 * len(workload_of(SETTING).works)
+    for asked in (task, replace(task, entries=entries)):
+        data = run_task(asked)
+        found = json.loads(data)
+        assert (found["key"], found["lower_quanta"]) == (asked.key, 0)
+        assert found["out_of_time"]
+        with open_store(tmp_path / "run", resume=asked is not task) as store:
+            store.keep(data)
+            assert store.solved == {}
 
 
 def test_without_a_directory_nothing_is_written() -> None:
