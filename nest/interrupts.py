@@ -51,6 +51,29 @@ def deferred() -> Iterator[None]:
             previous[arrived[0]](arrived[0], None)
 
 
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Let processes and threads that the block starts never hear SIGINT.
+
+    This thread hears it afterwards. Where signals cannot be held back nothing
+    is done.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def heard_again() -> None:
+    """Let this thread hear SIGINT, though it was started :func:`unheard`."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 class Ending:
     """Ends work in order at the first signal, and at once at the second.
 

@@ -19,6 +19,7 @@ from concurrent.futures import CancelledError
 from typing import Any, Protocol
 
 from nest.errors import NestError
+from nest.interrupts import heard_again, unheard
 
 #: Seconds to wait for a scheduler.
 _CONNECT_S = 10.0
@@ -118,6 +119,8 @@ def _draw(pending: deque[Task], taken: dict[str, Task]) -> Iterator[Task]:
 def _pool(
     tasks: Iterator[Task], run: Run, jobs: int
 ) -> Iterator[tuple[str, bytes]]:
+    from multiprocessing.resource_tracker import ensure_running
+
     from joblib import Parallel, delayed
 
     # No task waits behind another one's process.
@@ -129,9 +132,15 @@ def _pool(
         return_as="generator_unordered",
     )
     parent = os.getpid()
-    found: Generator[tuple[str, bytes]] = pool(
-        delayed(_keyed)(run, task, parent) for task in tasks
-    )
+    # It lets SIGINT through when it starts (before Python 3.14), so it is
+    # started before.
+    ensure_running()
+    # Else Ctrl-C, which reaches all processes of a terminal, would end those
+    # that are not yet through their imports, with a traceback.
+    with unheard():
+        found: Generator[tuple[str, bytes]] = pool(
+            delayed(_keyed)(run, task, parent) for task in tasks
+        )
     try:
         # Not "yield from", which would close it before the line below.
         for answer in found:  # noqa: UP028
@@ -239,6 +248,7 @@ def follow(parent: int) -> None:
     _followed.add(parent)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        heard_again()
 
     def watch() -> None:
         while os.getppid() == parent:
