@@ -323,7 +323,7 @@ def settle(
         if not len(left):
             return
         front = state.points.maximal(left)
-        if _bound(state, oracle, front, chosen):
+        if _bound(state, oracle, front, chosen, deadline):
             continue
         # What is known before is not worth comparing with.
         if size > FIRST_WAVE and _rule_out(
@@ -365,7 +365,11 @@ def _rank(points: Listed, point: int) -> tuple[int, int]:
 
 
 def _bound(
-    state: State, oracle: Oracle, front: Ints, models: Sequence[int]
+    state: State,
+    oracle: Oracle,
+    front: Ints,
+    models: Sequence[int],
+    deadline: Deadline,
 ) -> bool:
     """Bound points as far as that is quick; return if anything is new."""
     new = False
@@ -375,6 +379,7 @@ def _bound(
                 continue
             before = state.lower[model, point]
             if not state.bounded[model, point]:
+                deadline.check()
                 state.bounded[model, point] = True
                 state.raise_lower(point, model, oracle.bound(point, model))
             new |= bool(state.lower[model, point] > before)
