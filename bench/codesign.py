@@ -24,7 +24,8 @@ from typing import Any
 import yaml
 
 from bench.result_files import write_rows
-from nest.codesign.answers import Answers, Baseline, Wanted, answer
+from nest.codesign.answers import answer
+from nest.codesign.records import Answers, Baseline, Wanted
 from nest.codesign.spec import Spec, read_spec
 
 ROOT = Path(__file__).parents[1]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from nest.cli.inputs import Restricted
     from nest.cli.options import Options
-    from nest.codesign.answers import Wave
     from nest.codesign.document import Codesign
+    from nest.codesign.records import Wave
     from nest.codesign.spec import Spec
     from nest.compare import Comparison
     from nest.cost.verdict import Score
@@ -385,8 +385,9 @@ def codesign(
     """
     from nest.cli.codesigning import with_models
     from nest.cli.declare import integer, seconds
-    from nest.codesign.answers import Wanted, answer
+    from nest.codesign.answers import answer
     from nest.codesign.document import Codesign
+    from nest.codesign.records import Wanted
     from nest.codesign.spec import Spec, read_spec
     from nest.versions import num_cpus
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from nest.codesign.answers import (
+from nest.codesign.answers import setting_of
+from nest.codesign.document import Document, answers_document, base_point
+from nest.codesign.points import Point
+from nest.codesign.records import (
     Answers,
     Baseline,
     Best,
@@ -17,10 +20,7 @@ from nest.codesign.answers import (
     Found,
     Neighbour,
     On,
-    setting_of,
 )
-from nest.codesign.document import Document, answers_document, base_point
-from nest.codesign.points import Point
 from nest.codesign.silicon import area_e6_um2, price_micro_usd, tdp_mw
 from nest.codesign.spec import Spec, read_spec
 from nest.codesign.tasks import workload_of

@@ -20,8 +20,9 @@ import numpy as np
 import yaml
 from msgspec.structs import replace
 
-from nest.codesign.answers import Answers, Wanted, answer
+from nest.codesign.answers import answer
 from nest.codesign.objective import NO_PLAN, Objective
+from nest.codesign.records import Answers, Wanted
 from nest.codesign.spec import Spec
 from nest.codesign.workload import QUANTUM_PS
 from nest.models.architectures import Architecture

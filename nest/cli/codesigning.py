@@ -27,7 +27,7 @@ from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from nest.codesign.answers import Answers, Wave
+    from nest.codesign.records import Answers, Wave
     from nest.codesign.spec import Spec
 
 
@@ -263,7 +263,8 @@ class _Searching:
         **asked: bool,
     ) -> int:
         """Search and return the exit code."""
-        from nest.codesign.answers import Wanted, answer
+        from nest.codesign.answers import answer
+        from nest.codesign.records import Wanted
 
         space = self._spec.space
         hint(

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nest.codesign.answers import (
+from nest.codesign.answers import setting_of
+from nest.codesign.architecture import Architecture, describe, size_text
+from nest.codesign.energy import step_energy
+from nest.codesign.points import FIGURES, Point, figures
+from nest.codesign.problem import SOURCE
+from nest.codesign.records import (
     Answers,
     Baseline,
     Best,
@@ -23,12 +28,7 @@ from nest.codesign.answers import (
     Found,
     Neighbour,
     On,
-    setting_of,
 )
-from nest.codesign.architecture import Architecture, describe, size_text
-from nest.codesign.energy import step_energy
-from nest.codesign.points import FIGURES, Point, figures
-from nest.codesign.problem import SOURCE
 from nest.codesign.spec import Spec
 from nest.codesign.tasks import workload_of
 from nest.ir.views import Tabular

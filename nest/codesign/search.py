@@ -564,16 +564,15 @@ def frontier(
     """
     points = state.points
     prices = points.prices
+    most = np.full(points.size, objective.worst - 1, dtype=object)
+    seen = np.zeros(points.size, dtype=bool)
 
     def cut(costs: Whole, settled: Flags) -> tuple[Flags, Whole]:
-        out = np.array(costs >= objective.worst, dtype=bool)
-        most = np.full(points.size, objective.worst - 1, dtype=object)
-        known = [
-            point
-            for point in np.flatnonzero(settled)
-            if costs[point] < objective.worst
-        ]
-        for point in known:
+        # What is settled stays so: each point limits others once.
+        for point in np.flatnonzero(settled & ~seen):
+            seen[point] = True
+            if costs[point] >= objective.worst:
+                continue
             cheaper = (prices[:, [point]] <= prices).all(axis=0)
             less = (prices[:, [point]] < prices).any(axis=0)
             # Equal in all: the first of them stands.
@@ -582,7 +581,7 @@ def frontier(
             others = cheaper.astype(bool)
             others[point] = False
             most[others] = np.minimum(most[others], limit[others])
-        out |= np.array(costs > most, dtype=bool)
+        out = np.array((costs >= objective.worst) | (costs > most), dtype=bool)
         return out, most
 
     everywhere = np.ones(points.size, dtype=bool)

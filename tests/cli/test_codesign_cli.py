@@ -12,8 +12,8 @@ import pytest
 import nest
 from nest.cli.codesigning import wave_text
 from nest.codesign import answers as answers_module
-from nest.codesign.answers import Counts, Wave
 from nest.codesign.document import Codesign
+from nest.codesign.records import Counts, Wanted, Wave
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
 from nest.models.zoo import architecture
@@ -150,7 +150,7 @@ def test_what_was_solved_before_changes_no_count(tmp_path: Path) -> None:
     spec, models = random_spec(5, 12)
     with known(models):
         new = answers_module.answer(spec)
-        more = answers_module.Wanted(frontier=True, phaze_order=True)
+        more = Wanted(frontier=True, phaze_order=True)
         folder = str(tmp_path / "run")
         answers_module.answer(spec, more, folder=folder)
         found = answers_module.answer(spec, folder=folder, resume=True)
@@ -163,7 +163,7 @@ def test_out_of_time() -> None:
     spec, models = random_spec(1, 4)
     with known(models):
         found = answers_module.answer(
-            spec, answers_module.Wanted(frontier=True), time_limit_s=1e-9
+            spec, Wanted(frontier=True), time_limit_s=1e-9
         )
         whole = answers_module.answer(spec)
     assert found.out_of_time
