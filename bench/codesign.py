@@ -18,12 +18,13 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bench.result_files import write_rows
+from bench.result_files import fill, write_rows
 from nest.codesign.answers import answer
 from nest.codesign.records import Answers, Baseline, Wanted
 from nest.codesign.spec import Spec, read_spec
@@ -78,11 +79,11 @@ def study(
         "devices": devices,
         "wall_s": round(time.perf_counter() - began, 1),
         "placements": found.solved,
-        **row(found),
+        **figures(found),
     }
 
 
-def row(found: Answers) -> dict[str, Any]:
+def figures(found: Answers) -> dict[str, Any]:
     """Return the figures of one specification."""
     (best,) = found.best
     assert best.found is not None
@@ -110,6 +111,41 @@ def interval(baseline: Baseline) -> list[float | None]:
     return [baseline.regret, baseline.most_regret]
 
 
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of docs/codesign.md."""
+    lines = [
+        "| model | devices | best, × TPU v4-like | Phaze's order: points, "
+        "regret | samples: points, regret | TPU v4-like: regret |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in rows:
+        samples = each["regret_samples"]
+        ends = [
+            None if None in part else pick(part)
+            for pick, part in (
+                (min, [least for least, _ in samples]),
+                (max, [most for _, most in samples]),
+            )
+        ]
+        counts = each["counts"]
+        proven = "" if not counts["open"] else ", not proven"
+        lines.append(
+            f"| {each['model']} | {each['devices']} | "
+            f"{each['relative']:.3f}{proven} | "
+            f"{each['looked_at_by_phaze']}, "
+            f"{regret_text(each['regret_phaze'])} | "
+            f"{each['sample_size']}, {regret_text(ends)} | "
+            f"{regret_text(each['regret_tpu_v4_like'])} |"
+        )
+    return "\n".join(lines)
+
+
+def regret_text(ends: Sequence[float | None]) -> str:
+    """Return a regret in per cent, or from where to where it is."""
+    least, most = ("–" if x is None else f"{100 * x:.2f}" for x in ends)
+    return f"{least} %" if least == most else f"{least} to {most} %"
+
+
 def main() -> None:
     """Run what is asked for, and write what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -124,6 +160,7 @@ def main() -> None:
             rows.append(study(model, devices, asked.jobs, asked.folder))
             print(rows[-1], flush=True)
     write_rows("codesign", rows)
+    fill(ROOT / "docs" / "codesign.md", "regret", markdown(rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The study of operators against what is published."""
+"""The studies of operators and of other searches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from bench.codesign import figures, markdown, spec_of
 from bench.codesign_operators import (
     A100,
     APPLICATIONS,
@@ -15,6 +16,7 @@ from bench.codesign_operators import (
     measured,
     operator_rows,
 )
+from tests import codesigns
 
 
 def test_measured_operators_are_read():
@@ -55,3 +57,41 @@ def test_applications_are_on_their_side_of_the_roofline(capsys):
             rate = row[f"{convention}_tops"]
             assert rate <= row["roofline_tops"] * (1 + 1e-9)
     assert "CNN1" in capsys.readouterr().out
+
+
+def test_regrets_of_other_searches():
+    """A search that was stopped has intervals, a proven one has numbers."""
+    stopped = codesigns.stopped()
+    phaze, like = stopped.baselines[1], stopped.baselines[0]
+    found = stopped._replace(
+        best=stopped.best[:1],
+        baselines=(
+            like._replace(name=stopped.spec.objective.base_name),
+            phaze._replace(most_regret=0.25),
+            *(
+                phaze._replace(
+                    name=f"sample {seed}",
+                    evaluated=tuple(range(9)),
+                    regret=seed / 100,
+                    most_regret=seed / 50,
+                )
+                for seed in (1, 2, 3, 4, 5)
+            ),
+        ),
+    )
+    of_gpt2 = {"model": "gpt2", "devices": 4, **figures(found)}
+    assert of_gpt2["regret_phaze"] == [0.0, 0.25]
+    (line,) = markdown([of_gpt2]).splitlines()[2:]
+    assert line == (
+        "| gpt2 | 4 | 2.000, not proven | 8, 0.00 to 25.00 % | 9, 1.00 to "
+        "10.00 % | 182.84 to 200.00 % |"
+    )
+
+
+def test_the_question_of_the_study():
+    """Phaze's list with links of 50 GB/s, four samples per device."""
+    spec = spec_of("gpt2", 8)
+    assert len(spec.space.points) == 29_360
+    assert spec.space.axes["link_bytes_per_s"] == (50 * 10**9,)
+    assert (spec.models, spec.devices) == (("gpt2",), 8)
+    assert spec.job.global_batch == 32
