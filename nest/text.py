@@ -16,6 +16,12 @@ _ENDS = re.compile(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 _DIGITS = re.compile(r"\d{41,}")
 _WORD = re.compile(r"\S{301,}")
 
+#: A word of letters, or a number, of a name in small letters.
+_PIECE = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)*")
+
+#: From which part of them in common names are alike.
+_ALIKE = 0.7
+
 #: The most characters of a message.
 _MOST = 10_000
 
@@ -38,12 +44,11 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the one of some names that a wrong one was meant to be, if any.
 
     One of which it differs in a letter or two, or the first one that begins
-    with it.
+    with it. Names that are alike only in how they end, such as in a size,
+    are not meant.
     """
-    from difflib import get_close_matches
-
     known = list(names)
-    for other in get_close_matches(name, known, n=1, cutoff=0.7):
+    for other in _similar(name, known, _ALIKE):
         return other
     start = name.lower()
     return next(
@@ -52,12 +57,48 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     )
 
 
-def nearby(name: str, names: Iterable[str], count: int = 6) -> str:
-    """Return some of many names, the closest to a wrong one first."""
+def _similar(name: str, names: Iterable[str], least: float) -> list[str]:
+    """Return names with at least such a part in common, the closest first."""
     from difflib import get_close_matches
 
+    asked = name.lower()
+    # Of names that differ in capital letters alone the first one counts.
+    known = {other.lower(): other for other in reversed(list(names))}
+    close = get_close_matches(asked, known, len(known) or 1, cutoff=least)
+    # Of equally close ones that with the same letters, in another order.
+    close.sort(key=lambda x: (-_ratio(x, asked), sorted(x) != sorted(asked)))
+    return [known[other] for other in close if _begin_alike(asked, other)]
+
+
+def _ratio(first: str, second: str) -> float:
+    """Return which part of two texts they have in common."""
+    from difflib import SequenceMatcher
+
+    return SequenceMatcher(None, first, second).ratio()
+
+
+def _begin_alike(name: str, other: str) -> bool:
+    """Whether the letters are alike in front of the words that end both."""
+    first, second = _PIECE.findall(name), _PIECE.findall(other)
+    while first and second and first[-1] == second[-1]:
+        first.pop()
+        second.pop()
+    letters, others = (
+        "".join(piece for piece in pieces if piece.isalpha())
+        for pieces in (first, second)
+    )
+    # Of two or three letters a part says little.
+    return (
+        not (letters and others)
+        or set(letters) == set(others)
+        or _ratio(letters, others) >= _ALIKE
+    )
+
+
+def nearby(name: str, names: Iterable[str], count: int = 6) -> str:
+    """Return some of many names, the closest to a wrong one first."""
     known = list(names)
-    close = get_close_matches(name, known, n=count, cutoff=0.4)
+    close = _similar(name, known, 0.4)
     return ", ".join([*close, *(x for x in known if x not in close)][:count])
 
 

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from nest.errors import NestError
+from nest.models import zoo
 from nest.report.table import show
-from nest.text import clipped, printable, whole_number
+from nest.text import clipped, closest, nearby, printable, whole_number
 
 #: ESC, BEL, a C1 control that begins a sequence, DEL, a carriage return, an
 #: override of direction, the separator of paragraphs, half a character.
@@ -97,3 +98,58 @@ def test_errors_are_cut_short_however_they_are_made() -> None:
 )
 def test_whole_numbers(text: str, number: int | None) -> None:
     assert whole_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("lama2-7b", "llama2-7b"),
+        ("llama-2-7b", "llama2-7b"),
+        ("l1ama2-7b", "llama2-7b"),
+        ("meta-llama2-7b", "llama2-7b"),
+        ("Llama-3-8B", "llama3-8b"),
+        ("llama3.1-8b", "llama3-8b"),
+        ("llama3-405", "llama3-405b"),
+        ("gpt3-175B", "gpt3-175b"),
+        ("gtp3-175b", "gpt3-175b"),
+        ("GPT3-175B", "gpt3-175b"),
+        ("mixtral8x7b", "mixtral-8x7b"),
+        ("mistral-8x7b", "mixtral-8x7b"),
+        ("megatron-130b", "megatron-310b"),
+        ("opt3-175b", "opt-175b"),
+        ("falcon-7b", "falcon-40b"),
+        ("qwen-7b", "qwen2.5-7b"),
+        ("bart-large", "bert-large"),
+        ("deepseek", "deepseek-v3"),
+        # Alike in a size alone: gemma-7b has six of these eight letters.
+        ("mamba-7b", None),
+        ("mamba2-2.7b", None),
+        ("mamba3-235b-a22b", None),
+        ("palm-540b", None),
+        ("gpt", "gpt2"),
+        ("xl", None),
+    ],
+)
+def test_models_that_were_meant(wrong: str, meant: str | None) -> None:
+    assert closest(wrong, zoo.names()) == meant
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_a_wrong_letter_leaves_the_family(name: str) -> None:
+    """One letter left out, doubled, or swapped with the next one."""
+    for i, letter in enumerate(name):
+        front, back = name[:i], name[i + 1 :]
+        for wrong in (
+            front + back,
+            front + 2 * letter + back,
+            front + back[:1] + letter + back[1:],
+        ):
+            found = closest(wrong, zoo.names())
+            assert found is not None, wrong
+            assert found[:2] == name[:2], wrong
+
+
+def test_names_of_the_same_size_are_not_listed_first() -> None:
+    names = ["gemma-7b", "mamba-3b", "opt-7b", "x"]
+    assert nearby("mamba-7b", names, 2) == "mamba-3b, gemma-7b"
+    assert nearby("mamba-7b", ["opt-7b", "gemma-7b"], 1) == "opt-7b"
