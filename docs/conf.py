@@ -22,6 +22,8 @@ sys.path[:0] = [str(DOCS), str(ROOT)]
 os.environ["PATH"] = os.pathsep.join(
     [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
 )
+# Nor do they print tables as wide as the terminal of who builds the site.
+os.environ.pop("COLUMNS", None)
 
 from nest.versions import nest_version  # noqa: E402
 

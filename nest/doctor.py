@@ -234,10 +234,14 @@ def memory_bytes() -> tuple[int | None, int | None]:
 
 
 def _surroundings(file: IO[str]) -> Iterator[Finding]:
-    from nest.report.table import columns_of
+    from nest.report.table import columns_of, said_columns
 
     encoding = getattr(file, "encoding", None) or "unknown"
-    text = "not a terminal: tables are as wide as they need to be"
+    columns = said_columns()
+    wide = "as wide as they need to be"
+    if columns is not None:
+        wide = f"of {columns} columns at most, as COLUMNS says"
+    text = f"not a terminal: tables are {wide}"
     if file.isatty():
         term = os.environ.get("TERM", "unknown")
         colours = "no colours" if os.environ.get("NO_COLOR") else "colours"

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+# Tables in a pipe are as wide as the text, whoever runs the tests.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:

@@ -171,6 +171,8 @@ def _show(command: Command, ran: Ran) -> None:
 
 
 if __name__ == "__main__":
+    # Pages show tables as wide as the text, whoever runs them.
+    os.environ.pop("COLUMNS", None)
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
             follow(Path(name).read_text(), Path(folder), _show)

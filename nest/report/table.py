@@ -39,14 +39,16 @@ from nest.report.stages import (
 from nest.report.verbosity import VERBOSE
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
-from nest.text import printable
+from nest.text import printable, whole_number
 from nest.units import GIB, format_bytes
 
-#: In a pipe a table is as wide as it needs to be, so that a row is a line.
+#: In a pipe a table is as wide as it needs to be, so that a row is a line,
+#: unless COLUMNS says how wide it may be.
 _PIPE_WIDTH = 100_000
 _RULE_WIDTH = 100
 #: Columns of a terminal that does not say how many it has.
 _USUAL_WIDTH = 80
+_USUAL_HEIGHT = 25
 #: Cells that the last column of a table may be wrapped to.
 _LEAST_NOTE = 20
 
@@ -82,11 +84,17 @@ _STYLES = {
 }
 
 
+def said_columns() -> int | None:
+    """Return what COLUMNS says; ``None`` if that is no width."""
+    columns = whole_number(os.environ.get("COLUMNS", ""))
+    return columns if columns and columns <= _PIPE_WIDTH else None
+
+
 def columns_of(file: IO[str]) -> int:
     """Return how many columns a terminal has: as COLUMNS says, or it does."""
-    text = os.environ.get("COLUMNS", "")
-    if text.isdecimal() and int(text):
-        return int(text)
+    columns = said_columns()
+    if columns is not None:
+        return columns
     try:
         return os.get_terminal_size(file.fileno()).columns or _USUAL_WIDTH
     except (OSError, ValueError):
@@ -96,9 +104,10 @@ def columns_of(file: IO[str]) -> int:
 def show(file: IO[str], *parts: RenderableType) -> None:
     """Print to a terminal, or plainly to anything else.
 
-    What is too wide for a terminal is made to fit (:mod:`nest.report.fitted`),
-    but for texts that may not be broken (``no_wrap``). With ``NO_COLOR`` in
-    the environment nothing is coloured, bold or dim.
+    What is too wide for a terminal, or for COLUMNS, is made to fit
+    (:mod:`nest.report.fitted`), but for texts that may not be broken
+    (``no_wrap``). With ``NO_COLOR`` in the environment nothing is coloured,
+    bold or dim.
     """
     is_terminal = file.isatty()
     buffer = io.StringIO()
@@ -107,7 +116,11 @@ def show(file: IO[str], *parts: RenderableType) -> None:
         file=buffer,
         force_terminal=is_terminal,
         color_system=None if plain else "auto",
-        width=columns_of(file) if is_terminal else _PIPE_WIDTH,
+        width=(
+            columns_of(file) if is_terminal else said_columns() or _PIPE_WIDTH
+        ),
+        # Without it rich reads COLUMNS and LINES, whatever is in them.
+        height=_USUAL_HEIGHT,
         highlight=False,
         markup=False,
         emoji=False,

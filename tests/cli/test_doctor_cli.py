@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -184,6 +185,20 @@ def test_every_published_planner_has_a_paper():
 def test_entries_fit_a_terminal(cli):
     assert cli("cite", "--bibtex") == 0
     assert max(map(len, cli.out.splitlines())) < 80
+
+
+def test_width_of_a_pipe_is_told(monkeypatch):
+    for columns, told in (
+        ("120", "not a terminal: tables are of 120 columns at most, as"),
+        ("-1", "not a terminal: tables are as wide as they need to be"),
+    ):
+        monkeypatch.setenv("COLUMNS", columns)
+        [finding] = [
+            found
+            for found in doctor._surroundings(io.StringIO())
+            if found.what == "terminal"
+        ]
+        assert finding.found.startswith(told)
 
 
 def test_commands_that_get_what_is_missing_are_whole(monkeypatch):

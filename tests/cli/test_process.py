@@ -192,16 +192,33 @@ def test_tables_without_unicode(problem: str) -> None:
     assert "?" not in text
 
 
-def test_piped_tables_do_not_wrap(problem: str) -> None:
+@pytest.mark.parametrize(
+    "columns", ["", "0", "-40", "4e1", "wide", "²", "100001", "9" * 5000]
+)
+def test_piped_tables_do_not_wrap(problem: str, columns: str) -> None:
+    """Unless COLUMNS says how wide they may be."""
+    code, out, err = run(
+        *("compare", problem, "--solvers", "loopback"),
+        *("--option", "loopback.act=big-plan"),
+        COLUMNS=columns,
+    )
+    assert (code, told(err)) == (1, [])
+    row = out.decode().splitlines()[2]
+    assert row.startswith("loopback  ")
+    assert row.endswith("60.0 % too much)")
+    assert b"\x1b" not in out
+
+
+def test_piped_tables_are_as_wide_as_columns_says(problem: str) -> None:
     code, out, err = run(
         *("compare", problem, "--solvers", "loopback"),
         *("--option", "loopback.act=big-plan"),
         COLUMNS="40",
     )
     assert (code, told(err)) == (1, [])
-    row = out.decode().splitlines()[2]
-    assert row.startswith("loopback  ")
-    assert row.endswith("60.0 % too much)")
+    lines = out.decode().splitlines()
+    assert max(map(len, lines[: lines.index("")])) <= 40
+    assert "not shown for want of width: wall s" in out.decode()
     assert b"\x1b" not in out
 
 

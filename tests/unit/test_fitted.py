@@ -157,9 +157,30 @@ def test_texts_that_may_not_be_broken_are_not(shown) -> None:
 def test_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "33")
     assert columns_of(io.StringIO()) == 33
-    for text in ("0", "wide", ""):
+    for text in ("0", "wide", "", "-5", "²", "1e2", "100001", "9" * 5000):
         monkeypatch.setenv("COLUMNS", text)
         assert columns_of(io.StringIO()) == 80
+
+
+def test_width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What COLUMNS says; else a row is a line, and rules end at 100."""
+    table = simple_table(("solver", "note"), [("dp", "word " * 30)])
+    for text, width in (("40", 40), ("007", 7), ("0", 155), ("wide", 155)):
+        monkeypatch.setenv("COLUMNS", text)
+        file = io.StringIO()
+        show(file, table)
+        lines = file.getvalue().splitlines()
+        # dp, three blanks, and thirty words with a blank between two.
+        natural = 2 + 4 + 3 + 30 * 5 - 1
+        widest = max(map(len, lines))
+        assert widest == natural if width == 155 else widest <= width, text
+
+
+def test_narrow_pipes_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1")
+    file = io.StringIO()
+    show(file, simple_table(COLUMNS, [ROW]), "a note", key_lines([("a", "b")]))
+    assert "".join(file.getvalue().split()).endswith("anoteab")
 
 
 def test_no_colour_means_no_style_at_all(
