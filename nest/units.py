@@ -99,6 +99,26 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def format_bytes(size_bytes: int) -> str:
-    """Return a size for people, in GiB with two decimals."""
-    return f"{size_bytes / GIB:.2f} GiB"
+def format_bytes(size_bytes: float, decimals: int = 2) -> str:
+    """Return a size for people: in GiB, or what does not make it zero."""
+    size = abs(size_bytes)
+    for unit, factor, least in (
+        ("GiB", GIB, GIB / 2 / 10**decimals),
+        ("MiB", 2**20, 2**20),
+        ("KiB", 2**10, 2**10),
+    ):
+        if size >= least:
+            return f"{size_bytes / factor:.{decimals}f} {unit}"
+    number = round(size_bytes)
+    return f"{number} byte{'s' * (abs(number) != 1)}"
+
+
+def format_sizes(
+    low_bytes: float, high_bytes: float, decimals: int = 2
+) -> str:
+    """Return a size, or from the least to the greatest, for people."""
+    low, high = (format_bytes(x, decimals) for x in (low_bytes, high_bytes))
+    if low == high:
+        return high
+    number, unit = low.split()
+    return f"{number if unit == high.split()[1] else low} – {high}"

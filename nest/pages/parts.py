@@ -748,7 +748,8 @@ def _proof(frontier: Document, scale: TimeScale) -> str:
     for curve in frontier["curves"]:
         for gap in curve["gaps"]:
             low, high = (
-                format_bytes(gap[x]) for x in ("above_bytes", "up_to_bytes")
+                format_bytes(max(0, gap[x]))
+                for x in ("above_bytes", "up_to_bytes")
             )
             least = "nothing is known of the step time"
             if gap["lower_bound_ns"]:

@@ -6,7 +6,7 @@ from nest.intervals import GUARANTEED
 from nest.ir.problem import Problem
 from nest.report.table import TimeScale, count
 from nest.robust import Candidate, Robust
-from nest.units import GIB, format_bytes
+from nest.units import format_bytes
 
 
 def robust_rows(problem: Problem, found: Robust) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ def _memory(problem: Problem, candidate: Candidate) -> str:
     high = candidate.intervals.memory_90_bytes.high
     return (
         f"its memory is not guaranteed: one run in twenty needs more than "
-        f"{high / GIB:.1f} GiB, and a device has "
+        f"{format_bytes(high, 1)}, and a device has "
         f"{format_bytes(_whole_bytes(problem))}"
     )
 

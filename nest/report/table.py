@@ -40,7 +40,7 @@ from nest.report.verbosity import VERBOSE
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.text import printable, whole_number
-from nest.units import GIB, format_bytes
+from nest.units import format_bytes, format_sizes
 
 #: In a pipe a table is as wide as it needs to be, so that a row is a line,
 #: unless COLUMNS says how wide it may be.
@@ -293,8 +293,8 @@ def _interval_table(
                 *([speed] if has_tokens else []),
                 scale.interval(near.intervals.step_50_ns),
                 format_bytes(max(b.memory_bytes for b in result.score.blocks)),
-                _gib(near.intervals.memory_90_bytes),
-                _gib(near.intervals.memory_50_bytes),
+                _memory(near.intervals.memory_90_bytes),
+                _memory(near.intervals.memory_50_bytes),
             )
             for result, near, speed in zip(
                 results, beside, speeds, strict=True
@@ -427,17 +427,14 @@ def stage_table(
                     scale.range([terms[key] for terms in run.terms])
                     for key in ("forward_ns", "backward_ns", "sync_ns")
                 ),
-                _sizes([terms["memory_bytes"] for terms in run.terms]),
+                format_sizes(
+                    min(terms["memory_bytes"] for terms in run.terms),
+                    max(terms["memory_bytes"] for terms in run.terms),
+                ),
             )
             for run in runs(problem, plan, stages, fold=not VERBOSE.get())
         ],
     )
-
-
-def _sizes(sizes_bytes: Sequence[int]) -> str:
-    """Return a size, or from the least to the greatest."""
-    low, high = format_bytes(min(sizes_bytes)), format_bytes(max(sizes_bytes))
-    return high if low == high else f"{low.split()[0]} – {high}"
 
 
 def simple_table(
@@ -623,7 +620,7 @@ def step_rows(known: Intervals, scale: TimeScale) -> list[tuple[str, str]]:
 def memory_text(known: Intervals) -> str:
     """Return within what the memory of the fullest device is."""
     return "; ".join(
-        f"{part} %: {_gib(interval)}"
+        f"{part} %: {_memory(interval)}"
         for part, interval in (
             (90, known.memory_90_bytes),
             (50, known.memory_50_bytes),
@@ -631,8 +628,8 @@ def memory_text(known: Intervals) -> str:
     )
 
 
-def _gib(interval: Interval) -> str:
-    return f"{interval.low / GIB:.1f} – {interval.high / GIB:.1f} GiB"
+def _memory(interval: Interval) -> str:
+    return format_sizes(interval.low, interval.high, 1)
 
 
 def throughput(problem: Problem, document: dict[str, Any]) -> str:

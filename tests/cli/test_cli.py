@@ -97,7 +97,7 @@ def test_solve_prints_and_writes(
         r"lower bound +90\.0000 ns",
         r"gap +0 %",
         r"wall +\d+\.\d\d s",
-        r"    1 +0 +1 \(0\) +0 +single +10\.0000 ns +20\.0000 ns +.*GiB",
+        r"    1 +0 +1 \(0\) +0 +single +10\.0000 ns +20\.0000 ns +.*80 bytes",
     ):
         assert re.search(f"^{line}", cli.out, re.MULTILINE), line
     written = read_plan(plan)
@@ -172,7 +172,7 @@ def test_solve_writes_a_plan_that_does_not_fit(
     plan = str(tmp_path / "out.json")
     assert cli(*overrun("solve", files["problem"], "-o", plan)) == 1
     for line in (
-        r"status +over memory \(0\.00 GiB \(60\.0 %\) too much memory; best",
+        r"status +over memory \(60 bytes \(60\.0 %\) too much memory; best",
         r"step time +120\.000 ns",
         r"own objective +75\.500 ns",
     ):
@@ -202,7 +202,7 @@ def test_repair(cli: Cli, tmp_path: Path) -> None:
     assert cli(*overrun("solve", problem)) == 1
     assert cli(*overrun("solve", problem, "--repair", "-o", plan)) == 0
     assert re.search(
-        r"^status +feasible \(repaired: recompute full \(was 0\.00 GiB "
+        r"^status +feasible \(repaired: recompute full \(was 12 bytes "
         r"\(12\.0 %\) too much memory; best of 7\)\)$",
         cli.out,
         re.MULTILINE,

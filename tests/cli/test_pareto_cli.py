@@ -39,9 +39,9 @@ def test_the_table_has_a_row_per_point(cli: Cli, problem: str) -> None:
     assert cli("pareto", problem, "--quiet") == 0
     table = rows(cli.out)
     assert [row[:4] for row in table] == [
-        ["1", "120.0000 ns", "0.00 GiB", "2"],
-        ["2", "110.0000 ns", "0.00 GiB", "2"],
-        ["3", "90.0000 ns", "0.00 GiB", "2"],
+        ["1", "120.0000 ns", "8 bytes", "2"],
+        ["2", "110.0000 ns", "10 bytes", "2"],
+        ["3", "90.0000 ns", "20 bytes", "2"],
     ]
     assert table[1][4] == (
         "r=1, b=1, pp=2, strategies recompute-full | single"
@@ -72,8 +72,8 @@ def test_prices_steps_and_sizes(cli: Cli, problem: str) -> None:
     )
     assert code == 0
     assert [row[1:6] for row in rows(cli.out)] == [
-        ["120.0000 ns", "0.00 GiB", "1", "0.12", "120"],
-        ["90.0000 ns", "0.00 GiB", "2", "0.18", "180"],
+        ["120.0000 ns", "20 bytes", "1", "0.12", "120"],
+        ["90.0000 ns", "20 bytes", "2", "0.18", "180"],
     ]
     assert "3.6e+09 $ per device and hour" in cli.out
 
@@ -196,7 +196,7 @@ def test_a_search_that_lies_is_loud(cli: Cli, problem: str) -> None:
 def test_what_is_not_proven_is_said(cli: Cli, problem: str) -> None:
     assert cli("pareto", problem, "--time-limit", "1e-9") == 0
     assert "no plan was found" in cli.out
-    assert "not proven: 2 devices from 0.00 GiB to 0.00 GiB" in cli.out
+    assert "not proven: 2 devices from 0 bytes to 100 bytes" in cli.out
     assert "proven: every plan" not in cli.out
 
 

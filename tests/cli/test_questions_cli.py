@@ -147,7 +147,7 @@ def test_fit_says_why_there_is_no_plan_at_all(
 def test_fit_finds_the_smallest_memory(cli: Cli, problem: str) -> None:
     code = cli("fit", problem, "--memory", "--within", "60e-9", "--json", "-")
     assert code == 0
-    assert "least memory per device  20 bytes (0.00 GiB) (proven" in cli.err
+    assert "least memory per device  20 bytes (20 bytes) (proven" in cli.err
     assert "unlimited" in cli.err
     document = json.loads(cli.out)
     assert document["schema"] == "nest-fit/1"
@@ -424,7 +424,7 @@ def test_explain_has_every_part(cli: Cli, problem: str, plan: str) -> None:
         "best plan 60.000 ns (proven); the plan takes 100.00 % more",
         "binding none of these alone gains anything",
         "What a neighbouring plan takes",
-        "one stage less +60.000 ns +50.00 % ±0.00 GiB stages 1 and 2 "
+        "one stage less +60.000 ns +50.00 % ±0 bytes stages 1 and 2 "
         "merged, single",
         "What the preferred setting costs",
         "its plan r=1, b=1, pp=1, strategies single",
@@ -485,7 +485,7 @@ def test_explain_a_plan_that_does_not_fit(
     write(path, chain(memory_bytes=19))
     assert cli("explain", path, plan) == 1
     assert "best plan  infeasible" in cli.out
-    assert "0.00 GiB too much" in cli.out
+    assert "20 bytes of 19 bytes, 1 byte too much" in cli.out
     assert "binding    memory without limit" in cli.out
     assert "a plan fits" in cli.out
 

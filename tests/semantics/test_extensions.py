@@ -356,8 +356,8 @@ def test_memory_of_a_block_adds_up_its_chunks():
 def test_capacity_is_checked_per_block():
     assert score(memory_chain(memory_bytes=560), chunks()).feasible
     assert score(memory_chain(memory_bytes=559), chunks()).violations == (
-        "block 1: expected at most 559 bytes per device (0.00 GiB), got 560 "
-        "(0.00 GiB, 0.2 % too much)",
+        "block 1: expected at most 559 bytes per device (559 bytes), got 560 "
+        "(560 bytes, 0.2 % too much)",
     )
 
 
@@ -723,8 +723,8 @@ def test_reserve_counts_once_per_stage_and_is_named():
     assert fits.stages[0].memory["reserve_bytes"] == 33
     assert fits.stages[0].memory["working_bytes"] == 7
     assert score(with_reserve(problem, 200, 34), plan).violations == (
-        "stage 1: expected at most 200 bytes per device (0.00 GiB), got 201 "
-        "(0.00 GiB, 0.5 % too much, 0.00 GiB of it reserved)",
+        "stage 1: expected at most 200 bytes per device (200 bytes), got 201 "
+        "(201 bytes, 0.5 % too much, 34 bytes of it reserved)",
     )
 
 

@@ -60,10 +60,11 @@ def test_other_texts_are_refused(text):
 
 @pytest.mark.parametrize("text", ["5kB", "100%"])
 def test_a_device_must_have_more(text):
+    """5000 bytes are 4.88 KiB."""
     with pytest.raises(
         InvalidOptionError,
-        match=rf"--headroom {text}: expected less than the 0\.00 GiB that "
-        r"plans may use of a device \((second|device)\), got 0\.00 GiB; leave "
+        match=rf"--headroom {text}: expected less than the 4\.88 KiB that "
+        r"plans may use of a device \((second|device)\), got 4\.88 KiB; leave "
         r"less free",
     ):
         with_headroom(on(10_000, 5_000), text)
@@ -109,8 +110,8 @@ def test_what_is_kept_free_is_left():
     assert few.cluster.headroom_bytes() == 5
     assert [x.headroom_bytes for x in few.cluster.types] == [10, 5]
     assert tightness(few, more - 6, 1000) == (
-        f"one run in four needs {100 * MEMORY_ERROR:.1f} % more (0.00 GiB, "
-        f"0.00 GiB is kept free); see --headroom"
+        f"one run in four needs {100 * MEMORY_ERROR:.1f} % more "
+        f"({more} bytes, 5 bytes is kept free); see --headroom"
     )
     assert tightness(few, more - 5, 1000) == ""
 

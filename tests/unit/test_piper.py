@@ -241,7 +241,7 @@ def test_a_stage_that_needs_too_much(three: Problem, plan: Plan) -> None:
     verdict = score(replace(three, cluster=cluster), plan)
     assert not verdict.feasible
     assert verdict.violations[0].startswith(
-        "stage 1: expected at most 57 bytes per device (0.00 GiB), got 58"
+        "stage 1: expected at most 57 bytes per device (57 bytes), got 58"
     )
 
 

@@ -77,7 +77,7 @@ def test_recompute_only_where_it_does_not_fit() -> None:
     assert fixed.extra["repair"] == ["recompute selective"]
     assert fixed.detail == (
         "repaired: recompute selective "
-        "(was 0.00 GiB (60.0 %) too much memory; a plan)"
+        "(was 36 bytes (60.0 %) too much memory; a plan)"
     )
     assert fixed.score is not None
     # 30 + 5 for the recomputed part, 30, and the longer one once more.
@@ -120,7 +120,7 @@ def test_what_a_layer_has_no_cost_for_is_left_out() -> None:
     assert left.plan == verdict.plan
     assert left.over_memory_bytes == verdict.over_memory_bytes
     assert left.detail == (
-        "0.00 GiB (94.0 %) too much memory; a plan; could not be repaired: "
+        "47 bytes (94.0 %) too much memory; a plan; could not be repaired: "
         "no remedy helps"
     )
     assert "repair" not in left.extra

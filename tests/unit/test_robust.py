@@ -202,7 +202,7 @@ def test_a_plan_that_keeps_its_memory_comes_first() -> None:
     _, fastest, kept = (text for _, text in robust_rows(problem, found))
     assert fastest.endswith(
         ", but its memory is not guaranteed: one run in twenty needs more "
-        "than 0.0 GiB, and a device has 0.00 GiB"
+        "than 24 bytes, and a device has 24 bytes"
     )
     assert kept.startswith("the fastest plan that keeps its memory: ")
     document = found.to_json()["fastest_that_keeps_memory"]

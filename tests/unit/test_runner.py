@@ -308,7 +308,7 @@ def test_plan_of_a_planner_with_a_memory_model_of_its_own() -> None:
     assert result.plan.stages == big_plan().stages
     # 160 bytes on a device of 100.
     assert result.over_memory_bytes == 60
-    assert result.detail == "0.00 GiB (60.0 %) too much memory; best of 7"
+    assert result.detail == "60 bytes (60.0 %) too much memory; best of 7"
     assert result.own_objective_ns == 75.5
     assert result.step_time_ns is None
     assert result.score is not None
@@ -432,7 +432,7 @@ def test_repair_is_part_of_the_run() -> None:
     assert result.own_objective_ns == 75.5
     assert result.extra["repair"] == ["recompute full"]
     assert result.detail == (
-        "repaired: recompute full (was 0.00 GiB (12.0 %) too much memory; "
+        "repaired: recompute full (was 12 bytes (12.0 %) too much memory; "
         "best of 7)"
     )
     assert result.plan is not None

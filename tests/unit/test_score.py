@@ -178,8 +178,8 @@ def test_too_little_memory_is_a_violation_that_names_the_stage():
     result = score(problem, PLAN)
     assert not result.feasible
     assert result.violations == (
-        "stage 1: expected at most 640 bytes per device (0.00 GiB), got 800 "
-        "(0.00 GiB, 25.0 % too much)",
+        "stage 1: expected at most 640 bytes per device (640 bytes), got 800 "
+        "(800 bytes, 25.0 % too much)",
     )
     assert result.step_quanta == 290
 

@@ -167,7 +167,7 @@ def over_memory_result(**changes: Any) -> SolveResult:
         "over_memory_bytes": 60,
         "own_objective_ns": 75.5,
         "wall_s": 2.0,
-        "detail": "0.00 GiB (60.0 %) too much memory",
+        "detail": "60 bytes (60.0 %) too much memory",
     }
     return SolveResult(**(fields | changes))
 
@@ -185,7 +185,7 @@ def test_plans_that_do_not_fit_are_set_apart() -> None:
     assert rows[0] == "dp optimal 90.0000 ns 90.0000 ns best 0 1.23"
     assert rows[1] == (
         "alpha over memory (120.0000 ns) 75.5000 ns 2.00 "
-        "0.00 GiB (60.0 %) too much memory"
+        "60 bytes (60.0 %) too much memory"
     )
     assert rows[2] == (
         "slow feasible 120.0000 ns 90.0000 ns +33.33 50.00 1.23 time limit"
@@ -200,7 +200,7 @@ def test_a_plan_that_does_not_fit_sets_the_unit_if_it_is_alone() -> None:
 def test_answer_of_a_planner_with_an_objective_of_its_own() -> None:
     lines = text_of(*solve_block(tiny_problem(), over_memory_result()))
     rows = [" ".join(line.split()) for line in lines]
-    assert "status over memory (0.00 GiB (60.0 %) too much memory)" in rows
+    assert "status over memory (60 bytes (60.0 %) too much memory)" in rows
     assert "own objective 75.500 ns" in rows
     assert not any(row.startswith("lower bound") for row in rows)
 

@@ -8,6 +8,7 @@ from nest.units import (
     MAX_TERM,
     ceil_div,
     format_bytes,
+    format_sizes,
     quanta_to_ns,
     quantise,
 )
@@ -60,5 +61,41 @@ def test_ceil_div(numerator, denominator, quotient):
     assert ceil_div(numerator, denominator) == quotient
 
 
-def test_format_bytes():
-    assert format_bytes(3 * 2**29) == "1.50 GiB"
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (3 * 2**29, "1.50 GiB"),
+        (80 * 2**30, "80.00 GiB"),
+        # Half of 0.01 GiB is 2^30 / 200 = 5,368,709.12 bytes, 5.12 MiB.
+        (5_368_710, "0.01 GiB"),
+        (5_368_709, "5.12 MiB"),
+        (2**20, "1.00 MiB"),
+        (2**20 - 512, "1023.50 KiB"),
+        (2**10, "1.00 KiB"),
+        (1023, "1023 bytes"),
+        (1, "1 byte"),
+        (0, "0 bytes"),
+        (-1, "-1 byte"),
+        (-(2**29), "-0.50 GiB"),
+    ],
+)
+def test_format_bytes(size_bytes: int, text: str) -> None:
+    assert format_bytes(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "decimals", "text"),
+    [
+        (2**30, 2**31, 2, "1.00 – 2.00 GiB"),
+        (2**30, 2**30 + 1, 2, "1.00 GiB"),
+        (2**20, 2**31, 2, "1.00 MiB – 2.00 GiB"),
+        (0, 7, 2, "0 – 7 bytes"),
+        (1, 7, 2, "1 byte – 7 bytes"),
+        # Half of 0.1 GiB is 51.2 MiB.
+        (51 * 2**20, 52.0 * 2**20, 1, "51.0 MiB – 0.1 GiB"),
+    ],
+)
+def test_sizes_from_to(
+    low: float, high: float, decimals: int, text: str
+) -> None:
+    assert format_sizes(low, high, decimals) == text
