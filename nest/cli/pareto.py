@@ -117,6 +117,7 @@ def pareto_command(
     from nest.report.frontier import (
         contradictions,
         frontier_block,
+        stopped_text,
         to_document,
         write_plot,
     )
@@ -175,7 +176,11 @@ def pareto_command(
     notes = options.notes(restricted)
     if remedied is not None:
         notes += remedied.lines
-    parts = frontier_block(found, notes, steps, prover, proofs, top)
+    stopped = ""
+    if stop is not None:
+        asked = len(found.points if numbers is None else numbers)
+        stopped = stopped_text(found, prover, proofs, asked)
+    parts = frontier_block(found, notes, steps, prover, proofs, top, stopped)
     show(options.people, *parts)
     for line in contradictions(found, prover, proofs):
         say(f"nest: {line}", err=True)
@@ -183,7 +188,9 @@ def pareto_command(
         write_plot(plot_path, found)
     if html_path is not None:
         lines = [] if remedied is None else remedied.lines
-        _write_page(html_path, options, restricted, found, steps, lines)
+        _write_page(
+            html_path, options, restricted, found, steps, lines, stopped
+        )
     document = to_document(found, steps=steps, prover=prover, proofs=proofs)
     if remedied is not None:
         document["infeasible"] = remedied.to_json()
@@ -235,6 +242,7 @@ def _write_page(
     found: Frontier,
     steps: int | None,
     notes: Sequence[str],
+    stopped: str,
 ) -> None:
     """Write a page of the frontier and of its fastest plan."""
     from nest.pages.document import (
@@ -271,6 +279,7 @@ def _write_page(
             context=replace(context, limits=limits),
             wish=Wish(tokens, found.price_usd_per_hour),
             frontier=frontier_facts(found, steps),
+            unfinished=f"The run was {stopped}." if stopped else "",
         )
     )
 

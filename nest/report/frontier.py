@@ -24,7 +24,7 @@ from nest.pareto import (
 from nest.plots import save_plot
 from nest.prove import Proof
 from nest.report.fitted import Column
-from nest.report.table import TimeScale, plan_text, simple_table
+from nest.report.table import TimeScale, count, plan_text, simple_table
 from nest.solvers.result import SolveResult
 from nest.units import GIB, format_bytes, quanta_to_ns
 from nest.versions import provenance
@@ -52,11 +52,12 @@ def frontier_block(
     prover: str | None,
     proofs: Sequence[Proof],
     top: int | None = None,
+    stopped: str = "",
 ) -> list[RenderableType]:
     """Return the table, the proofs, and what is proven.
 
     ``top`` is how many points to show, see :func:`nest.pareto.knees`; all if
-    none.
+    none. ``stopped`` says what was known when the user stopped it.
     """
     parts = []
     if found.points:
@@ -66,7 +67,29 @@ def frontier_block(
         parts.append(Padding(table, (1, 0, 0, 0)))
     if top is not None and found.points and knee(bulges(found)) is None:
         notes = [NO_KNEE, *notes]
-    return [*parts, frontier_footer(found, notes)]
+    return [*parts, frontier_footer(found, notes, stopped)]
+
+
+def stopped_text(
+    found: Frontier, prover: str | None, proofs: Sequence[Proof], asked: int
+) -> str:
+    """Return what was known of a frontier when the user stopped it.
+
+    ``asked`` is how many points the prover was to examine.
+    """
+    total = count(len(found.points), "point")
+    known = [point for point in found.points if point.proven]
+    if not found.proven:
+        return (
+            f"stopped before the end: {total} known by then, "
+            f"{len(known)} of them proven"
+        )
+    if not found.points:
+        return "stopped before the end: what would make plans fit is open"
+    return (
+        f"stopped before the end: the frontier was known by then, {prover} "
+        f"had examined {len(proofs)} of {count(asked, 'point')}"
+    )
 
 
 def frontier_table(
@@ -87,9 +110,9 @@ def frontier_table(
             lambda point: str(point.devices)
         ),
     }
-    for rank, name, count in ((3, "$/step", 1), (4, "$/run", steps)):
-        if found.price_usd_per_hour is not None and count is not None:
-            show = functools.partial(_usd, found, count)
+    for rank, name, num_steps in ((3, "$/step", 1), (4, "$/run", steps)):
+        if found.price_usd_per_hour is not None and num_steps is not None:
+            show = functools.partial(_usd, found, num_steps)
             columns[Column(name, rank)] = show
     if not found.proven:
         columns[Column("proven")] = _proven
@@ -130,11 +153,11 @@ def _usd(found: Frontier, count: int, point: FrontierPoint) -> str:
 
 
 def frontier_footer(
-    found: Frontier, notes: Sequence[str] = ()
+    found: Frontier, notes: Sequence[str] = (), stopped: str = ""
 ) -> RenderableType:
     """Return what is proven, and what a reader must know to repeat it."""
     problem = found.problem
-    lines = []
+    lines = [stopped] if stopped else []
     if not found.points:
         lines.append(
             "no plan fits"

@@ -29,6 +29,7 @@ from nest.ir import read_plan, write
 from nest.offers import Limits, best_offer, with_prices
 from nest.pareto import frontier
 from nest.profiles import torch_profiler
+from nest.report.table import count
 from nest.solvers.base import Deadline, Limit, Status
 from nest.solvers.messages import Failure
 from nest.solvers.result import Outcome
@@ -193,6 +194,11 @@ def test_pareto_writes_what_is_known(cli, problem, tmp_path, monkeypatch):
     assert "not proven: 2 devices from 0 bytes" in cli.out
     written = json.loads(document.read_text())
     assert not written["proven"]
+    known = written["points"]
+    assert (
+        f"stopped before the end: {count(len(known), 'point')} known by then, "
+        f"{sum(point['proven'] for point in known)} of them proven\n"
+    ) in cli.out
     plans = sorted((tmp_path / "plans").iterdir())
     assert len(plans) == len(written["points"])
 
@@ -207,6 +213,8 @@ def test_pareto_writes_the_page_of_what_is_known(
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
     assert "The frontier" in page.read_text()
+    (line,) = (x for x in cli.out.splitlines() if x.startswith("stopped"))
+    assert f"The run was {line}." in page.read_text()
 
 
 def test_pareto_without_points_writes_what_is_known(
@@ -221,11 +229,13 @@ def test_pareto_without_points_writes_what_is_known(
     path, page = tmp_path / "tight.json", tmp_path / "out.html"
     write(path, small(memory_bytes=1))
     assert cli("pareto", str(path), "--html", str(page)) == 130
-    assert cli.out
+    text = "stopped before the end: what would make plans fit is open"
+    assert f"{text}\nno plan fits\n" in cli.out
     assert "The frontier" in page.read_text()
+    assert f"The run was {text}." in page.read_text()
 
 
-def test_proofs_so_far_are_kept(cli, problem, monkeypatch):
+def test_proofs_so_far_are_kept(cli, problem, tmp_path, monkeypatch):
     asked = []
 
     def prove(found, point, *_):
@@ -238,9 +248,20 @@ def test_proofs_so_far_are_kept(cli, problem, monkeypatch):
         return Proof(point, result, None, "proven", "")
 
     monkeypatch.setattr("nest.prove.prove", prove)
-    assert cli("pareto", problem, "--prove", "brute") == 130
+    page = tmp_path / "out.html"
+    arguments = ("pareto", problem, "--prove", "brute", "--html", str(page))
+    assert cli(*arguments) == 130
     assert "proven: every plan" in cli.out
     assert cli.out.count("no plan (less than the reserve)") == 1
+    text = (
+        "stopped before the end: the frontier was known by then, brute had "
+        "examined 1 of 3 points"
+    )
+    assert f"\n{text}\n" in cli.out
+    assert f"The run was {text}." in page.read_text()
+    asked[:] = [None]
+    assert cli("pareto", problem, "--prove", "brute", "--points", "2") == 130
+    assert "brute had examined 0 of 1 point\n" in cli.out
 
 
 # nest fit and nest explain
