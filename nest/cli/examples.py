@@ -150,7 +150,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "nest report": (
         "nest report --model llama3-70b --cluster h100x64",
-        "nest report problem.json plan.json --tokens 15e12 -o report.html",
+        "nest report problem.json plan.json --tokens 15e12 --html plan.html",
     ),
     "nest schedule": (
         "nest schedule layer.json --cores tensor=8,vector=2",

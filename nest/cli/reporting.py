@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nest.cli.declare import option
 from nest.cli.inputs import Restricted, fill_in, warn_if_foreign
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.pages import (
@@ -20,7 +21,7 @@ from nest.cli.pages import (
     context_of,
 )
 from nest.cli.progress import ProgressLine
-from nest.errors import InvalidPlanError
+from nest.errors import InvalidOptionError, InvalidPlanError
 
 if TYPE_CHECKING:
     from nest.pages.document import Answer, Document
@@ -31,6 +32,7 @@ _DEFAULT = "report.html"
 
 @click.command("report")
 @click.argument("texts", metavar="[PROBLEM] [PLAN]…", nargs=-1)
+@option("--html FILE", "The same as -o.", None, "html_path")
 @TOKENS
 @PRICE
 @takes(
@@ -41,6 +43,7 @@ _DEFAULT = "report.html"
 def report_command(
     options: Options,
     texts: tuple[str, ...],
+    html_path: str | None,
     tokens: Fraction | None,
     price_usd: float | None,
 ) -> int:
@@ -54,17 +57,26 @@ def report_command(
     Exits with 1 if a plan does not fit, or the solver failed.
     """
     check_page(options.output, "-o")
-    page = Paging(options.output or _DEFAULT, tokens, price_usd)
+    check_page(html_path)
+    if None not in (html_path, options.output) and html_path != options.output:
+        raise InvalidOptionError(
+            f"--html: expected the page that -o names, {options.output}, got "
+            f"{html_path}; pass one of the two"
+        )
+    named = "-o" if options.output or html_path is None else "--html"
+    path = options.output or html_path or _DEFAULT
+    page = Paging(path, tokens, price_usd)
     plans = texts
     if not options.given_job:
         options = replace(options, problem_text=texts[0] if texts else None)
         plans = texts[1:]
     if options.plan is not None:
         plans = (*plans, options.plan)
-    options = replace(options.limited(), output=page.path, plan=None)
+    options = replace(options.limited(), output=None, plan=None)
     options.check_problem_choice()
     options.check_files(
-        {f"PLAN {number}": text for number, text in enumerate(plans, 1)}
+        {f"PLAN {number}": text for number, text in enumerate(plans, 1)},
+        {named: page.path},
     )
     restricted = options.restricted()
     if plans:

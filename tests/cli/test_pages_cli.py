@@ -286,6 +286,25 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(
     assert f"Plan of {files['plan']}: 1 replica × 2 stages" in page.text
 
 
+def test_a_report_goes_where_html_says(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    """As every other page does; -o is the same."""
+    arguments = ("report", files["problem"], files["plan"])
+    for words in (("--html", "a.html"), ("-o", "a.html", "--html", "a.html")):
+        assert cli(*arguments, *words) == 0
+        assert cli.out == "report: a.html\n"
+        assert "Report on tiny" in (place / "a.html").read_text()
+        (place / "a.html").unlink()
+    assert not (place / "report.html").exists()
+    said = cli.refuses(*arguments, "-o", "a.html", "--html", "b.html")
+    assert said == (
+        "--html: expected the page that -o names, a.html, got b.html; pass "
+        "one of the two"
+    )
+    assert not list(place.glob("?.html"))
+
+
 def test_a_report_takes_plans_by_their_settings(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
@@ -330,8 +349,8 @@ def test_a_page_says_why_nothing_fits(
 ) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
     option = "--solvers" if command == "compare" else "--solver"
-    path = "-o" if command == "report" else "--html"
-    assert cli(command, "tight.json", option, "brute", path, "page.html") == 0
+    arguments = (command, "tight.json", option, "brute")
+    assert cli(*arguments, "--html", "page.html") == 0
     page = Page((place / "page.html").read_text())
     assert "There is no plan that fits: this is proven." in page.text
     assert "why: " in page.text
@@ -383,6 +402,10 @@ def test_what_a_report_refuses(
     assert text.startswith("-o: expected a file, got '-'; name one")
     text = cli.refuses("report", files["problem"], "-o", files["problem"])
     assert text.startswith("-o: expected another file than for PROBLEM")
+    text = cli.refuses("report", files["problem"], "--html", "-")
+    assert text.startswith("--html: expected a file, got '-'; name one")
+    text = cli.refuses("report", files["problem"], "--html", files["problem"])
+    assert text.startswith("--html: expected another file than for PROBLEM")
     assert not (place / "report.html").exists()
 
 
