@@ -261,7 +261,7 @@ def compare_table(
             percent(result.gap),
             *([scale(result.own_objective_ns)] if own else []),
             f"{result.wall_s:.2f}",
-            note(result),
+            "; ".join(filter(None, (note(result), _bound(result, scale)))),
         )
         for result, near in zip(results, beside, strict=True)
         for status in (status_text(result),)
@@ -510,6 +510,13 @@ def _step_time(result: SolveResult, scale: TimeScale) -> str:
     if result.status is Status.OVER_MEMORY and result.score is not None:
         return f"({scale(result.score.step_time_ns)})"
     return scale(result.step_time_ns)
+
+
+def _bound(result: SolveResult, scale: TimeScale) -> str:
+    """Return what is proven of all plans where no gap says it."""
+    if result.gap is not None or not result.lower_bound_ns:
+        return ""
+    return f"lower bound {scale.bound(result.lower_bound_ns)}"
 
 
 def _interval(result: SolveResult, near: Beside, scale: TimeScale) -> str:

@@ -808,6 +808,7 @@ def test_interrupt_keeps_the_best_plan(tmp_path: Path) -> None:
     assert result.outcome is Outcome.INTERRUPTED
     assert result.limit is Limit.INTERRUPT
     assert result.step_time_ns == GOOD_NS
+    assert result.lower_bound_ns == 60
     assert isinstance(caught.value, KeyboardInterrupt)
     assert_gone(pids)
 

@@ -141,6 +141,36 @@ def test_compare_table_in_a_pipe() -> None:
     assert rows[3] == "small skipped 1.23 too [bold]big[/bold]"
 
 
+@pytest.mark.parametrize(
+    ("bound", "text"),
+    [
+        (60, "; lower bound 60.0000 ns"),
+        (0, ""),  # it says nothing
+        (None, ""),
+    ],
+)
+def test_a_bound_without_a_plan_is_kept(bound: int | None, text: str) -> None:
+    """A gap says it where there is a plan: 30 of 90 quanta are open."""
+    best, slow, *_ = make_results()
+    stopped = replace(
+        slow,
+        outcome=Outcome.INTERRUPTED,
+        limit=Limit.INTERRUPT,
+        status=Status.NO_SOLUTION,
+        plan=None,
+        score=None,
+        lower_bound_quanta=bound,
+        detail="interrupted by the user",
+    )
+    half = replace(best, status=Status.FEASIBLE, lower_bound_quanta=60)
+    lines = text_of(compare_table(tiny_problem(), [stopped, half]))
+    _, _, *rows = [" ".join(line.split()) for line in lines]
+    assert rows == [
+        f"slow interrupted 1.23 interrupted by the user{text}",
+        "dp feasible 90.0000 ns 90.0000 ns best 33.33 1.23",
+    ]
+
+
 def test_a_rule_is_as_long_as_the_headers_above_it() -> None:
     """Or 100 where a text is longer."""
     names = [f"a column of {n:02}" for n in range(10)]
