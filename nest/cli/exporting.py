@@ -147,14 +147,17 @@ def _refuse_foreign(
             continue
         if plan.problem_hash == problem_hash(there):
             return
-    whose, remedy = "", "pass its problem"
+    known = "any --target" if to in TRACES else f"--target {to}"
+    whose = ""
+    remedy = "pass the problem that it was solved for, with its target or none"
     if made_for is not None:
         whose = f", that of --target {made_for}"
         remedy = f"solve with --target {to}"
     raise InvalidPlanError(
         f"plan: expected one that was made for problem "
-        f"{problem_hash(problem)[:12]}, got one for {plan.problem_hash[:12]}"
-        f"{whose}; {remedy}, or remove problem_hash from the plan"
+        f"{problem_hash(problem)[:12]}, or for it with {known}, got one for "
+        f"{plan.problem_hash[:12]}{whose}; {remedy}, or remove problem_hash "
+        f"from the plan"
     )
 
 

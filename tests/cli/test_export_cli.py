@@ -60,11 +60,13 @@ def test_plans_of_other_problems_are_refused(
     arguments = ("export", "llama2-7b-16", str(path))
     own = problem_hash(problem)
     write(path, replace(plan, problem_hash="f" * 64))
-    for target in ("megatron", "chakra"):
+    for target, known in (("megatron", "megatron"), ("chakra", None)):
+        with_it = f"--target {known}" if known else "any --target"
         assert cli.refuses(*arguments, "-o", str(out), "--to", target) == (
-            f"plan: expected one that was made for problem {own[:12]}, got "
-            f"one for ffffffffffff; pass its problem, or remove problem_hash "
-            f"from the plan"
+            f"plan: expected one that was made for problem {own[:12]}, or for "
+            f"it with {with_it}, got one for ffffffffffff; pass the problem "
+            f"that it was solved for, with its target or none, or remove "
+            f"problem_hash from the plan"
         )
         assert not out.exists()
     there = problem_hash(for_target(problem, "megatron"))
@@ -99,6 +101,26 @@ def test_plans_of_a_model_that_knew_no_target_are_exported(
     arguments = ("export", *FOR_SMALL, made_for["any"], "--to", "megatron")
     assert cli(*arguments, *nearest, "-o", str(tmp_path / "out")) == 0
     assert (tmp_path / "out" / "args.sh").exists()
+
+
+def test_a_plan_without_a_target_is_none_of_the_problem_of_one(
+    cli: Cli, made_for: dict[str, str], tmp_path: Path
+) -> None:
+    """A file has no options: that of the target is another problem."""
+    path, out = str(tmp_path / "problem.json"), str(tmp_path / "out")
+    assert cli("problems", *FOR_SMALL, "--target", "megatron", "-o", path) == 0
+    words = ("--to", "megatron", "--nearest", "-o", out)
+    said = cli.refuses("export", path, made_for["any"], *words)
+    own, other = (
+        read_plan(made_for[name]).problem_hash for name in ("megatron", "any")
+    )
+    assert said == (
+        f"plan: expected one that was made for problem {own[:12]}, or for it "
+        f"with --target megatron, got one for {other[:12]}; pass the problem "
+        f"that it was solved for, with its target or none, or remove "
+        f"problem_hash from the plan"
+    )
+    assert cli("export", path, made_for["megatron"], *words) == 0
 
 
 def test_plans_for_another_target_are_refused_by_its_name(
