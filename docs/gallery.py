@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,8 @@ REPORTS = (
 def write_page(report: Report, folder: Path) -> Path:
     """Write a page into a folder and return its path.
 
+    The page says how to repeat it: no path of this machine is in that.
+
     Raises
     ------
     RuntimeError
@@ -92,7 +95,7 @@ def write_page(report: Report, folder: Path) -> Path:
     """
     page = folder / report.file
     page.unlink(missing_ok=True)
-    words = [*shlex.split(report.command), str(page)]
+    words = [*shlex.split(report.command), report.file]
     with tempfile.TemporaryDirectory() as here:
         done = subprocess.run(
             [sys.executable, "-m", "nest", *words],
@@ -101,6 +104,9 @@ def write_page(report: Report, folder: Path) -> Path:
             capture_output=True,
             text=True,
         )
+        written = Path(here, report.file)
+        if written.is_file():
+            shutil.move(written, page)
     if done.returncode or not page.is_file():
         raise RuntimeError(
             f"gallery: expected 'nest {report.command}' to write a page "
