@@ -109,7 +109,7 @@ def _ranking(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
             Column("ranked", rank=6, right=True),
             Column("median Spearman", rank=3, right=True),
             Column(">= 0.9", rank=7, right=True),
-            Column("ranking", least=16),
+            Column("ranking", least=24),
         ),
         [
             (

@@ -8,6 +8,7 @@ rule reads may have been meant to say something, so they are told.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable
 
 from nest.hardware.describe import reads
@@ -22,6 +23,9 @@ _READ = {
     r"overlap|\bschedule ",
     "attention_impl": r"unfused|torch|megatron|softmax|flash|rms",
 }
+
+#: The most characters of an example.
+_MOST = 60
 
 #: Texts that say that nothing is stated.
 _NOTHING = r"\s*(not (stated|known)\b.*|unknown|n/a|-)?\s*"
@@ -54,7 +58,16 @@ def words_lines(rows: Iterable[Row]) -> list[str]:
         for column, text in not_understood(row).items():
             found.setdefault(column, []).append((row.line, text))
     return [
-        f"{column} of {len(texts)} rows not understood, so as the device and "
-        f"the software have it: {texts[0][1][:60]!r} (line {texts[0][0]})"
+        f"{column} of {len(texts)} row{'s' * (len(texts) > 1)} not "
+        f"understood, so as the device and the software have it: "
+        f"{_beginning(texts[0][1])!r} (line {texts[0][0]})"
         for column, texts in sorted(found.items())
     ]
+
+
+def _beginning(text: str) -> str:
+    """Return the first words of a long text, with a mark that more follow."""
+    short = textwrap.shorten(
+        text, _MOST, placeholder=" …", break_on_hyphens=False
+    )
+    return short if len(short) > len("…") else f"{text[: _MOST - 1]}…"

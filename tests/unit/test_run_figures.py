@@ -200,3 +200,22 @@ def test_words_that_no_rule_reads_are_told_once_per_column():
     ]
     details = details_csv(outcomes).splitlines()
     assert "overlap: lots" in details[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        # Ten words of five letters and nine blanks: 59 characters.
+        (" ".join(["lots!"] * 10), " ".join(["lots!"] * 10)),
+        # With an eleventh one ten and a blank are 60, and the mark a 61st.
+        (" ".join(["lots!"] * 11), " ".join(["lots!"] * 9) + " …"),
+        (f"{'x' * 50} --tp-comm-overlap", f"{'x' * 50} …"),
+        ("x" * 61, "x" * 59 + "…"),
+    ],
+)
+def test_texts_that_are_told_end_with_a_word(text, told):
+    outcomes = [assess(make(overlap=text), lambda row: time_s(1.0))]
+    assert validation_document(outcomes)["not_understood"] == [
+        f"overlap of 1 row not understood, so as the device and the software "
+        f"have it: {told!r} (line 2)"
+    ]
