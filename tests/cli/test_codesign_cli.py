@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import nest
 from nest.cli.codesigning import wave_text
@@ -176,6 +178,30 @@ def test_out_of_time() -> None:
     last = whole.best[-1]
     assert last.found is not None
     assert last.most_relative == last.found.relative
+
+
+def test_a_doubtful_best_point_makes_regrets_doubtful(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half the least cost may be had: twice the throughput of the best."""
+    find = answers_module.best_points
+
+    def doubt(*asked: Any) -> Any:
+        known = find(*asked)
+        counts = known.counts + Counter(open=1)
+        return known._replace(counts=counts, bound=known.bound // 2)
+
+    monkeypatch.setattr(answers_module, "best_points", doubt)
+    spec, models = random_spec(1, 2)
+    one = replace(spec, models=spec.models[:1])
+    with known(models):
+        found = answers_module.answer(one)
+    (best,), (base,) = found.best, found.baselines
+    assert best.found is not None
+    assert found.out_of_time
+    assert best.most_relative == pytest.approx(2 * best.found.relative)
+    assert base.regret == best.found.relative / found.base.relative - 1
+    assert base.most_regret == pytest.approx(2 * base.regret + 1)
 
 
 @pytest.mark.parametrize(

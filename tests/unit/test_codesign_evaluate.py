@@ -79,6 +79,7 @@ def test_keys_tell_questions_apart() -> None:
         replace(TASK, setting=replace(SETTING, num_devices=8)),
         replace(TASK, setting=replace(SETTING, model=architecture("t5-11b"))),
         replace(TASK, entries=(1, 2, 3)),
+        replace(TASK, entries=(1, 2, 4)),
         replace(TASK, entries=(1, 2, 3), target_quanta=11),
         replace(TASK, version="2"),
     ]
