@@ -614,9 +614,15 @@ def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:
 def _check(
     workload: Workload, architecture: Architecture, plan: Plan, known: Any
 ) -> None:
-    """Score a plan again, on a problem that is made anew."""
-    times = workload.entries(workload.shortest(architecture))
-    found = score(workload.problem(architecture, times), plan)
+    """Score a plan again, on a problem that is made anew.
+
+    Of passes that it does not run bounds do.
+    """
+    times = workload.least(architecture)
+    used = workload.passes_of(plan)
+    times |= workload.shortest(architecture, numbers=used)
+    entries = workload.entries(times)
+    found = score(workload.problem(architecture, entries), plan)
     if not found.feasible or found.step_quanta != known.lower_quanta:
         raise SolverError(
             f"{workload.name}: expected a step of {known.lower_quanta} quanta "

@@ -22,7 +22,6 @@ from nest.codesign.silicon import (
     unit_energies,
 )
 from nest.codesign.workload import Workload, cores_of
-from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan, Strategy
 from nest.units import ceil_div
 
@@ -81,24 +80,10 @@ def step_energy(
     """
     problem = workload.base
     passes = _Passes(workload, architecture, process)
-    kinds = {layer.id: layer.kind for layer in problem.graph.layers}
-    per_micro_batch_fj = 0
-    for stage in plan.stages:
-        for layer, strategy in zip(
-            stage.layers, stage.layer_strategies, strict=True
-        ):
-            samples = plan.micro_batch // strategy.dp
-            key = kinds.get(layer, ""), (*strategy.degrees, samples)
-            work = workload.works.get(key)
-            if work is None:
-                raise InvalidPlanError(
-                    f"{layer}: expected a layer and a split of "
-                    f"{workload.name}, got {strategy} with {samples} samples; "
-                    f"check that plan and model belong together"
-                )
-            per_micro_batch_fj += stage.devices * passes.layer_fj(
-                work, strategy
-            )
+    per_micro_batch_fj = sum(
+        stage.devices * passes.layer_fj(work, strategy)
+        for stage, strategy, work in workload.works_of(plan)
+    )
     micro_batches = problem.job.global_batch // plan.micro_batch
     num_devices = problem.cluster.num_devices
     # mW times ps is fJ.

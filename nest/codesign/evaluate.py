@@ -175,27 +175,49 @@ def solve_point(
     SolverError
         If an answer of ``dp`` does not stand up to its judge.
     """
-    times = workload.entries(workload.shortest(architecture))
-    problem = workload.problem(architecture, times)
-    if not splits:
-        step, plan = best_plan(problem, target_quanta, limit_s=limit_s)
-    else:
-        deadline = Deadline(limit_s)
-        step, plan = min(MAX_TOTAL, target_quanta) + 1, None
-        for split in splits:
-            other = best_plan(
-                restricted(problem, split),
-                step - 1,
-                limit_s=deadline.remaining_s,
-            )
-            if other[1] is not None:
-                step, plan = other
+    deadline = Deadline(limit_s)
+    times = workload.least(architecture)
+    proven: set[int] = set()
+    while True:
+        problem = workload.problem(architecture, workload.entries(times))
+        step, plan = _best_of(problem, splits, target_quanta, deadline)
+        if plan is None:
+            break
+        # Bounds make no plan slower. So the best one is the best with all
+        # times once its own are proven; those of others do not matter.
+        left = workload.passes_of(plan) - proven
+        shortest = workload.shortest(architecture, deadline, left)
+        proven |= left
+        if shortest.items() <= times.items():
+            break
+        times |= shortest
     return Solved(
         key=key,
         lower_quanta=step,
         exact=plan is not None or step >= NO_PLAN,
         plan=plan,
     )
+
+
+def _best_of(
+    problem: Problem,
+    splits: Sequence[Split],
+    target_quanta: int,
+    deadline: Deadline,
+) -> tuple[int, Plan | None]:
+    """Return the best plan with some splits, all if there are none."""
+    if not splits:
+        return best_plan(problem, target_quanta, limit_s=deadline.remaining_s)
+    step, plan = min(MAX_TOTAL, target_quanta) + 1, None
+    for split in splits:
+        other = best_plan(
+            restricted(problem, split),
+            step - 1,
+            limit_s=deadline.remaining_s,
+        )
+        if other[1] is not None:
+            step, plan = other
+    return step, plan
 
 
 def solve_together(

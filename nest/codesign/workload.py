@@ -6,7 +6,7 @@ take what shortest schedules of their operators take.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nest.codesign.architecture import Architecture
 from nest.codesign.layers import LayerWork, Pass, Runs
@@ -20,7 +20,10 @@ from nest.codesign.schedule import (
     makespan_ticks,
 )
 from nest.codesign.systolic import Convention
+from nest.errors import InvalidPlanError
+from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
+from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
 #: Of all problems, so that their step times can be compared: fine enough that
@@ -86,12 +89,36 @@ class Workload:
             for number in range(len(self.passes))
         }
 
-    def shortest(self, architecture: Architecture) -> dict[int, int]:
-        """Return the makespan of the shortest schedule of each pass, in ps."""
+    def shortest(
+        self,
+        architecture: Architecture,
+        deadline: Deadline | None = None,
+        numbers: Iterable[int] | None = None,
+    ) -> dict[int, int]:
+        """Return the makespan of the shortest schedule of passes, in ps.
+
+        Parameters
+        ----------
+        architecture
+            The point.
+        deadline
+            When they must be known.
+        numbers
+            Which passes are meant; by default all.
+
+        Raises
+        ------
+        OutOfTimeError
+            If one of them is not proven in time.
+        """
         cores = cores_of(architecture)
         return {
-            number: makespan_ticks(self.operators(number, architecture), cores)
-            for number in range(len(self.passes))
+            number: makespan_ticks(
+                self.operators(number, architecture), cores, deadline=deadline
+            )
+            for number in (
+                range(len(self.passes)) if numbers is None else sorted(numbers)
+            )
         }
 
     def in_sequence(self, architecture: Architecture) -> dict[int, int]:
@@ -104,6 +131,41 @@ class Workload:
             number: bounds(self.operators(number, architecture), cores)[1]
             for number in range(len(self.passes))
         }
+
+    def works_of(
+        self, plan: Plan
+    ) -> Iterator[tuple[Stage, Strategy, LayerWork]]:
+        """Yield what every layer of a plan runs: stage, strategy and work.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the plan has a layer or a split that the model has not.
+        """
+        kinds = {layer.id: layer.kind for layer in self.base.graph.layers}
+        for stage in plan.stages:
+            for layer, strategy in zip(
+                stage.layers, stage.layer_strategies, strict=True
+            ):
+                samples = plan.micro_batch // strategy.dp
+                key = kinds.get(layer, ""), (*strategy.degrees, samples)
+                work = self.works.get(key)
+                if work is None:
+                    raise InvalidPlanError(
+                        f"{layer}: expected a layer and a split of "
+                        f"{self.name}, got {strategy} with {samples} samples; "
+                        f"check that plan and model belong together"
+                    )
+                yield stage, strategy, work
+
+    def passes_of(self, plan: Plan) -> frozenset[int]:
+        """Return the numbers of the passes that a plan may run."""
+        return frozenset(
+            self._numbers[each]
+            for _, _, work in self.works_of(plan)
+            for runs in (work.forward, work.backward, work.repeated)
+            for each, _ in runs
+        )
 
     def problem(
         self, architecture: Architecture, entries: Sequence[int]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from nest.codesign.evaluate import Solved, WorkBound, work_bound
+from nest.codesign.answers import setting_of
+from nest.codesign.evaluate import (
+    Solved,
+    WorkBound,
+    best_plan,
+    solve_point,
+    splits_of,
+    work_bound,
+)
 from nest.codesign.objective import NO_PLAN
 from nest.codesign.phaze import tpu_v4_like
 from nest.codesign.tasks import (
@@ -20,11 +29,14 @@ from nest.codesign.tasks import (
     run_task,
     workload_of,
 )
+from nest.cost.score import score
 from nest.errors import NestError
 from nest.ir.io import encode
 from nest.models.choices import Request
 from nest.models.zoo import architecture
+from nest.units import MAX_TOTAL
 from nest.versions import nest_version
+from tests import codesigns
 
 SETTING = Setting(
     model=architecture("gpt2"),
@@ -65,6 +77,50 @@ def test_no_strategy_for_the_samples() -> None:
     """Batches of 3 samples are not made of pairs."""
     bound = WorkBound((1,), (((0, 1, 2),),), ((4, 3, 3),))
     assert work_bound(bound, (1, 1, 1)) == NO_PLAN
+
+
+@pytest.mark.parametrize("share", [0, 1, 2])
+def test_schedules_of_the_plan_alone_are_proven(
+    monkeypatch: pytest.MonkeyPatch, share: int
+) -> None:
+    """However weak bounds are, a step is that with all shortest schedules.
+
+    Bounds are nothing, half of the shortest, or the shortest.
+    """
+    spec = codesigns.spec_of()
+    chip = spec.space.points[-1].architecture
+    workload = workload_of(setting_of(spec, "gpt2", chip.devices_per_node))
+    shortest = workload.shortest(chip)
+    whole = workload.problem(chip, workload.entries(shortest))
+    expected, _ = best_plan(whole)
+    asked: list[set[int]] = []
+    prove = workload.shortest
+
+    def noted(chip: Any, deadline: Any = None, numbers: Any = None) -> Any:
+        asked.append(set(numbers))
+        return prove(chip, deadline, numbers)
+
+    monkeypatch.setattr(
+        workload,
+        "least",
+        lambda _: {n: t * share // 2 for n, t in shortest.items()},
+    )
+    monkeypatch.setattr(workload, "shortest", noted)
+    found = solve_point(workload, chip, (), MAX_TOTAL)
+    assert (found.lower_quanta, found.exact) == (expected, True)
+    assert found.plan is not None
+    assert score(whole, found.plan).step_quanta == expected
+    proven = set().union(*asked)
+    assert workload.passes_of(found.plan) <= proven
+    assert sum(map(len, asked)) == len(proven)
+    if share == 2:
+        assert len(proven) < len(shortest)
+    # One tick less is too little, whether splits are known or not.
+    for splits in ((), splits_of(whole)):
+        below = solve_point(workload, chip, splits, expected - 1)
+        assert (below.lower_quanta, below.exact) == (expected, False)
+        within = solve_point(workload, chip, splits, expected)
+        assert (within.lower_quanta, within.exact) == (expected, True)
 
 
 def test_keys_tell_questions_apart() -> None:

@@ -496,6 +496,11 @@ def test_without_time_what_is_at_hand_is_returned(solver: str) -> None:
     assert found.lower_bound_ticks < found.makespan_ticks
     assert not found.optimal
     assert [part.proof for part in found.parts] == ["none"]
+    # What is not proven is no makespan.
+    with pytest.raises(OutOfTimeError):
+        makespan_ticks(
+            operators, Cores(3, 1), solver=solver, deadline=Deadline(0.0)
+        )
 
 
 def test_time_that_runs_out_ends_the_search() -> None:

@@ -24,7 +24,7 @@ from nest.codesign.schedule.search import (
     solve_part,
 )
 from nest.codesign.schedule.timetable import Timetable, mode_of, with_cores
-from nest.solvers.base import Deadline
+from nest.solvers.base import Deadline, OutOfTimeError
 
 
 def schedule(
@@ -105,18 +105,27 @@ def makespan_ticks(
     cores: Cores,
     *,
     solver: str = DEFAULT,
+    deadline: Deadline | None = None,
 ) -> int:
     """Return the length of the shortest schedule.
 
     As :func:`schedule` does, of operators that are known to be fit for it:
     they are not checked.
+
+    Raises
+    ------
+    OutOfTimeError
+        If it is not proven in time.
     """
     check_solver(solver)
-    how = How(Deadline(None))
-    return sum(
-        solve_part(part, solver, how).length_ticks
-        for _, part in in_series(operators, Cores(*cores))
-    )
+    how = How(deadline or Deadline(None))
+    total = 0
+    for _, part in in_series(operators, Cores(*cores)):
+        answer = solve_part(part, solver, how)
+        if answer.proof == "none":
+            raise OutOfTimeError
+        total += answer.length_ticks
+    return total
 
 
 def _placed(part: Part, table: Timetable, start: int) -> list[Placed]:
