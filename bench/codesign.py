@@ -36,8 +36,8 @@ MODELS = (
     "gpt2",
     "gpt3-350m",
     "gpt3-1.3b",
-    "t5-large",
     "vit-huge",
+    "llama2-7b",
 )
 DEVICES = (8, 64)
 SAMPLES = (1, 2, 3, 4, 5)
