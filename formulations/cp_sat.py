@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from formulations.engine_log import OPTION, printing_to, write_title
@@ -43,6 +44,22 @@ def new_solver(
     if limit_s is not None:
         parameters.max_time_in_seconds = limit_s
     return solver
+
+
+def solve_interruptibly(solver: CpSolver, model: Any) -> Any:
+    """Solve in this process, and let Ctrl-C end it as it ends all else.
+
+    By default CP-SAT takes SIGINT for itself, and leaves it to the operating
+    system afterwards: the process would end without a word from then on.
+    """
+    solver.parameters.catch_sigint_signal = False
+    with ThreadPoolExecutor(1) as pool:
+        status = pool.submit(solver.solve, model)
+        try:
+            return status.result()
+        except KeyboardInterrupt:
+            solver.stop_search()
+            raise
 
 
 def floor_bound(bound: float) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
-from formulations.cp_sat import new_solver
+from formulations.cp_sat import new_solver, solve_interruptibly
 from nest.errors import SolverError
 from nest.topology.order import Combine, Group, OrderCosts
 
@@ -109,7 +109,7 @@ def best_order(
     for (position, device), variable in x.items():
         model.add_hint(variable, position == device)
     solver = new_solver(time_limit_s)
-    status = solver.solve(model)
+    status = solve_interruptibly(solver, model)
     if status == cp_model.UNKNOWN and time_limit_s is not None:
         given = costs.devices
         return BestOrder(tuple(given), costs.order_ns(given), 0)

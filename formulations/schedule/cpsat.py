@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from formulations.cp_sat import new_solver, solve_interruptibly
 from formulations.schedule.common import (
     channel_ticks_of,
     crowded,
@@ -36,12 +37,10 @@ def schedule_part(
     from ortools.sat.python import cp_model
 
     variables = Variables(part, table, bound_ticks)
-    engine = cp_model.CpSolver()
-    engine.parameters.num_workers = how.num_workers
-    engine.parameters.random_seed = how.seed % 2**31
-    if how.deadline.remaining_s is not None:
-        engine.parameters.max_time_in_seconds = how.deadline.remaining_s
-    status = engine.solve(variables.model)
+    engine = new_solver(
+        how.deadline.remaining_s, how.num_workers, how.seed % 2**31
+    )
+    status = solve_interruptibly(engine, variables.model)
     proven = max(bound_ticks, round(engine.best_objective_bound))
     if status == cp_model.UNKNOWN:
         return None, proven

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -462,8 +464,7 @@ def test_too_much_work_is_left_to_an_engine(
     assert [part.proof for part in found.parts] == ["dp"]
 
 
-def test_a_layer_of_many_heads_is_bounded() -> None:
-    """24 products of 64 and 16 of 32 on 8 cores: work for 256 ticks."""
+def many_heads() -> list[Operator]:
     operators = []
     for head in range(8):
         operators += [
@@ -472,6 +473,12 @@ def test_a_layer_of_many_heads_is_bounded() -> None:
             vector(f"m{head}", 10, 5, [f"s{head}"]),
             tensor(f"a{head}", 32, 5, [f"m{head}", f"v{head}"]),
         ]
+    return operators
+
+
+def test_a_layer_of_many_heads_is_bounded() -> None:
+    """24 products of 64 and 16 of 32 on 8 cores: work for 256 ticks."""
+    operators = many_heads()
     lower, upper = bounds(operators, Cores(8, 2))
     assert (lower, upper) == (256, 24 * 9 + 8 * (5 + 5 + 5))
     # What is at hand without any search: more time may find less.
@@ -482,6 +489,34 @@ def test_a_layer_of_many_heads_is_bounded() -> None:
 
 
 # Limits
+
+#: Schedules once with CP-SAT, then something hard, and is interrupted in it.
+INTERRUPTED = """
+import os, signal, threading
+from nest.codesign.schedule import Cores, schedule
+from tests.unit.test_schedule import many_heads, tensor
+
+schedule([tensor("a", 3), tensor("b", 4), tensor("c", 4)], Cores(2, 1),
+         solver="cpsat")
+# A process that has lost its handler would end here, without a word.
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    schedule(many_heads(), Cores(8, 2), solver="cpsat")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_is_heard_while_cpsat_works_and_afterwards() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 def many() -> list[Operator]:
