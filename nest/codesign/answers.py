@@ -156,6 +156,7 @@ class _Study:
         # Nothing can be said without the base, however long it takes.
         self.deadline = Deadline(None)
         self.base_quanta = self._base_quanta()
+        self._bound_all()
         self.deadline = deadline
         self.objective = self._objective(self.models)
 
@@ -459,6 +460,17 @@ class _Study:
             found.append(step_ps // QUANTUM_PS)
         return tuple(found)
 
+    def _bound_all(self) -> None:
+        """Bound all points by one that has as much of everything as any.
+
+        So that something is known at any moment.
+        """
+        for category, largest in largest_of(self.oracle.points).items():
+            place = self._add(largest)
+            for model in self.models:
+                quanta = self.oracle.bound(place, model)
+                self.state.raise_all(category, model, quanta)
+
     def _objective(self, models: Sequence[int]) -> Objective:
         said = self.spec.objective
         return Objective(
@@ -523,9 +535,22 @@ def counts_of(counts: Counter[Reason]) -> Counts:
     return Counts(*(counts[reason] for reason in get_args(Reason)))
 
 
+#: Parameters of which more is never slower, in the order of arrays.
+_NAMES = [name for name in PARAMETERS if name not in CATEGORIES]
+
+
+def largest_of(points: Listed) -> dict[int, Architecture]:
+    """Return, by nodes' size, what has as much of everything as any point."""
+    found = {}
+    for category in np.unique(points.category).tolist():
+        those = points.parameters[points.category == category]
+        most = dict(zip(_NAMES, those.max(axis=0).tolist(), strict=True))
+        found[category] = Architecture(**most, devices_per_node=category)
+    return found
+
+
 def listed(points: Sequence[Point]) -> Listed:
     """Return the points of a space as arrays."""
-    names = [name for name in PARAMETERS if name not in CATEGORIES]
 
     def value(architecture: Architecture, name: str) -> int:
         if name == "core_buffer_bytes":  # 0 stands for a rule
@@ -534,7 +559,7 @@ def listed(points: Sequence[Point]) -> Listed:
 
     return Listed(
         np.array(
-            [[value(p.architecture, name) for name in names] for p in points],
+            [[value(p.architecture, name) for name in _NAMES] for p in points],
             dtype=np.int64,
         ),
         np.array(

@@ -71,11 +71,14 @@ class Space(Struct, frozen=True, kw_only=True):
         Bounds of ``area``, ``power`` and ``price``, as far as there are any.
     axes
         Listed values per parameter, ascending.
+    first
+        The first that was listed, whether it is kept or not.
     lanes_are_columns
         Whether a vector core has as many lanes as arrays have columns.
     """
 
     points: tuple[Point, ...]
+    first: Architecture
     raw: int
     cut: dict[str, int]
     limits: dict[str, Limit]
@@ -217,6 +220,7 @@ def within(
         _explain(every, limits, process, prices, cut)
     return Space(
         points=tuple(points),
+        first=every[0],
         raw=len(every),
         cut=cut,
         limits=dict(limits),
@@ -327,6 +331,12 @@ def _explain(
                 f"({describe(largest)}), got {figure.say(limit.least)}; "
                 f"lower the limit"
             )
+    if not limits:
+        raise InvalidProblemError(
+            f"$.prices.wafer_diameter: expected a wafer that some point fits, "
+            f"got one of {prices.wafer_um / 1000:g} mm, too small for all "
+            f"{len(architectures)}; raise it"
+        )
     counts = ", ".join(f"{name} cuts {n}" for name, n in cut.items() if n)
     raise InvalidProblemError(
         f"$.limits: expected a point within all of them, got none of "

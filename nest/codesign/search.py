@@ -206,6 +206,12 @@ class State:
             )
         row[below] = np.maximum(row[below], quanta)
 
+    def raise_all(self, category: int, model: int, quanta: int) -> None:
+        """Take a lower bound that holds for all points of a category."""
+        those = self.points.category == category
+        row = self.lower[model]
+        row[those] = np.maximum(row[those], quanta)
+
     def take(self, answer: Answer) -> None:
         """Take what solving came to."""
         point, model = answer.point, answer.model

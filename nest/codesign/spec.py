@@ -61,6 +61,9 @@ ATTENTION = ("unfused", "fused")
 #: How throughputs of several models become one figure.
 OBJECTIVES = ("geometric-mean", "worst-case")
 
+#: Largest weight of a model: step times are compared as powers.
+MAX_WEIGHT = 1000
+
 #: The base that throughputs are relative to, unless there is an own one.
 TPU_V4_LIKE = "tpu-v4-like"
 
@@ -555,6 +558,12 @@ def _objective(
         model: _count(f"{place}.{model}", weight)
         for model, weight in said.weights.items()
     }
+    for model, weight in weights.items():
+        if weight > MAX_WEIGHT:
+            raise InvalidProblemError(
+                f"{place}.{model}: expected at most {MAX_WEIGHT}, got "
+                f"{weight}; divide all weights"
+            )
     if weights and kind == "worst-case":
         raise InvalidProblemError(
             f"{place}: expected none for the worst case, got some; remove "
@@ -571,8 +580,8 @@ def _objective(
 
 
 def _base(said: str | _Base, space: Space) -> tuple[str, Architecture]:
-    """Return the base; what it leaves out is as in the first point."""
-    first = space.points[0].architecture
+    """Return the base; what it leaves out is as in the first point listed."""
+    first = space.first
     beside = {
         name: getattr(first, name)
         for name in PARAMETERS
@@ -591,6 +600,11 @@ def _base(said: str | _Base, space: Space) -> tuple[str, Architecture]:
             raise InvalidProblemError(
                 f"{place}: expected key {key!r}, got none; add it"
             )
+    if not said.name.strip() or not said.name.isprintable():
+        raise InvalidProblemError(
+            f"{place}.name: expected a name in one line, got {said.name!r}; "
+            f"choose another"
+        )
     return said.name, Architecture(
         **{"lanes": own["columns"], **beside, **own}
     )

@@ -112,7 +112,7 @@ def _sentence(document: Document, best: Document) -> str:
     within = f"the {number_of_points(spec['kept'])} within the limits"
     which = (
         f"for {title_of(best['models'])} is {point['text']} (point "
-        f"{place(point)} of the list)"
+        f"{place(point)} of those within the limits, counted from 0)"
     )
     figure = _figure(document)
     if best["proven"]:

@@ -41,6 +41,11 @@ def number_of_points(amount: int) -> str:
     return f"{amount:,} point{'s' * (amount != 1)}"
 
 
+def devices(spec: Document) -> str:
+    """Return a number of devices."""
+    return f"{spec['devices']:,} device{'s' * (spec['devices'] != 1)}"
+
+
 def speed(tokens_per_s: float | None) -> str:
     """Return a throughput; empty where it is unknown."""
     if tokens_per_s is None:
@@ -93,7 +98,7 @@ def title_of(models: Sequence[str]) -> str:
 
 
 def place(point: Document) -> str:
-    """Return the number of a point in the list, or that it is not there."""
+    """Return the number of a point among those kept, or that it is none."""
     return "–" if point["index"] is None else str(point["index"])
 
 
@@ -415,7 +420,8 @@ def baselines_table(document: Document) -> RenderableType:
 
 def searches(document: Document) -> str:
     """Return how many questions about placements were answered."""
-    text = f"{document['solved']:,} placements searched"
+    solved = document["solved"]
+    text = f"{solved:,} placement{'s' * (solved != 1)} searched"
     if document["stored"]:
         text += f", {document['stored']:,} found in the directory"
     return text
@@ -431,6 +437,6 @@ def footer_lines(document: Document) -> list[str]:
         f"relative: throughput in multiples of that on {spec['base_name']}; "
         f"objective {MEANS[spec['objective']['kind']]}",
         f"{spec['kept']:,} of {spec['raw']:,} points on "
-        f"{spec['devices']:,} devices · {searches(document)}",
+        f"{devices(spec)} · {searches(document)}",
     ]
     return lines

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nest.codesign.answers import setting_of
+from nest.codesign.answers import largest_of, listed, setting_of
 from nest.codesign.evaluate import (
     Solved,
     WorkBound,
@@ -20,6 +20,7 @@ from nest.codesign.evaluate import (
 )
 from nest.codesign.objective import NO_PLAN
 from nest.codesign.phaze import tpu_v4_like
+from nest.codesign.points import Point
 from nest.codesign.tasks import (
     Setting,
     Store,
@@ -38,6 +39,7 @@ from nest.units import MAX_TOTAL
 from nest.versions import nest_version
 from tests import codesigns
 
+CHIP = tpu_v4_like()
 SETTING = Setting(
     model=architecture("gpt2"),
     num_devices=4,
@@ -46,7 +48,7 @@ SETTING = Setting(
 )
 TASK = Task(
     setting=SETTING,
-    architecture=tpu_v4_like(),
+    architecture=CHIP,
     target_quanta=10,
     version="1",
 )
@@ -121,6 +123,24 @@ def test_schedules_of_the_plan_alone_are_proven(
         assert (below.lower_quanta, below.exact) == (expected, False)
         within = solve_point(workload, chip, splits, expected)
         assert (within.lower_quanta, within.exact) == (expected, True)
+
+
+def test_a_point_with_as_much_as_any() -> None:
+    """Of each size of nodes, and with the largest buffer that a rule gives."""
+    points = [
+        Point(0, replace(CHIP, rows=256, sram_bytes=2**20), 1, 1, 1),
+        Point(1, replace(CHIP, rows=64, core_buffer_bytes=2**25), 1, 1, 1),
+        Point(2, replace(CHIP, devices_per_node=4, rows=8), 1, 1, 1),
+    ]
+    assert largest_of(listed(points)) == {
+        1: replace(CHIP, rows=256, core_buffer_bytes=2**25),
+        4: replace(
+            CHIP,
+            devices_per_node=4,
+            rows=8,
+            core_buffer_bytes=points[2].architecture.core_sram_bytes,
+        ),
+    }
 
 
 def test_keys_tell_questions_apart() -> None:

@@ -394,6 +394,11 @@ def test_spaces_that_are_refused(read, lines: list[str], message: str) -> None:
          r"weights: expected none for the worst case, got some"),
         ("models: [gpt2]\nobjective: {weights: {gpt3: 1}}",
          r"weights: expected models of the list, got 'gpt3'"),
+        ("models: [gpt2]\nobjective: {weights: {gpt2: 1001}}",
+         r"weights\.gpt2: expected at most 1000, got 1001; divide all weigh"),
+        ("objective: {base: {name: ' ', tensor_cores: 1, rows: 1, columns: 1,"
+         " vector_cores: 1, sram: 1 MiB}}",
+         r"base\.name: expected a name in one line, got ' '; choose another"),
         ("latency: {link: 3}", r"link: expected a time with its unit"),
         ("latency: {network: 3 m}", r"network: expected a time"),
         ("convention: papers", r"\$\.convention: expected one of .*did you m"),
@@ -436,6 +441,33 @@ def test_other_files_that_are_refused(read, tmp_path: Path) -> None:
             "{schema: nest-codesign/1, devices: 8, space: phaze, technology: "
             "7nm}"
         )
+
+
+def test_no_wafer_is_large_enough(read) -> None:
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"\$\.prices\.wafer_diameter: expected a wafer that some point "
+        r"fits, got one of 5 mm, too small for all 8; raise it",
+    ):
+        read(f"{SPEC}prices: {{wafer_diameter: 5 mm}}\n")
+
+
+def test_limits_do_not_change_the_base(read) -> None:
+    """What it leaves out is as in the first point listed, cut or not."""
+    base = (
+        "objective: {base: {tensor_cores: 2, rows: 8, columns: 8, "
+        "vector_cores: 1, sram: 1 MiB}}\n"
+    )
+    listed_first = read(f"{SPEC}{base}")
+    first = listed_first.space.points[0]
+    assert listed_first.space.first == first.architecture
+    least = first.area_e6_um2
+    cut = read(
+        f"{SPEC}{base}limits: {{area: {{least: {least // 10**6 + 1} um2}}}}\n"
+    )
+    assert cut.space.points[0].architecture != first.architecture
+    assert cut.space.first == first.architecture
+    assert cut.objective.base == listed_first.objective.base
 
 
 def test_too_many_points(read, monkeypatch: pytest.MonkeyPatch) -> None:
