@@ -25,11 +25,11 @@ import argparse
 import csv
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isqrt
 from pathlib import Path
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -147,12 +147,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--speed", action="store_true")
     options = parser.parse_args()
-    from result_files import write_rows
+    from result_files import fill, write_rows
 
     rows = [*operator_rows(), *application_rows()]
     if options.speed:
         rows += speed_rows()
     write_rows("codesign_operators", rows)
+    fill(ROOT / "docs" / "codesign.md", "operators", markdown(rows))
 
 
 def measured() -> list[Measured]:
@@ -270,6 +271,54 @@ def application_rows() -> list[dict[str, object]]:
         )
     print()
     return rows
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the tables of docs/codesign.md: the first arrays, and TPU v1."""
+    arrays, convention = FIRST
+    lines = [
+        f"| A100 as arrays of {arrays}, `{convention}` | operators | mean "
+        f"error | from {LARGE_US} µs | with a launch time |",
+        "|---|---|---|---|---|",
+    ]
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if (
+            row["kind"] == "operator"
+            and (
+                row["arrays"],
+                row["convention"],
+            )
+            == FIRST
+        ):
+            groups.setdefault(row["operation"], []).append(row)
+    for operation, group in groups.items():
+        large = [x for x in group if x["measured_us"] >= LARGE_US]
+        errors = [
+            fmean(abs(x[name]) for x in those)
+            for those, name in (
+                (group, "error_percent"),
+                (large, "error_percent"),
+                (group, "launched_error_percent"),
+            )
+        ]
+        texts = " | ".join(f"{error:.1f} %" for error in errors)
+        lines.append(f"| {operation} | {len(group)} | {texts} |")
+    lines += [
+        "",
+        "| TPU v1 | MACs per weight byte | measured TOP/s | roofline | bound "
+        "by | `in-use` | `overlapped` |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if row["kind"] == "application":
+            rates = ("roofline_tops", "in-use_tops", "overlapped_tops")
+            roof, in_use, overlapped = (f"{row[name]:.1f}" for name in rates)
+            lines.append(
+                f"| {row['name']} | {row['intensity']} | {row['tops']} | "
+                f"{roof} | {row['in-use_binds']} | {in_use} | {overlapped} |"
+            )
+    return "\n".join(lines)
 
 
 def on_tpu_v1(

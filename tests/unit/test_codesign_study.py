@@ -16,6 +16,8 @@ from bench.codesign_operators import (
     measured,
     operator_rows,
 )
+from bench.codesign_operators import markdown as operators_markdown
+from bench.result_files import ROOT, read_rows
 from tests import codesigns
 
 
@@ -57,6 +59,12 @@ def test_applications_are_on_their_side_of_the_roofline(capsys):
             rate = row[f"{convention}_tops"]
             assert rate <= row["roofline_tops"] * (1 + 1e-9)
     assert "CNN1" in capsys.readouterr().out
+
+
+def test_the_page_has_the_tables_of_the_results():
+    rows = read_rows("codesign_operators")
+    page = (ROOT / "docs" / "codesign.md").read_text()
+    assert operators_markdown(rows) in page
 
 
 def test_regrets_of_other_searches():
