@@ -38,6 +38,9 @@ class CostModel:
 
     Attributes
     ----------
+    index, order
+        Position of every layer by the text of its id, and the positions,
+        sources first.
     rules
         What its preset says about stages and the step.
     network
@@ -64,6 +67,8 @@ class CostModel:
         self, problem: Problem, network: Network | None = None
     ) -> None:
         self.problem = problem
+        self.index = problem.graph.index
+        self.order = tuple(problem.graph.topological_order())
         self.rules = get_rules(problem.preset)
         self.network = network or network_of(problem.cluster.topology)
         self.rules.check(problem)

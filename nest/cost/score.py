@@ -67,7 +67,9 @@ def score(
     )
     if plan.virtual_stages == 1:
         stages = tuple(
-            replace(stage, sync=block.sync)
+            stage
+            if stage.sync == block.sync
+            else replace(stage, sync=block.sync)
             for stage, block in zip(stages, blocks, strict=True)
         )
     step = model.rules.step(pipeline, stages, blocks)
@@ -104,7 +106,7 @@ def lay_out(problem: Problem, plan: Plan, model: CostModel) -> Pipeline:
     InvalidPlanError
         If the plan does not belong to the problem, see :func:`score`.
     """
-    members = _locate(problem, plan)
+    members = _locate(problem, plan, model)
     split = make_split(problem, plan.replicas, plan.micro_batch)
     _check_counts(problem, plan, model, split)
     _check_costs(plan, members, model)
@@ -238,10 +240,9 @@ def _mfu(problem: Problem, seconds: float, samples: int) -> float | None:
 # Does the plan belong to the problem?
 
 
-def _locate(problem: Problem, plan: Plan) -> list[Members]:
+def _locate(problem: Problem, plan: Plan, model: CostModel) -> list[Members]:
     """Return per stage its (layer position, strategy), sources first."""
-    graph = problem.graph
-    index = graph.index
+    graph, index = problem.graph, model.index
     stage_of: dict[int, int] = {}
     strategy_of: dict[int, Strategy] = {}
     for number, stage in enumerate(plan.stages, 1):
@@ -281,7 +282,7 @@ def _locate(problem: Problem, plan: Plan) -> list[Members]:
                 f"{stage_of[source]} for {edge.source!r}; reorder the stages"
             )
     members: list[Members] = [[] for _ in plan.stages]
-    for position in graph.topological_order():
+    for position in model.order:
         members[stage_of[position] - 1].append(
             (position, strategy_of[position])
         )

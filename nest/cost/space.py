@@ -584,6 +584,8 @@ def undivided(problem: Problem) -> tuple[int, ...]:
 def _parted(problem: Problem, plan: Plan) -> Iterator[Breach]:
     """Yield the first stage that has some of ``one_stage``, not all."""
     together = {*undivided(problem)}
+    if not together:
+        return
     index = problem.graph.index
     for number, stage in enumerate(plan.stages, 1):
         has = together & {index[str(name)] for name in stage.layers}

@@ -298,6 +298,13 @@ class LayerPrices:
         self, layer: int, strategy: Strategy, micro_batch: int
     ) -> str | None:
         """Return why a layer cannot run under a strategy, or ``None``."""
+        if self._is_available(layer, strategy, micro_batch):
+            return None
+        return self._obstacle(layer, strategy, micro_batch)
+
+    def _obstacle(
+        self, layer: int, strategy: Strategy, micro_batch: int
+    ) -> str | None:
         reason = why_not_strategy(self.problem, strategy, micro_batch)
         if reason is not None:
             return reason
@@ -401,7 +408,7 @@ class LayerPrices:
         """Whether a layer can run under a strategy."""
         key = (self.kinds[layer], strategy, micro_batch)
         if key not in self._available:
-            reason = self.why_not(layer, strategy, micro_batch)
+            reason = self._obstacle(layer, strategy, micro_batch)
             self._available[key] = reason is None
         return self._available[key]
 

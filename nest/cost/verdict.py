@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from nest.cost.schedules import Schedule
@@ -39,14 +40,16 @@ class MemoryScore:
     @property
     def memory(self) -> dict[str, int]:
         """Parts of the memory per device, by name."""
-        return {
-            part.name: getattr(self, part.name) for part in fields(MemoryScore)
-        }
+        return dict(zip(_PARTS, _parts(self), strict=True))
 
     @property
     def memory_bytes(self) -> int:
         """Memory per device."""
-        return sum(self.memory.values())
+        return sum(_parts(self))
+
+
+_PARTS = tuple(part.name for part in fields(MemoryScore))
+_parts = attrgetter(*_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True)
