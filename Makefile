@@ -26,6 +26,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-from-lock
 PYTEST_ARGS ?= -n 2 --dist worksteal
 SEED ?= $(shell date +%s)
+# Without bytecode every process that a test starts compiles nest anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo report test lint test-full test-torch test-exports \
