@@ -95,4 +95,4 @@ def test_what_dp_proves_in_time_is_true(name, setting):
     )
     ticks = 0
     while not optima.check_limited(known.problem, setting, ticks, truth):
-        ticks += 1 + ticks // 8
+        ticks += 1 + ticks // 4
