@@ -1,8 +1,8 @@
 """Random spaces of accelerators for tiny models, and what answers must be.
 
-``python -m tests.random_spaces [NUMBER]`` compares so many spaces of up to 200
-points, three models each, with enumerations, and says what they took; 20 if
-none is given.
+``python -m tests.random_spaces [NUMBER [POINTS]]`` compares so many spaces of up
+to so many points, three models each, with enumerations, and says what they
+took; 20 of up to 200 if none is given.
 """
 
 from __future__ import annotations
@@ -220,9 +220,10 @@ def compare(seed: int, max_points: int) -> tuple[Spec, Answers, Enumerated]:
 def main(arguments: Sequence[str]) -> None:
     """Compare many spaces, and say what each took."""
     number = int(arguments[0]) if arguments else 20
+    max_points = int(arguments[1]) if arguments[1:] else 200
     for seed in range(number):
         start_s = time.process_time()
-        spec, found, every = compare(seed, 200)
+        spec, found, every = compare(seed, max_points)
         best = found.best[-1]
         where = "none" if best.found is None else best.found.point.index
         print(
