@@ -496,6 +496,8 @@ import os, signal, threading
 from nest.codesign.schedule import Cores, schedule
 from tests.unit.test_schedule import many_heads, tensor
 
+# Whoever started the tests may have let SIGINT be ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 schedule([tensor("a", 3), tensor("b", 4), tensor("c", 4)], Cores(2, 1),
          solver="cpsat")
 # A process that has lost its handler would end here, without a word.
