@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.codesign.answers import largest_of, listed, setting_of
+from nest.codesign.architecture import Architecture
 from nest.codesign.evaluate import (
     Solved,
     WorkBound,
@@ -19,8 +20,10 @@ from nest.codesign.evaluate import (
     work_bound,
 )
 from nest.codesign.objective import NO_PLAN
+from nest.codesign.oracle import PointOracle
 from nest.codesign.phaze import tpu_v4_like
 from nest.codesign.points import Point
+from nest.codesign.search import Group
 from nest.codesign.tasks import (
     Setting,
     Store,
@@ -141,6 +144,44 @@ def test_a_point_with_as_much_as_any() -> None:
             core_buffer_bytes=points[2].architecture.core_sram_bytes,
         ),
     }
+
+
+def oracle_of(*chips: Architecture) -> PointOracle:
+    """Return what is known of chips: nothing yet."""
+    points = [Point(i, chip, 1, 1, 1) for i, chip in enumerate(chips)]
+    return PointOracle(list(chips), listed(points), [SETTING], Store(None))
+
+
+def test_a_group_is_as_fast_as_any_of_its_points() -> None:
+    """It has the most memory, the fastest rates and the least times."""
+    one = replace(CHIP, hbm_bytes=2**33, link_bytes_per_s=9, rows=64)
+    other = replace(CHIP, hbm_bytes_per_s=10**9, network_bytes_per_s=7)
+    oracle = oracle_of(one, other)
+    task = oracle._group_task(Group((0, 1), 0, 100))
+    chip = task.architecture
+    assert chip.hbm_bytes == max(one.hbm_bytes, other.hbm_bytes)
+    assert chip.hbm_bytes_per_s == one.hbm_bytes_per_s
+    assert chip.link_bytes_per_s == max(9, other.link_bytes_per_s)
+    assert chip.network_bytes_per_s == max(one.network_bytes_per_s, 7)
+    first, second = (oracle._entries(point, 0) for point in (0, 1))
+    assert first != second
+    assert task.entries == tuple(map(min, first, second))
+
+
+def test_splits_are_left_up_to_their_target() -> None:
+    """Of a point, and of what it dominates; of several, those of any."""
+    large = replace(CHIP, rows=256)
+    oracle = oracle_of(CHIP, large, replace(CHIP, rows=8))
+    oracle._splits[1, 0] = 10, ((1, 1), (2, 1))
+    assert oracle._left((1,), 0, 10) == ((1, 1), (2, 1))
+    assert oracle._left((0, 2), 0, 9) == ((1, 1), (2, 1))
+    # Longer steps may have other splits: all are looked at.
+    assert oracle._left((1,), 0, 11) == ()
+    oracle._splits[0, 0] = 10, ((4, 1),)
+    assert oracle._left((0, 1), 0, 10) == ((1, 1), (2, 1), (4, 1))
+    # What is known of a smaller point says nothing of a larger one.
+    del oracle._splits[1, 0]
+    assert oracle._left((1,), 0, 10) == ()
 
 
 def test_keys_tell_questions_apart() -> None:
