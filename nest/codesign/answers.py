@@ -237,16 +237,11 @@ class _Study:
 
     def _made(self, models: tuple[int, ...], known: Known) -> Best:
         """Return the best point that is known."""
-        found, most = None, self._objective(models).relative_of(known.bound)
-        if known.best is not None:
-            found = self._found(known.best, models)
-            # Not what another way to round makes of the same.
-            most = found.relative if known.proven else most
         return Best(
             tuple(self.spec.models[model] for model in models),
-            found,
+            None if known.best is None else self._found(known.best, models),
             counts_of(known.counts),
-            most,
+            self._objective(models).relative_of(known.bound),
         )
 
     def _frontier(self) -> tuple[Found, ...]:

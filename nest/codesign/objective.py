@@ -91,6 +91,10 @@ class Objective(NamedTuple):
                 high = middle - 1
         return low
 
+    def relative(self, step_quanta: Sequence[int]) -> float:
+        """Return the throughput relative to the base, for people."""
+        return self.relative_of(self.cost(step_quanta)) or 0.0
+
     def relative_of(self, cost: int) -> float | None:
         """Return the throughput relative to the base that a cost is.
 
@@ -102,27 +106,7 @@ class Objective(NamedTuple):
             return None
         if self.kind == "worst-case":
             return math.prod(self.base_quanta) / cost
-        logs = math.fsum(
-            weight * math.log(base)
-            for base, weight in zip(
-                self.base_quanta, self.weights, strict=True
-            )
-        )
-        return math.exp((logs - math.log(cost)) / sum(self.weights))
-
-    def relative(self, step_quanta: Sequence[int]) -> float:
-        """Return the throughput relative to the base, for people."""
-        ratios = [
-            base / step
-            for base, step in zip(self.base_quanta, step_quanta, strict=True)
-        ]
-        if any(step >= NO_PLAN for step in step_quanta):
-            return 0.0
-        if self.kind == "worst-case":
-            return min(ratios)
-        weights = self.weights
-        logs = math.fsum(
-            weight * math.log(ratio)
-            for ratio, weight in zip(ratios, weights, strict=True)
-        )
-        return math.exp(logs / sum(weights))
+        # The ratio itself may be out of range.
+        of_base = self.cost(self.base_quanta)
+        ratio = math.log(of_base) - math.log(cost)
+        return math.exp(ratio / sum(self.weights))
