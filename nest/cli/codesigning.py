@@ -160,7 +160,10 @@ def codesign_command(
     check_distinct_files({"SPEC": spec_path, "-o": folder, **outputs})
     for name, path in outputs.items():
         check_output(path, name)
-    _check_words(describe, folder, resume, dask, jobs, *outputs.values())
+    _check_words(
+        *(describe, folder, resume, dask, jobs),
+        *(html_path, plot_path, csv_path),
+    )
     spec = with_models(read_spec(spec_path), models)
     if describe:
         document = spec_document(spec)
@@ -193,7 +196,6 @@ def _check_words(
     resume: bool,
     dask: str | None,
     jobs: int,
-    json_path: str | None,
     *files: str | None,
 ) -> None:
     """Refuse options that contradict each other."""

@@ -291,7 +291,7 @@ def settle(
     cut: Cut,
     among: Flags,
     deadline: Deadline,
-    after_wave: Callable[[], None] | None = None,
+    after_wave: Callable[[Whole, Flags], None],
 ) -> None:
     """Solve points until every one is solved or cut.
 
@@ -312,7 +312,8 @@ def settle(
     deadline
         When it must end.
     after_wave
-        Called after every wave of answers.
+        Called after every wave of answers, with bounds on costs and which
+        points are open.
 
     Raises
     ------
@@ -321,10 +322,14 @@ def settle(
     """
     chosen = list(models)
     size = FIRST_WAVE
+    waved = False
     while True:
         costs, still_open, most = _standing(
             state, objective, chosen, cut, among
         )
+        if waved:
+            after_wave(costs, still_open)
+            waved = False
         left = np.flatnonzero(still_open)
         if not len(left):
             return
@@ -346,8 +351,7 @@ def settle(
         for answer in oracle.solve(questions, deadline):
             state.take(answer)
             deadline.check()
-        if after_wave is not None:
-            after_wave()
+        waved = True
 
 
 def _standing(
@@ -524,8 +528,7 @@ def best_points(
         most[:] = best[0] - later.astype(object)
         return np.array(costs > most, dtype=bool), most
 
-    def known() -> Known:
-        costs, still_open, _ = _standing(state, objective, models, cut, among)
+    def known(costs: Whole, still_open: Flags) -> Known:
         settled = state.exact[list(models)].all(axis=0) & among
         best = incumbent(costs, settled)
         return Known(
@@ -535,9 +538,13 @@ def best_points(
             min(costs[among], default=objective.worst),
         )
 
-    def after_wave() -> None:
+    def by_now() -> Known:
+        standing = _standing(state, objective, models, cut, among)
+        return known(*standing[:2])
+
+    def after_wave(costs: Whole, still_open: Flags) -> None:
         if on_wave is not None:
-            on_wave(known())
+            on_wave(known(costs, still_open))
 
     try:
         settle(
@@ -547,8 +554,8 @@ def best_points(
     except OutOfTimeError:
         pass
     except KeyboardInterrupt as cause:
-        raise Interrupted(known()) from cause
-    return known()
+        raise Interrupted(by_now()) from cause
+    return by_now()
 
 
 def frontier(
@@ -592,12 +599,9 @@ def frontier(
 
     everywhere = np.ones(points.size, dtype=bool)
 
-    def standing() -> tuple[Whole, Flags, Whole]:
-        return _standing(state, objective, models, cut, everywhere)
-
-    def after_wave() -> None:
+    def after_wave(_: Whole, still_open: Flags) -> None:
         if on_counts is not None:
-            on_counts(state.reasons(models, everywhere, standing()[1]))
+            on_counts(state.reasons(models, everywhere, still_open))
 
     settle(
         *(state, oracle, objective, models),
