@@ -65,11 +65,16 @@ def check_plot(path: str | None) -> None:
             f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; "
             f"rename it"
         )
+    _check_matplotlib("--plot")
+
+
+def _check_matplotlib(what: str) -> None:
+    """Raise ``NestError`` if Matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise NestError(
-            f"--plot: expected matplotlib to be installed, got no such "
+            f"{what}: expected matplotlib to be installed, got no such "
             f"package; install it with: pip install '{DISTRIBUTION}[plot]'"
         ) from None
 
@@ -110,13 +115,9 @@ def new_axes(width: float = 9.0, height: float = 4.0) -> Axes:
     NestError
         If Matplotlib is not installed.
     """
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        raise NestError(
-            f"plot: expected matplotlib to be installed, got no such "
-            f"package; install it with: pip install '{DISTRIBUTION}[plot]'"
-        ) from None
+    _check_matplotlib("plot")
+    from matplotlib import pyplot
+
     figure = pyplot.figure(figsize=(width, height), layout="constrained")
     axes: Axes = figure.add_subplot()
     return axes

@@ -18,7 +18,7 @@ from nest.report.codesign import (
     cut_lines,
     doubts,
     footer_lines,
-    number_of_points,
+    number_of,
     place,
     price,
     regret,
@@ -109,7 +109,7 @@ def _answer(document: Document) -> Part:
 
 def _sentence(document: Document, best: Document) -> str:
     spec, point = document["spec"], best["found"]["point"]
-    within = f"the {number_of_points(spec['kept'])} within the limits"
+    within = f"the {number_of('point', spec['kept'])} within the limits"
     which = (
         f"for {title_of(best['models'])} is {point['text']} (point "
         f"{place(point)} of those within the limits, counted from 0)"

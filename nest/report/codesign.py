@@ -36,14 +36,9 @@ MEANS = {
 }
 
 
-def number_of_points(amount: int) -> str:
-    """Return a number of points."""
-    return f"{amount:,} point{'s' * (amount != 1)}"
-
-
-def devices(spec: Document) -> str:
-    """Return a number of devices."""
-    return f"{spec['devices']:,} device{'s' * (spec['devices'] != 1)}"
+def number_of(noun: str, amount: int) -> str:
+    """Return a number of points, devices or the like."""
+    return f"{amount:,} {noun}{'s' * (amount != 1)}"
 
 
 def speed(tokens_per_s: float | None) -> str:
@@ -132,7 +127,7 @@ def doubts(document: Document) -> list[str]:
                 gap = most / found["relative"] - 1
                 text += f", {100 * gap:.2f} % above the best one known"
         left = best["counts"]["open"]
-        lines.append(f"{text}; {number_of_points(left)} open")
+        lines.append(f"{text}; {number_of('point', left)} open")
     return lines
 
 
@@ -161,9 +156,9 @@ def read_block(spec: Document) -> list[RenderableType]:
         if value not in (None, {}, [], False)
     ]
     rows = [
-        ("space", f"{number_of_points(spec['raw'])} listed"),
+        ("space", f"{number_of('point', spec['raw'])} listed"),
         *(("", line) for line in cut_lines(spec)),
-        ("", f"{number_of_points(spec['kept'])} kept"),
+        ("", f"{number_of('point', spec['kept'])} kept"),
         ("smallest", _summary(spec["smallest"])),
         ("largest", _summary(spec["largest"])),
         ("base", f"{spec['base_name']}: {_summary(spec['base'])}"),
@@ -192,7 +187,7 @@ def cut_lines(spec: Document) -> list[str]:
     texts["wafer"] = "a die that fits the wafer"
     # Phaze's own limit is none of the file's.
     return [
-        f"{number_of_points(count)} cut by {name}"
+        f"{number_of('point', count)} cut by {name}"
         + (f" ({texts[name]})" if name in texts else "")
         for name, count in spec["cut"].items()
     ]
@@ -420,8 +415,7 @@ def baselines_table(document: Document) -> RenderableType:
 
 def searches(document: Document) -> str:
     """Return how many questions about placements were answered."""
-    solved = document["solved"]
-    text = f"{solved:,} placement{'s' * (solved != 1)} searched"
+    text = f"{number_of('placement', document['solved'])} searched"
     if document["stored"]:
         text += f", {document['stored']:,} found in the directory"
     return text
@@ -437,6 +431,6 @@ def footer_lines(document: Document) -> list[str]:
         f"relative: throughput in multiples of that on {spec['base_name']}; "
         f"objective {MEANS[spec['objective']['kind']]}",
         f"{spec['kept']:,} of {spec['raw']:,} points on "
-        f"{devices(spec)} · {searches(document)}",
+        f"{number_of('device', spec['devices'])} · {searches(document)}",
     ]
     return lines
