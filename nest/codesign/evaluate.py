@@ -176,8 +176,7 @@ def solve_point(
         If an answer of ``dp`` does not stand up to its judge.
     """
     deadline = Deadline(limit_s)
-    times = workload.least(architecture)
-    proven: set[int] = set()
+    times, proven = workload.quick(architecture)
     while True:
         problem = workload.problem(architecture, workload.entries(times))
         step, plan = _best_of(problem, splits, target_quanta, deadline)

@@ -18,6 +18,7 @@ from nest.codesign.schedule import (
     Operator,
     bounds,
     makespan_ticks,
+    quick_ticks,
 )
 from nest.codesign.systolic import Convention
 from nest.errors import InvalidPlanError
@@ -88,6 +89,23 @@ class Workload:
             number: bounds(self.operators(number, architecture), cores)[0]
             for number in range(len(self.passes))
         }
+
+    def quick(
+        self, architecture: Architecture
+    ) -> tuple[dict[int, int], set[int]]:
+        """Return bounds in ps, and which of them are the makespan.
+
+        Those of most passes are: only what bounds and the own search of
+        schedules leave open is not.
+        """
+        cores = cores_of(architecture)
+        times, proven = {}, set()
+        for number in range(len(self.passes)):
+            operators = self.operators(number, architecture)
+            times[number], is_shortest = quick_ticks(operators, cores)
+            if is_shortest:
+                proven.add(number)
+        return times, proven
 
     def shortest(
         self,

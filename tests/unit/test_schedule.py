@@ -19,6 +19,7 @@ from nest.codesign.schedule import (
     PartOf,
     bounds,
     makespan_ticks,
+    quick_ticks,
     schedule,
     search,
 )
@@ -486,6 +487,14 @@ def test_a_layer_of_many_heads_is_bounded() -> None:
     replay(operators, Cores(8, 2), found)
     assert found.lower_bound_ticks == 256
     assert found.makespan_ticks <= 293
+
+
+def test_quick_ticks_leave_open_what_the_own_search_does() -> None:
+    """Of 24 products beside others it knows the work, of two all."""
+    assert quick_ticks(many_heads(), Cores(8, 2)) == (256, False)
+    pair = [tensor("a", 3), tensor("b", 4), tensor("c", 4)]
+    shortest = makespan_ticks(pair, Cores(2, 1))
+    assert quick_ticks(pair, Cores(2, 1)) == (shortest, True)
 
 
 # Limits

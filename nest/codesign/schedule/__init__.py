@@ -19,7 +19,11 @@ from nest.codesign.schedule.records import (
     Schedule,
 )
 from nest.codesign.schedule.search import DEFAULT, SOLVERS
-from nest.codesign.schedule.solve import makespan_ticks, schedule
+from nest.codesign.schedule.solve import (
+    makespan_ticks,
+    quick_ticks,
+    schedule,
+)
 
 __all__ = [
     "DEFAULT",
@@ -32,5 +36,6 @@ __all__ = [
     "Schedule",
     "bounds",
     "makespan_ticks",
+    "quick_ticks",
     "schedule",
 ]
