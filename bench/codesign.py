@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bench.result_files import fill, write_rows
+from bench.result_files import commit, fill, read_rows, write_rows
 from nest.codesign.answers import answer
 from nest.codesign.records import Answers, Baseline, Wanted
 from nest.codesign.spec import Spec, read_spec
@@ -40,6 +39,7 @@ MODELS = (
     "llama2-7b",
 )
 DEVICES = (8, 64)
+NAME = "codesign"
 SAMPLES = (1, 2, 3, 4, 5)
 
 #: Of links and of the network: what TPU v4 has per link and direction.
@@ -66,7 +66,6 @@ def study(
     folder: str | None,
 ) -> dict[str, Any]:
     """Return what is found of a model on a cluster."""
-    began = time.perf_counter()
     found = answer(
         spec_of(model, devices),
         Wanted(phaze_order=True, samples=SAMPLES),
@@ -77,7 +76,7 @@ def study(
     return {
         "model": model,
         "devices": devices,
-        "wall_s": round(time.perf_counter() - began, 1),
+        "commit": commit(),
         "placements": found.solved,
         **figures(found),
     }
@@ -147,20 +146,28 @@ def regret_text(ends: Sequence[float | None]) -> str:
 
 
 def main() -> None:
-    """Run what is asked for, and write what came of it."""
+    """Run what is asked for, and write it over what was known of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", action="append")
     parser.add_argument("--devices", action="append", type=int)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder")
     asked = parser.parse_args()
-    rows = []
+    rows = {(row["devices"], row["model"]): row for row in read_rows(NAME)}
     for devices in asked.devices or DEVICES:
         for model in asked.model or MODELS:
-            rows.append(study(model, devices, asked.jobs, asked.folder))
-            print(rows[-1], flush=True)
-    write_rows("codesign", rows)
-    fill(ROOT / "docs" / "codesign.md", "regret", markdown(rows))
+            row = study(model, devices, asked.jobs, asked.folder)
+            print(row, flush=True)
+            rows[devices, model] = row
+            known = [rows[key] for key in sorted(rows, key=_place)]
+            write_rows(NAME, known)
+            fill(ROOT / "docs" / "codesign.md", "regret", markdown(known))
+
+
+def _place(key: tuple[int, str]) -> tuple[int, int]:
+    """Return where a row stands: by devices, then by models as listed."""
+    devices, model = key
+    return devices, (*MODELS, model).index(model)
 
 
 if __name__ == "__main__":
