@@ -362,7 +362,7 @@ def _keep_best(found: Answers, folder: Path) -> None:
         if on.plan is None:
             continue
         architecture = best.found.point.architecture
-        problem = problem_on(found.spec, on.model, architecture)
+        problem = problem_on(found.spec, on, architecture)
         name = on.model.replace("/", "_")
         write_record(str(folder / f"{name}-problem.json"), problem)
         write_record(str(folder / f"{name}-plan.json"), on.plan)

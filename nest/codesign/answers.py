@@ -324,7 +324,7 @@ class _Study:
             return self._on(place, model).step_ps
         workload = self.oracle.workload(place, model)
         times = (
-            workload.shortest(architecture)
+            workload.shortest(architecture, self.deadline)
             if schedule
             else workload.in_sequence(architecture)
         )
@@ -598,17 +598,21 @@ def shapley_factors(
     return first, second, third
 
 
-def problem_on(spec: Spec, model: str, architecture: Architecture) -> Problem:
-    """Return the problem of a model on an architecture.
+def problem_on(spec: Spec, on: On, architecture: Architecture) -> Problem:
+    """Return the problem of a model on an architecture that is solved.
 
-    Its layers take what shortest schedules of their operators take; the score
-    of a plan for it is that of the plan on the architecture.
+    Its best plan is that of the architecture, and takes as long. Passes take
+    what shortest schedules of their operators take, where these are quickly
+    known or the proof needs them; bounds stand for the others.
     """
+    from nest.codesign.evaluate import prove_point
+
     workload = workload_of(
-        setting_of(spec, model, architecture.devices_per_node)
+        setting_of(spec, on.model, architecture.devices_per_node)
     )
-    times = workload.entries(workload.shortest(architecture))
-    return workload.problem(architecture, times)
+    target = 0 if on.step_ps is None else on.step_ps // QUANTUM_PS
+    *_, times = prove_point(workload, architecture, (), target, Deadline(None))
+    return workload.problem(architecture, workload.entries(times))
 
 
 def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:

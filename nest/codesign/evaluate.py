@@ -175,7 +175,30 @@ def solve_point(
     SolverError
         If an answer of ``dp`` does not stand up to its judge.
     """
-    deadline = Deadline(limit_s)
+    step, plan, _ = prove_point(
+        *(workload, architecture, splits, target_quanta), Deadline(limit_s)
+    )
+    return Solved(
+        key=key,
+        lower_quanta=step,
+        exact=plan is not None or step >= NO_PLAN,
+        plan=plan,
+    )
+
+
+def prove_point(
+    workload: Workload,
+    architecture: Architecture,
+    splits: Sequence[Split],
+    target_quanta: int,
+    deadline: Deadline,
+) -> tuple[int, Plan | None, dict[int, int]]:
+    """Return the least step in quanta, its plan, and times that prove it.
+
+    Of passes in ps, see :meth:`~nest.codesign.workload.Workload.quick`: those
+    of shortest schedules, where these are quickly known or the proof needs
+    them, and bounds on the others. See :func:`solve_point` for all else.
+    """
     times, proven = workload.quick(architecture)
     while True:
         problem = workload.problem(architecture, workload.entries(times))
@@ -190,12 +213,7 @@ def solve_point(
         if shortest.items() <= times.items():
             break
         times |= shortest
-    return Solved(
-        key=key,
-        lower_quanta=step,
-        exact=plan is not None or step >= NO_PLAN,
-        plan=plan,
-    )
+    return step, plan, times
 
 
 def _best_of(

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from nest.codesign.answers import problem_on
+from nest.codesign.records import On
 from nest.codesign.spec import read_spec
 from nest.codesign.workload import QUANTUM_PS
 from nest.cost.score import score
@@ -150,7 +151,8 @@ def test_scores_say_what_costs_rest_on(cli: Cli, tmp_path: Path) -> None:
     spec.write_text(SPEC)
     asked = read_spec(spec)
     (point, *_) = asked.space.points
-    write(path, problem_on(asked, "gpt2", point.architecture))
+    on = On("gpt2", None, None)
+    write(path, problem_on(asked, on, point.architecture))
     assert cli("score", str(path), "--plan", "tp=1,pp=1") == 0
     assert "rests on     analytic accelerator model" in cli.out
     assert "90 %" not in cli.out

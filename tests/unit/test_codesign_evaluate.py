@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nest.codesign.answers import largest_of, listed, setting_of
+from nest.codesign.answers import (
+    largest_of,
+    listed,
+    problem_on,
+    setting_of,
+)
 from nest.codesign.architecture import Architecture
 from nest.codesign.evaluate import (
     Solved,
@@ -23,6 +28,7 @@ from nest.codesign.objective import NO_PLAN
 from nest.codesign.oracle import PointOracle
 from nest.codesign.phaze import tpu_v4_like
 from nest.codesign.points import Point
+from nest.codesign.records import On
 from nest.codesign.search import Group
 from nest.codesign.tasks import (
     Setting,
@@ -33,6 +39,7 @@ from nest.codesign.tasks import (
     run_task,
     workload_of,
 )
+from nest.codesign.workload import QUANTUM_PS
 from nest.cost.score import score
 from nest.errors import NestError
 from nest.ir.io import encode
@@ -120,6 +127,12 @@ def test_schedules_of_the_plan_alone_are_proven(
     assert sum(map(len, asked)) == len(proven)
     if share == 2:
         assert len(proven) < len(shortest)
+    # What is written of the point has the same optimum.
+    on = On("gpt2", expected * QUANTUM_PS, found.plan)
+    written = problem_on(spec, on, chip)
+    assert best_plan(written)[0] == expected
+    assert score(written, found.plan).step_quanta == expected
+    assert set().union(*asked) == proven
     # One tick less is too little, whether splits are known or not.
     for splits in ((), splits_of(whole)):
         below = solve_point(workload, chip, splits, expected - 1)
