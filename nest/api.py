@@ -391,8 +391,10 @@ def codesign(
     from nest.codesign.spec import Spec, read_spec
     from nest.versions import num_cpus
 
+    where = "spec"
     if not isinstance(spec, Spec):
-        spec = read_spec(os.fspath(spec))
+        where = os.fspath(spec)
+        spec = read_spec(where)
     names = (model,) if isinstance(model, str) else tuple(model)
     wanted = Wanted(
         frontier=frontier,
@@ -402,7 +404,7 @@ def codesign(
         samples=tuple(range(_read(integer(0), "samples", samples))),
     )
     found = answer(
-        with_models(spec, names),
+        with_models(spec, names, where),
         wanted,
         folder=None if output is None else os.fspath(output),
         resume=resume,

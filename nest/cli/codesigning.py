@@ -164,7 +164,7 @@ def codesign_command(
         *(describe, folder, resume, dask, jobs),
         *(html_path, plot_path, csv_path),
     )
-    spec = with_models(read_spec(spec_path), models)
+    spec = with_models(read_spec(spec_path), models, spec_path)
     if describe:
         document = spec_document(spec)
         show(people(json_path), *read_block(document))
@@ -216,9 +216,16 @@ def _check_words(
         )
 
 
-def with_models(spec: Spec, models: tuple[str, ...]) -> Spec:
-    """Return a specification with the models of the command line."""
-    from nest.models.named import load_model
+def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
+    """Return a specification with the models of the command line.
+
+    Raises
+    ------
+    NestError
+        If there is no such model, or its job cannot be.
+    """
+    from nest.codesign.answers import setting_of
+    from nest.codesign.tasks import workload_of
 
     for number, name in enumerate(models):
         if name in models[:number]:
@@ -228,7 +235,11 @@ def with_models(spec: Spec, models: tuple[str, ...]) -> Spec:
             )
     chosen = models or spec.models
     for name in chosen:
-        load_model(name)  # refuses unknown ones
+        setting = setting_of(spec, name)
+        try:
+            workload_of(setting)
+        except InvalidOptionError as error:
+            raise InvalidOptionError(f"{where}: $.job: {error}") from None
     for name in spec.objective.weights:
         if chosen and name not in chosen:
             raise InvalidOptionError(

@@ -235,6 +235,11 @@ def test_a_doubtful_best_point_makes_regrets_doubtful(
         ),
         (("bare.yaml",), "bare.yaml: $.models: expected at least one model"),
         (
+            ("job.yaml", "--describe"),
+            "job.yaml: $.job: tp: expected at most the 4 devices, got 5; "
+            "choose less",
+        ),
+        (
             ("weighted.yaml", "--model", "bert-large"),
             "--model: expected 'gpt2' too, which has a weight in the "
             "specification, got bert-large; add it, or remove its weight",
@@ -247,6 +252,9 @@ def test_what_is_refused(
     text = codesigns.SPEC
     models = "models: [gpt2, bert-large]\n"
     (place / "bare.yaml").write_text(text.replace(models, ""))
+    (place / "job.yaml").write_text(
+        text.replace("job:\n", "job:\n  tp: [5]\n")
+    )
     weighted = text.replace(models, "").replace(
         "objective:\n", "objective:\n  weights: {gpt2: 2}\n"
     )
