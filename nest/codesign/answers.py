@@ -37,6 +37,7 @@ from nest.codesign.records import (
     On,
     Wanted,
     Wave,
+    questions_of,
 )
 from nest.codesign.search import (
     Known,
@@ -185,9 +186,7 @@ class _Study:
     def _answered(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
         """Yield fields of answers as they are known."""
         best: list[Best] = []
-        questions: list[tuple[int, ...]] = [(m,) for m in self.models]
-        if len(questions) > 1:
-            questions.append(tuple(self.models))
+        questions = questions_of(self.models)
         for number, models in enumerate(questions):
             try:
                 best.append(self._best(models, len(questions) - number))

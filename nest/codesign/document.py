@@ -28,6 +28,7 @@ from nest.codesign.records import (
     Found,
     Neighbour,
     On,
+    questions_of,
 )
 from nest.codesign.spec import Spec
 from nest.codesign.tasks import workload_of
@@ -178,6 +179,10 @@ def answers_document(answers: Answers, unfinished: str = "") -> Document:
     spec = answers.spec
     if answers.out_of_time and not unfinished:
         unfinished = OUT_OF_TIME
+    left = questions_of(spec.models)[len(answers.best) :]
+    if unfinished and left:
+        names = "; ".join(map(", ".join, left))
+        unfinished += f" Nothing was looked for yet for: {names}."
     return {
         "schema": SCHEMA,
         **provenance(),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 from nest.codesign.points import Point
 from nest.codesign.spec import Spec
 from nest.ir.plan import Plan
+
+T = TypeVar("T")
 
 
 class Wanted(NamedTuple):
@@ -55,6 +58,15 @@ class On(NamedTuple):
     model: str
     step_ps: int | None
     plan: Plan | None
+
+
+def questions_of(models: Sequence[T]) -> list[tuple[T, ...]]:
+    """Return for which of some models the best point is asked, in order.
+
+    For each alone, and for all together if they are several.
+    """
+    alone = [(model,) for model in models]
+    return [*alone, tuple(models)] if len(models) > 1 else list(alone)
 
 
 class Found(NamedTuple):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import nest
 from nest.cli.codesigning import wave_text
 from nest.codesign import answers as answers_module
-from nest.codesign.document import Codesign
+from nest.codesign.document import Codesign, answers_document
 from nest.codesign.records import Counts, Wanted, Wave
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
@@ -124,6 +124,16 @@ def test_ctrl_c_writes_what_is_known(
     assert cli.err.splitlines()[-1] == "nest: interrupted"
     document = json.loads((place / "a.json").read_text())
     assert document["unfinished"].endswith("Go on with --resume.")
+
+
+def test_questions_that_were_not_begun() -> None:
+    """Of two models, the second and both are left."""
+    whole = codesigns.answers()
+    one = whole._replace(best=whole.best[:1])
+    found = answers_document(one, "Stopped.")["unfinished"]
+    left = "bert-large; gpt2, bert-large"
+    assert found == f"Stopped. Nothing was looked for yet for: {left}."
+    assert answers_document(whole, "Stopped.")["unfinished"] == "Stopped."
 
 
 def test_what_is_known_when_it_is_stopped(
