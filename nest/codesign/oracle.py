@@ -117,19 +117,20 @@ class PointOracle:
         What is not ruled out with a group is ruled out with its splits: the
         points are looked at with the others alone from then on.
         """
-        asked: dict[str, Group] = {}
-        tasks = []
+        # Groups whose points differ in rates alone may ask the same.
+        asked: dict[str, list[Group]] = {}
+        tasks: dict[str, Task] = {}
         for group in groups:
             task = self._group_task(group)
             known = self.store.solved.get(task.key)
-            asked[task.key] = group
             if known is not None:
                 yield group, self._take(group, known)
             else:
-                tasks.append(task)
-        for solved in self._run(tasks, deadline):
-            group = asked[solved.key]
-            yield group, self._take(group, solved)
+                asked.setdefault(task.key, []).append(group)
+                tasks.setdefault(task.key, task)
+        for solved in self._run(tuple(tasks.values()), deadline):
+            for group in asked[solved.key]:
+                yield group, self._take(group, solved)
 
     def _take(self, group: Group, solved: Solved) -> int:
         if solved.out_of_time:

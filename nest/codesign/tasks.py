@@ -98,15 +98,17 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
     def key(self) -> str:
         """What it is called: equal only for equal questions.
 
-        Of one point the target is none of it, as what is known only grows; of
-        several it is, as which splits are left depends on it.
+        Of one point neither the target nor the splits are part of it, as what
+        is known of it only grows. Of several both are: which splits are left
+        depends on the target, and those that are not looked at are ruled out
+        for these points only, not for others that are as fast together.
         """
-        target = self.target_quanta if self.entries else None
+        asked = (self.target_quanta, self.splits) if self.entries else None
         # All fields, in their order; what is encoded leaves out defaults.
         about = repr(
             (
                 *(self.setting, self.architecture, self.entries),
-                *(target, self.version),
+                *(asked, self.version),
             )
         )
         return hashlib.sha256(about.encode()).hexdigest()[:32]

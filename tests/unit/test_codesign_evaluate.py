@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from nest.errors import NestError
 from nest.ir.io import encode
 from nest.models.choices import Request
 from nest.models.zoo import architecture
+from nest.solvers.base import Deadline
 from nest.units import MAX_TOTAL
 from nest.versions import nest_version
 from tests import codesigns
@@ -181,6 +183,29 @@ def test_a_group_is_as_fast_as_any_of_its_points() -> None:
     assert task.entries == tuple(map(min, first, second))
 
 
+def test_groups_that_ask_the_same_are_both_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Links are as fast together, once on two chips and once on one."""
+    chips = [
+        replace(CHIP, link_bytes_per_s=link, network_bytes_per_s=network)
+        for link, network in ((9, 5), (5, 9), (9, 9), (5, 5))
+    ]
+    oracle = oracle_of(*chips)
+    run: list[Task] = []
+
+    def settled(tasks: Sequence[Task], _: Any) -> Iterator[Solved]:
+        run.extend(tasks)
+        for task in tasks:
+            yield Solved(key=task.key, lower_quanta=101, exact=False)
+
+    monkeypatch.setattr(oracle, "_run", settled)
+    groups = [Group((0, 1), 0, 100), Group((2, 3), 0, 100)]
+    found = dict(oracle.together(groups, Deadline(None)))
+    assert found == dict.fromkeys(groups, 101)
+    assert len(run) == 1
+
+
 def test_splits_are_left_up_to_their_target() -> None:
     """Of a point, and of what it dominates; of several, those of any."""
     large = replace(CHIP, rows=256)
@@ -200,7 +225,8 @@ def test_splits_are_left_up_to_their_target() -> None:
 def test_keys_tell_questions_apart() -> None:
     """All that an answer depends on is in the key.
 
-    The target is for several points, whose splits depend on it.
+    The target and the splits are for several points: which splits are left
+    depends on the target, and on the points.
     """
     other = replace(TASK.architecture, hbm_bytes=2**30)
     tasks = [
@@ -211,10 +237,12 @@ def test_keys_tell_questions_apart() -> None:
         replace(TASK, entries=(1, 2, 3)),
         replace(TASK, entries=(1, 2, 4)),
         replace(TASK, entries=(1, 2, 3), target_quanta=11),
+        replace(TASK, entries=(1, 2, 3), splits=((1, 1),)),
         replace(TASK, version="2"),
     ]
     assert len({task.key for task in tasks}) == len(tasks)
     assert replace(TASK, target_quanta=11).key == TASK.key
+    assert replace(TASK, splits=((1, 1),)).key == TASK.key
     assert replace(TASK, limit_s=1.0).key == TASK.key
     overlapping = replace(SETTING, job=Request(overlap={"gradients": 0.5}))
     assert hash(overlapping) != hash(SETTING)
