@@ -43,23 +43,23 @@ def test_schedules_are_as_short_as_any(drawn: Any) -> None:
     assert lower <= found.makespan_ticks <= upper
 
 
-@pytest.mark.parametrize("engine", ["cpsat", "milp"])
+@pytest.mark.parametrize("solver", search.SOLVERS)
 @examples(60, full=500)
 @given(passes())
-def test_models_have_the_same_optimum(engine: str, drawn: Any) -> None:
+def test_engines_have_the_same_optimum(solver: str, drawn: Any) -> None:
     """Of every part as it is, from one job after the other, with no bound."""
     operators, cores = drawn
     before = preceding(operators)
-    model = import_module(f"formulations.schedule.{engine}")
+    engine = import_module(search.SOLVERS[solver].partition(":")[0])
     for members, part in in_series(operators, cores):
         truth = least_of_part([operators[i] for i in members], before, cores)
-        table, bound = model.schedule_part(part, one_by_one(part), 0, HOW)
+        table, bound = engine.schedule_part(part, one_by_one(part), 0, HOW)
         assert faults(part, table) is None
         assert length_ticks(part, table) == truth == bound
         assert lower_bound_ticks(part) <= truth
         # What is left out makes nothing longer.
         fewer = with_fewer_modes(part)
-        table, _ = model.schedule_part(fewer, one_by_one(fewer), 0, HOW)
+        table, _ = engine.schedule_part(fewer, one_by_one(fewer), 0, HOW)
         assert length_ticks(part, table) == truth
 
 

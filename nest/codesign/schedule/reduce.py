@@ -73,9 +73,7 @@ def with_fewer_modes(part: Part) -> Part:
             job = jobs[i]
             if job.single is None or job.whole is None:
                 continue
-            alone = sum(
-                _alone_ticks(jobs[j]) for j in others if jobs[j].single
-            )
+            alone = sum(alone_ticks(jobs[j]) for j in others if jobs[j].single)
             if (
                 job.whole.channel_ticks <= job.single.channel_ticks
                 and job.whole.ticks + alone <= job.single.ticks
@@ -101,7 +99,7 @@ def without_channel(part: Part) -> Part:
     return with_fewer_modes(Part(tuple(jobs), part.cores))
 
 
-def _alone_ticks(job: Job) -> int:
+def alone_ticks(job: Job) -> int:
     """Return ticks of a job alone, with no more of the channel than beside."""
     assert job.single is not None
     ticks = job.single.ticks

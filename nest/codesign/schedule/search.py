@@ -38,8 +38,7 @@ SOLVERS = {
 
 DEFAULT = "dp"
 
-#: What schedules a part that ``dp`` gives up, or does not take: it does not
-#: look at the memory channel.
+#: What schedules a part that ``dp`` gives up.
 BEHIND_DP = "cpsat"
 
 #: What proves a part, from what is least work on.
@@ -59,7 +58,7 @@ class How(NamedTuple):
     num_workers, seed
         Of the engine.
     quick
-        Whether to leave open what ``dp`` gives up or does not take.
+        Whether to leave open what ``dp`` gives up.
     """
 
     deadline: Deadline
@@ -141,13 +140,8 @@ def _solve(part: Part, solver: str, how: How) -> Answer:
         return found
     # The channel takes longer than the jobs do, or that is not proven.
     bound = max(found.lower_bound_ticks, lower_bound_ticks(part))
-    if how.quick:
-        return found._replace(lower_bound_ticks=bound, proof="none")
     fewer = with_fewer_modes(part)
-    table = quick_timetable(fewer, bound)
-    answer = _run(
-        fewer, table, bound, BEHIND_DP if solver == "dp" else solver, how
-    )
+    answer = _schedule(fewer, bound, solver, how)
     if length < answer.length_ticks:
         return found._replace(
             lower_bound_ticks=answer.lower_bound_ticks, proof="none"
@@ -187,7 +181,11 @@ def _in_pieces(part: Part, solver: str, how: How) -> Answer:
 
 def _solve_piece(part: Part, solver: str, how: How) -> Answer:
     """Schedule a piece, in which no job needs the memory channel."""
-    bound = lower_bound_ticks(part)
+    return _schedule(part, lower_bound_ticks(part), solver, how)
+
+
+def _schedule(part: Part, bound: int, solver: str, how: How) -> Answer:
+    """Schedule jobs as they are, by another engine where ``dp`` gives up."""
     table = quick_timetable(part, bound)
     found = _run(part, table, bound, solver, how)
     if found.proof == "none" and solver == "dp" and not how.quick:
