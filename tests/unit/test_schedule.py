@@ -12,7 +12,9 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
+from formulations.milp.engines import Outcome, Verdict
 from formulations.schedule.cpsat import schedule_part as in_cpsat
+from formulations.schedule.milp import TOLERANCE, UNIT, Model
 from nest.codesign.schedule import (
     SOLVERS,
     Cores,
@@ -194,6 +196,63 @@ CASES = {
         (2, 3),
         10,
     ),
+    # alone, too, b is faster on its core, though it moves more: 3 + 1 + 1
+    "one core alone": (
+        (
+            vector("a", None, 3, channel=(0, 3)),
+            vector("b", 1, 2, channel=(1, 0)),
+            tensor("c", 1, after=["b"], channel=(1, 0)),
+        ),
+        (1, 1),
+        5,
+    ),
+    # c beside b and a, d, and e beside f: 5 + 1 + 2
+    "blocks around one": (
+        (
+            tensor("a", 1),
+            tensor("b", 3),
+            tensor("c", 5),
+            vector("d", None, 1, ["c"], channel=(0, 1)),
+            tensor("e", 2, 2, ["d"], channel=(2, 1)),
+            vector("f", 2, after=["a", "d"], channel=(1, 0)),
+        ),
+        (2, 1),
+        8,
+    ),
+    # a takes a tick longer and moves one less: 3 + 5 + 4, and 1 + 4 + 3 + 4
+    "alone, but less": (
+        (
+            fused("a", 3, 2, channel=(1, 2)),
+            vector("b", None, 4, channel=(0, 4)),
+            tensor("c", 4, 2, ["a"], channel=(3, 2)),
+            tensor("d", 5, 5, ["a"], channel=(4, 4)),
+        ),
+        (3, 1),
+        12,
+    ),
+    # b and d on one core, 4 + 3, a and c on the other
+    "not the first": (
+        (
+            tensor("a", 1),
+            tensor("b", 4),
+            tensor("c", 5),
+            fused("d", 3, after=["a"]),
+        ),
+        (2, 1),
+        7,
+    ),
+    # c, d and e, 4 + 6 + 3, leave one core to a and b
+    "waiting": (
+        (
+            tensor("a", 5),
+            tensor("b", 6),
+            vector("c", 4),
+            tensor("d", 6, after=["c"]),
+            tensor("e", 3, after=["d"]),
+        ),
+        (2, 1),
+        13,
+    ),
     # part by part: 4 + max(2, 2 + 2), though the first part needs none
     "channel of a part": (
         (
@@ -273,6 +332,18 @@ def test_the_channel_is_looked_at_along_the_paths() -> None:
         for x in BACKWARD
     ]
     assert makespan_ticks(still, Cores(2, 4)) == 2482
+
+
+def test_floats_prove_a_little_less_than_they_say() -> None:
+    part = only_part(*(tensor(x, 4) for x in "abc"))
+    model = Model(part, one_by_one(part), 0)
+    ticks = UNIT / 12
+    said = Outcome(Verdict.STOPPED, bound=7 * ticks * (1 + TOLERANCE / 2))
+    assert model.read(said, 5) == (None, 7)
+    assert model.read(said, 8) == (None, 8)
+    assert model.read(Outcome(Verdict.STOPPED), 5) == (None, 5)
+    more = Outcome(Verdict.STOPPED, bound=7 * ticks * (1 + 2 * TOLERANCE))
+    assert model.read(more, 5) == (None, 8)
 
 
 def test_a_schedule_says_when_and_where() -> None:
@@ -599,12 +670,16 @@ def test_a_layer_of_many_heads_is_bounded() -> None:
     assert found.makespan_ticks <= 293
 
 
-def test_quick_ticks_leave_open_what_the_own_search_does() -> None:
-    """Of 24 products beside others it knows the work, of two all."""
+def test_quick_ticks_leave_open_what_the_own_search_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 24 products beside others it knows the work, of three all."""
+    three = [tensor("a", 3), tensor("b", 4), tensor("c", 4)]
+    with monkeypatch.context() as patch:
+        patch.setattr("nest.codesign.schedule.blocks.MAX_SETS", 4)
+        assert quick_ticks(three, Cores(2, 1)) == (6, False)
+    assert quick_ticks(three, Cores(2, 1)) == (7, True)
     assert quick_ticks(many_heads(), Cores(8, 2)) == (256, False)
-    pair = [tensor("a", 3), tensor("b", 4), tensor("c", 4)]
-    shortest = makespan_ticks(pair, Cores(2, 1))
-    assert quick_ticks(pair, Cores(2, 1)) == (shortest, True)
 
 
 # Limits

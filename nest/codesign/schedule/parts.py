@@ -105,14 +105,13 @@ def cut(before: Sequence[int], numbers: Sequence[int]) -> list[list[int]]:
     """
     bits = sum(1 << i for i in numbers)
     order = sorted(numbers, key=lambda i: (before[i] & bits).bit_count())
-    needed = [before[i] for i in order]
-    for place in range(len(order) - 1, 0, -1):
-        needed[place - 1] &= needed[place]
     found = []
     done = begin = 0
     for end, i in enumerate(order, 1):
         done |= 1 << i
-        if end == len(order) or done & ~needed[end] == 0:
+        # The next one needs all that is done. So do those after it: the first
+        # that did not would, by its number, follow one that does.
+        if end == len(order) or done & ~before[order[end]] == 0:
             found.append(order[begin:end])
             begin = end
     return found
