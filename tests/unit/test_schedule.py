@@ -334,7 +334,7 @@ def test_the_channel_is_looked_at_along_the_paths() -> None:
     assert makespan_ticks(still, Cores(2, 4)) == 2482
 
 
-def test_floats_prove_a_little_less_than_they_say() -> None:
+def test_milp_proves_a_little_less_than_floats_say() -> None:
     part = only_part(*(tensor(x, 4) for x in "abc"))
     model = Model(part, one_by_one(part), 0)
     ticks = UNIT / 12
