@@ -676,7 +676,7 @@ def test_quick_ticks_leave_open_what_the_own_search_does(
     """Of 24 products beside others it knows the work, of three all."""
     three = [tensor("a", 3), tensor("b", 4), tensor("c", 4)]
     with monkeypatch.context() as patch:
-        patch.setattr("nest.codesign.schedule.blocks.MAX_SETS", 4)
+        patch.setattr("nest.codesign.schedule.blocks.MAX_QUICK_SETS", 4)
         assert quick_ticks(three, Cores(2, 1)) == (6, False)
     assert quick_ticks(three, Cores(2, 1)) == (7, True)
     assert quick_ticks(many_heads(), Cores(8, 2)) == (256, False)

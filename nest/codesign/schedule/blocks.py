@@ -27,7 +27,9 @@ from nest.solvers.base import Deadline
 
 Ints = NDArray[np.int64]
 
-#: Closed sets that are looked at, at most, and pairs of them.
+#: Closed sets that are looked at, at most, where it is to be quick and where
+#: not, and pairs of them.
+MAX_QUICK_SETS = 4000
 MAX_SETS = 10_000
 MAX_PAIRS = 2_000_000
 
@@ -104,7 +106,7 @@ def schedule_part(
     given_up = None, bound_ticks
     if len(part.jobs) > MAX_JOBS:
         return given_up
-    masks = _closed_sets(part.jobs)
+    masks = _closed_sets(part.jobs, MAX_QUICK_SETS if how.quick else MAX_SETS)
     if masks is None:
         return given_up
     sets = np.array(masks, dtype=np.int64)
@@ -135,8 +137,8 @@ def schedule_part(
     return table, most
 
 
-def _closed_sets(jobs: tuple[Job, ...]) -> list[int] | None:
-    """Return all closed sets as bits, smaller ones first."""
+def _closed_sets(jobs: tuple[Job, ...], most: int) -> list[int] | None:
+    """Return all closed sets as bits, smaller ones first, if not too many."""
     before = ancestors(jobs)
     found = [0]
     seen = {0}
@@ -145,7 +147,7 @@ def _closed_sets(jobs: tuple[Job, ...]) -> list[int] | None:
             if not mask >> i & 1 and not needed & ~mask:
                 larger = mask | 1 << i
                 if larger not in seen:
-                    if len(found) == MAX_SETS:
+                    if len(found) == most:
                         return None
                     seen.add(larger)
                     found.append(larger)

@@ -58,7 +58,7 @@ class How(NamedTuple):
     num_workers, seed
         Of the engine.
     quick
-        Whether to leave open what ``dp`` gives up.
+        Whether to leave open what ``dp`` gives up, or takes long for.
     """
 
     deadline: Deadline
