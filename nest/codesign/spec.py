@@ -387,12 +387,14 @@ def _values(place: str, key: str, said: object) -> tuple[int, ...]:
 
 
 def _distinct(place: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    for number, value in enumerate(values):
-        if value in values[:number]:
+    seen = set()
+    for value in values:
+        if value in seen:
             raise InvalidProblemError(
                 f"{place}: expected each value once, got {value!r} twice; "
                 f"remove one"
             )
+        seen.add(value)
     return values
 
 
