@@ -126,6 +126,8 @@ def doubts(document: Document) -> list[str]:
             if found is not None and found["relative"]:
                 gap = most / found["relative"] - 1
                 text += f", {100 * gap:.2f} % above the best one known"
+                if most == found["relative"]:
+                    text += ": others may have as much, and be smaller"
         left = best["counts"]["open"]
         lines.append(f"{text}; {number_of('point', left)} open")
     return lines

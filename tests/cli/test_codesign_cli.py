@@ -19,6 +19,7 @@ from nest.codesign.records import Counts, Wanted, Wave
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
 from nest.models.zoo import architecture
+from nest.report.codesign import doubts
 from tests import codesigns
 from tests.cli.conftest import Cli
 from tests.random_spaces import known, random_spec
@@ -317,6 +318,17 @@ def test_a_time_limit(cli: Cli, place: Path, asked: Any) -> None:
     page = (place / "a.html").read_text()
     assert "The best accelerator known for all 2 together is" in page
     assert "none of the 11 points within the limits has more than 3×." in page
+
+
+def test_what_is_open_though_none_has_more() -> None:
+    """Which of equal points is the smallest, and first, is not known yet."""
+    counts = {"open": 1}
+    best = {"models": ["gpt2"], "proven": False, "counts": counts}
+    best |= {"found": {"relative": 1.5}, "most_relative": 1.5}
+    assert doubts({"best": [best]}) == [
+        "gpt2: not proven, no point has more than 1.5×, 0.00 % above the best "
+        "one known: others may have as much, and be smaller; 1 point open"
+    ]
 
 
 def test_a_picture(cli: Cli, place: Path, asked: Any) -> None:
