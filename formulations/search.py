@@ -23,7 +23,12 @@ from formulations.paths.stages import TooLargeError
 from formulations.timed import TimedSearch, Work, has_others, timed_only
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import Runtime, leading_runtimes, runtime_of
+from nest.cost.space import (
+    BatchSplit,
+    Runtime,
+    leading_runtimes,
+    runtime_of,
+)
 from nest.errors import InvalidOptionError, InvalidPlanError, SolverError
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -39,6 +44,7 @@ from nest.solvers.base import (
     Status,
     exact_output,
     ignore_progress,
+    wrong_proof,
 )
 from nest.solvers.warm_start import check_warm_start
 from nest.units import MAX_TOTAL
@@ -77,6 +83,10 @@ class Part(Protocol):
     def bound(self) -> int:
         """No plan is faster."""
 
+    @property
+    def split(self) -> BatchSplit:
+        """The ``(R, B)`` of all its plans."""
+
     def ask(self, cutoff: int | None) -> tuple[Answer, tuple[Part, ...], bool]:
         """Look for a plan within a cutoff.
 
@@ -113,6 +123,11 @@ class LayerPart:
     def bound(self) -> int:
         """No plan is faster."""
         return self.sub_problem.bound
+
+    @property
+    def split(self) -> BatchSplit:
+        """The ``(R, B)`` of all its plans."""
+        return self.sub_problem.split
 
     def __str__(self) -> str:
         return str(self.sub_problem)
@@ -323,6 +338,7 @@ class Formulation(ABC):
 
         todo: list[Part] = []
         unfinished: list[int] = []
+        settled: set[BatchSplit] = set()
         num_parts, num_solved, limit = 0, 0, None
         try:
             for instance in instances.values():
@@ -361,6 +377,8 @@ class Formulation(ABC):
             del todo[0]
             for other in rest:
                 insort(todo, other, key=_bound)
+            if not rest or answer.plan is not None:
+                settled.add(part.split)
             num_parts += max(0, len(rest) - 1)
             num_solved += solved
             if not answer.finished:
@@ -386,6 +404,11 @@ class Formulation(ABC):
                 report(Progress(plan, claimed, bound))
                 reported = bound
 
+        discarded: dict[BatchSplit, int] = {}
+        for part in todo:
+            if part.split not in settled:
+                least = discarded.get(part.split, part.bound)
+                discarded[part.split] = min(least, part.bound)
         unfinished += [part.bound for part in todo]
         # A bound that reaches the incumbent settles its sub-problem.
         if best_quanta is not None:
@@ -410,6 +433,10 @@ class Formulation(ABC):
             lower_bound_quanta=proven(),
             limit=limit,
             detail=detail,
+            split_bounds=tuple(
+                (split.replicas, split.micro_batch, least)
+                for split, least in discarded.items()
+            ),
             extra={
                 "num_sub_problems": num_parts,
                 "num_solved": num_solved,
@@ -485,6 +512,9 @@ class Formulation(ABC):
         if not verdict.feasible:
             raise SolverError(f"{where}: {verdict.violations[0]}")
         claimed, quanta = answer.claimed_quanta, verdict.step_quanta
+        if quanta < part.bound:
+            text = wrong_proof(part.split[:2], part.bound, quanta)
+            raise SolverError(f"{where}: {text}; please report this problem")
         slack = self.capabilities.precision * max(quanta, 1)
         # Only at an optimum are the terms of the model as small as can be.
         if (

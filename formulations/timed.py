@@ -35,13 +35,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from formulations.brute import Choice, PlanSpace
+from nest.cost.even import even_plan
 from nest.cost.model import CostModel, LayerTerms
 from nest.cost.schedules import LISTED, schedule_of
 from nest.cost.score import score
 from nest.cost.space import BatchSplit, Runtime
 from nest.errors import InvalidPlanError, UnsupportedProblemError
 from nest.ir.job import SPLIT_BACKWARD
-from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline, OutOfTimeError, Progress, Report
 from nest.units import ceil_div
@@ -210,9 +211,7 @@ class TimedSearch:
         for least, _, choice, counts, uniform in cases:
             if self.best_quanta is not None and least >= self.best_quanta:
                 break
-            for plan in self._even(
-                choice.split, choice.runtime, counts, uniform
-            ):
+            for plan in self._even(choice, counts, uniform):
                 if self.deadline.passed or tried == MAX_TRIED:
                     return Found(
                         *(self.best, self.best_quanta, bound),
@@ -225,6 +224,20 @@ class TimedSearch:
                     # Rules about whole plans that even chunks do not keep.
                     continue
         return Found(self.best, self.best_quanta, bound)
+
+    def _even(
+        self, choice: Choice, counts: list[int], uniform: list[Strategy]
+    ) -> Iterator[Plan]:
+        """Yield plans with one strategy, cut in proportion to the load."""
+        split, runtime = choice.split, choice.runtime
+        for blocks in counts:
+            for strategy in uniform:
+                if blocks * strategy.devices <= split.devices:
+                    plan = even_plan(
+                        *(self.problem, split, runtime, strategy, blocks),
+                        self._terms(split, runtime, strategy),
+                    )
+                    yield replace(plan, solver=self.name)
 
     @cached_property
     def _on_types(self) -> list[CostModel]:
@@ -332,49 +345,6 @@ class TimedSearch:
         bound = max(ceil_div(least, split.devices), through, heaviest)
         return bound, uniform
 
-    def _even(
-        self,
-        split: BatchSplit,
-        runtime: Runtime,
-        counts: list[int],
-        uniform: list[Strategy],
-    ) -> Iterator[Plan]:
-        """Yield plans with one strategy, cut in proportion to the load."""
-        graph, schedule = (
-            self.problem.graph,
-            schedule_of(self.problem.job.schedule, runtime.virtual_stages),
-        )
-        order = graph.topological_order()
-        for blocks in counts:
-            chunks = blocks * runtime.virtual_stages
-            for strategy in uniform:
-                if blocks * strategy.devices > split.devices:
-                    continue
-                terms = self._terms(split, runtime, strategy)
-                ends = _ends(
-                    [
-                        0 if term is None else term.forward + term.backward
-                        for term in (terms[layer] for layer in order)
-                    ],
-                    chunks,
-                )
-                yield Plan(
-                    replicas=split.replicas,
-                    micro_batch=split.micro_batch,
-                    stages=tuple(
-                        Stage.of(
-                            [graph.layers[i].id for i in order[start:end]],
-                            [strategy] * (end - start),
-                        )
-                        for start, end in zip([0, *ends], ends, strict=False)
-                    ),
-                    virtual_stages=runtime.virtual_stages,
-                    placement=schedule.placement,
-                    overlap=runtime.named_overlap,
-                    distributed_optimizer=runtime.distributed_optimizer,
-                    solver=self.name,
-                )
-
 
 def _undominated(
     counts: tuple[int, ...], options: list[set[tuple[int, int]]], capacity: int
@@ -389,17 +359,3 @@ def _undominated(
         memory.append(tuple(size for size, _ in kept))
         costs.append(tuple(cost for _, cost in kept))
     return Work(counts, tuple(costs), tuple(memory), capacity)
-
-
-def _ends(loads: list[int], chunks: int) -> list[int]:
-    """Return where chunks end that are about equal, no one empty."""
-    total, done = sum(loads), 0
-    ends: list[int] = []
-    for position, load in enumerate(loads):
-        done += load
-        left = chunks - len(ends)
-        enough = done * chunks >= total * (len(ends) + 1)
-        rest = len(loads) - position - 1
-        if left > 1 and (enough or rest == left - 1):
-            ends.append(position + 1)
-    return [*ends, len(loads)]

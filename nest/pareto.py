@@ -39,6 +39,7 @@ from nest.solvers.base import (
     check_limits,
 )
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
+from nest.solvers.challenge import SHARE, challengers, reported
 from nest.solvers.messages import Failure, OutputMessage
 from nest.units import quanta_to_ns
 
@@ -572,7 +573,34 @@ def _checked_curve(traced: _Traced) -> Curve:
             )
         )
     gaps = tuple(traced.gaps)
+    _challenge(model, points, gaps, Deadline(SHARE * traced.wall_s))
     return Curve(size, problem, tuple(points), gaps, traced.wall_s)
+
+
+def _challenge(
+    model: CostModel,
+    points: Sequence[FrontierPoint],
+    gaps: Sequence[Gap],
+    deadline: Deadline,
+) -> None:
+    """Raise where a plan that the search did not return refutes a curve."""
+    fastest = points[-1].plan if points else None
+    for plan, step_quanta, memory_bytes in challengers(
+        model, fastest, deadline
+    ):
+        matched = any(
+            point.step_quanta <= step_quanta
+            and point.memory_bytes <= memory_bytes
+            for point in points
+        )
+        if not matched and not leave_room(gaps, memory_bytes, step_quanta):
+            size = model.problem.cluster.num_devices
+            reason = (
+                f"wrong proof: expected no plan of {size} devices within "
+                f"{memory_bytes} bytes that takes {step_quanta} quanta, got "
+                f"one ({plan.text})"
+            )
+            raise SolverError(reported(model.problem, reason))
 
 
 def leave_room(

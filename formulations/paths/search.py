@@ -17,6 +17,7 @@ from formulations.paths.cuts import Cuts
 from formulations.paths.network import Builder, Network
 from formulations.paths.stages import Case, StageTable
 from nest.cost.schedules.base import weighted
+from nest.cost.space import BatchSplit
 from nest.ir.plan import Plan, Stage
 from nest.units import MAX_TOTAL, ceil_div
 
@@ -145,6 +146,11 @@ class PathPart:
 
     def __str__(self) -> str:
         return str(self.case)
+
+    @property
+    def split(self) -> BatchSplit:
+        """The ``(R, B)`` of all its plans."""
+        return self.case.split
 
     def ask(self, cutoff: int | None) -> Reply:
         """Look at the plans of the next window, or at what bounds it.

@@ -334,6 +334,7 @@ def best_plan(
         If the answer is wrong, or no proof.
     """
     from nest.search.solver import DpSolver
+    from nest.solvers.challenge import SHARE, reported
     from nest.solvers.judge import judge
     from nest.solvers.result import Outcome
 
@@ -343,11 +344,18 @@ def best_plan(
     if target_quanta < MAX_TOTAL:
         option = "at_most_quanta" if any_plan else "within_quanta"
         extra[option] = str(max(target_quanta, 0))
+    clock = Deadline(None)
     claim = DpSolver().solve(
         problem,
         SolveOptions(num_workers=1, time_limit_s=limit_s, extra=extra),
     )
-    verdict = judge(problem, claim, capabilities=DpSolver.capabilities)
+    verdict = judge(
+        *(problem, claim),
+        capabilities=DpSolver.capabilities,
+        challenge=Deadline(SHARE * clock.elapsed_s),
+    )
+    if "contradiction" in verdict.extra:
+        raise SolverError(reported(problem, verdict.detail))
     bound = verdict.lower_bound_quanta
     if verdict.outcome is Outcome.SOLVED and bound and bound > target_quanta:
         return bound, None

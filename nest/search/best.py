@@ -23,6 +23,7 @@ from nest.cost.space import (
     BatchSplit,
     Family,
     Runtime,
+    batch_splits,
     families,
     is_single,
     leading_runtimes,
@@ -56,8 +57,9 @@ from nest.solvers.base import (
     Progress,
     SolverOutput,
     exact_output,
+    wrong_proof,
 )
-from nest.units import ceil_div
+from nest.units import MAX_TOTAL, ceil_div
 
 #: Guesses at the best step time, as multiples of the least bound by then.
 GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
@@ -89,6 +91,11 @@ class OpenSplit:
     number: int
     rank: int = 0
     found: int = int(INFINITE)
+
+    @property
+    def least(self) -> int:
+        """No plan of it is faster: once it is searched, its best plan."""
+        return min(self.bound, self.found)
 
     def limit(self, upper: Ints | int) -> Below:
         """Return which stages plans below ``upper`` may have."""
@@ -275,6 +282,13 @@ def guesses(items: Sequence[OpenSplit]) -> Iterator[int]:
     yield int(INFINITE)
 
 
+def contradicted(item: OpenSplit, step_quanta: int) -> SolverError:
+    """Return the error that a plan is faster than a bound on its split."""
+    split = item.options.split
+    text = wrong_proof(split[:2], item.least, step_quanta)
+    return SolverError(f"{text}; please report this problem")
+
+
 def promising(path: Path, known: int) -> bool:
     """Whether the plan of a path may well be faster than what is known."""
     return path.total + path.wait < known - known // WORTH_PRICING
@@ -303,6 +317,7 @@ class BestSearch:
         self.plan, self.options = task.plan, task.options
         self.capacity = task.model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
+        self._listed: list[OpenSplit] | None = None
         self._alike: dict[OpenSplit, list[OpenSplit]] = {}
         self._runtimes = leading_runtimes(task.model.problem)
         # What a process finds of a network the next ones would find again.
@@ -323,6 +338,7 @@ class BestSearch:
             )
         except OutOfTimeError:
             return self._known(0, Limit.TIME, "while bounding splits")
+        self._listed = self.open
         try:
             self._start()
             winner = self._deepen()
@@ -347,7 +363,23 @@ class BestSearch:
     def _known(
         self, bound: int, limit: Limit | None = None, detail: str = ""
     ) -> SolverOutput:
-        return exact_output(self.plan, self.best, bound, limit, detail)
+        output = exact_output(self.plan, self.best, bound, limit, detail)
+        return replace(output, split_bounds=self._split_bounds())
+
+    def _split_bounds(self) -> tuple[tuple[int, int, int], ...]:
+        """Return what no plan of each batch split takes less than."""
+        if self._listed is None:
+            return ()
+        bounds = {
+            split[:2]: int(INFINITE)
+            for split in batch_splits(self.model.problem)
+        }
+        for item in self._listed:
+            key = item.options.split[:2]
+            bounds[key] = min(bounds[key], item.least)
+        return tuple(
+            (*key, min(bound, MAX_TOTAL + 1)) for key, bound in bounds.items()
+        )
 
     def _proven(self) -> int:
         return min([self.best] + [item.bound for item in self.open])
@@ -579,6 +611,8 @@ class BestSearch:
             for pipeline in LabelSearch(places).pipelines(max_labels):
                 better = make_plan(options, pipeline.stages)
                 found_quanta = self._offer(better)
+                if found_quanta < item.least:
+                    raise contradicted(item, found_quanta)
                 if found_quanta < step_quanta:
                     plan, step_quanta = better, found_quanta
             places.target = Target.below(goal())

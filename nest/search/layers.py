@@ -27,6 +27,7 @@ from nest.search.best import (
     BestSearch,
     OpenSplit,
     bound_paths,
+    contradicted,
     make_plan,
     merged,
 )
@@ -730,6 +731,8 @@ class LayerSearch(BestSearch):
             ):
                 plan = make_plan(options, pipeline.stages)
                 step_quanta = self._offer(plan)
+                if step_quanta < item.least:
+                    raise contradicted(item, step_quanta)
         return step_quanta, plan
 
 

@@ -34,6 +34,7 @@ from nest.search.options import (
 from nest.search.task import SearchTask
 from nest.search.uniform_bounds import bound_families
 from nest.solvers.base import Limit, OutOfTimeError, Progress, SolverOutput
+from nest.units import MAX_TOTAL
 
 #: Plans are looked for first that are above their bound by such a part.
 NEAR = 16
@@ -111,6 +112,17 @@ class UniformSearch(BestSearch):
         if self._heap and self._heap[0][0] < self.best:
             return self._known(self._proven())
         return self._known(self.best)
+
+    def _split_bounds(self) -> tuple[tuple[int, int, int], ...]:
+        """Return what no plan of each batch split takes less than."""
+        bounds: dict[tuple[int, int], int] = {}
+        for bound, _, case in self._heap:
+            key = (case.split.replicas, case.split.micro_batch)
+            bounds[key] = min(bounds.get(key, bound), bound)
+        return tuple(
+            (*key, min(int(bound), MAX_TOTAL + 1))
+            for key, bound in bounds.items()
+        )
 
     def _proven(self) -> int:
         return min([self.best] + [bound for bound, _, _ in self._heap[:1]])

@@ -23,7 +23,7 @@ from nest.errors import InvalidOptionError
 from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.units import finite
+from nest.units import MAX_TOTAL, finite
 from nest.versions import num_cpus
 
 
@@ -318,8 +318,18 @@ def check_limits(
 class SolverOutput:
     """A claim: what a solver says it found and proved (times in quanta).
 
-    ``own_objective_ns`` is the plan's value by the solver's own objective,
-    in ns (1e-9 of the problem's time unit), where it has one.
+    Attributes
+    ----------
+    status, plan, claimed_quanta, lower_bound_quanta, limit, detail
+        As in :class:`~nest.solvers.result.Verdict`.
+    own_objective_ns
+        The plan's value by the solver's own objective, in ns (1e-9 of the
+        problem's time unit), where it has one.
+    extra
+        Anything else that fits into JSON.
+    split_bounds
+        Triples ``(R, B, bound)``: what no plan of a batch split takes less
+        than, where the search discarded the split by such a bound.
     """
 
     status: Status
@@ -330,6 +340,7 @@ class SolverOutput:
     detail: str = ""
     own_objective_ns: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    split_bounds: tuple[tuple[int, int, int], ...] = ()
 
 
 Report = Callable[[Progress], None]
@@ -420,6 +431,17 @@ def exact_output(
         lower_bound_quanta=finite(bound_quanta),
         limit=None if proven else limit,
         detail="" if proven else detail,
+    )
+
+
+def wrong_proof(
+    split: tuple[int, int], bound: int, step_quanta: int, which: str = ""
+) -> str:
+    """Return that a plan of a batch split is faster than a proven bound."""
+    below = f" of less than {bound} quanta" if bound <= MAX_TOTAL else ""
+    return (
+        f"wrong proof: expected no plan with r={split[0]},b={split[1]}"
+        f"{below}, got one of {step_quanta} quanta{which}"
     )
 
 

@@ -16,11 +16,12 @@ from nest.errors import InvalidPlanError
 from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import Capabilities, SolverOutput, Status
+from nest.solvers.base import Capabilities, Deadline, SolverOutput, Status
 from nest.solvers.result import Outcome, Verdict
-from nest.units import finite, format_bytes
+from nest.units import MAX_TOTAL, finite, format_bytes
 
 if TYPE_CHECKING:
+    from nest.cost.model import CostModel
     from nest.cost.score import Score
 
 
@@ -30,6 +31,7 @@ def judge(
     *,
     capabilities: Capabilities,
     others: Iterable[Plan] = (),
+    challenge: Deadline | None = None,
 ) -> Verdict:
     """Check a claim against the shared cost model.
 
@@ -42,6 +44,9 @@ def judge(
     others
         Other plans for the problem (reported earlier, a warm start); those
         that are feasible must not contradict the claimed proof.
+    challenge
+        How long plans of discarded batch splits are held against a proof,
+        see :mod:`nest.solvers.challenge`; ``None`` is not at all.
 
     Returns
     -------
@@ -53,15 +58,18 @@ def judge(
         allows plans that an exact solver does
         not search, its proofs and bounds are dropped, and the detail says so.
         A claim that was refuted is kept in ``extra["claim"]``, the plan that
-        is no plan in ``extra["rejected_plan"]``.
+        is no plan in ``extra["rejected_plan"]``, a plan that refutes a proof
+        in ``extra["contradiction"]``.
     """
+    from nest.cost.model import CostModel
     from nest.cost.score import score
 
+    model = CostModel(problem)
     found: Score | None = None
     fault: str | None = None
     if claim.plan is not None:
         try:
-            found = score(problem, claim.plan)
+            found = score(problem, claim.plan, model)
         except InvalidPlanError as error:
             fault = str(error)
         else:
@@ -73,7 +81,7 @@ def judge(
     known = [found.step_quanta] if found is not None and fits else []
     for plan in others:
         try:
-            other = score(problem, plan)
+            other = score(problem, plan, model)
         except InvalidPlanError:
             continue
         if other.feasible:
@@ -84,6 +92,9 @@ def judge(
     )
     if fault is not None:
         return _reject(claim, reason, fault, unsearched)
+    refuting = None
+    if reason is None and capabilities.exact and challenge is not None:
+        reason, refuting = _challenged(claim, model, capabilities, challenge)
     if reason is not None:
         verdict = Verdict(
             outcome=Outcome.MISMATCH,
@@ -92,7 +103,15 @@ def judge(
             plan=claim.plan,
             score=found,
             detail=reason,
-            extra={**claim.extra, "claim": claim_to_json(claim, unsearched)},
+            extra={
+                **claim.extra,
+                "claim": claim_to_json(claim, unsearched),
+                **(
+                    {"contradiction": plan_to_json(refuting)}
+                    if refuting
+                    else {}
+                ),
+            },
         )
         if claim.plan is None or found is None or fits:
             return verdict
@@ -125,6 +144,30 @@ def judge(
         detail=detail,
         extra=claim.extra,
     )
+
+
+def _challenged(
+    claim: SolverOutput,
+    model: CostModel,
+    capabilities: Capabilities,
+    challenge: Deadline,
+) -> tuple[str | None, Plan | None]:
+    """Return what plans of discarded splits refute, and one that does."""
+    from nest.solvers.challenge import challengers, contradiction
+
+    bound = claim.lower_bound_quanta or 0
+    if claim.status is Status.INFEASIBLE:
+        bound = MAX_TOTAL + 1
+    elif claim.status is Status.OPTIMAL and claim.claimed_quanta is not None:
+        bound = max(bound, capabilities.proves(claim.claimed_quanta))
+    bounds = {(r, b): least for r, b, least in claim.split_bounds}
+    if not bound and not bounds:
+        return None, None
+    for plan in challengers(model, claim.plan, challenge, capabilities):
+        reason = contradiction(plan, bound, bounds)
+        if reason is not None:
+            return reason, plan.plan
+    return None, None
 
 
 def over_memory(

@@ -275,10 +275,22 @@ class _Run:
         cell = self.cell
         others = (cell.best.plan, cell.options.warm_start)
         plans = [plan for plan in others if plan is not None]
+        from nest.solvers.challenge import SHARE, reported
+
+        share_s = SHARE * cell.clock.elapsed_s
+        remaining_s = cell.clock.remaining_s
+        if remaining_s is not None:
+            share_s = min(share_s, remaining_s)
         asked = functools.partial(
-            judge, cell.problem, claim, capabilities=self.capabilities
+            judge,
+            *(cell.problem, claim),
+            capabilities=self.capabilities,
+            challenge=Deadline(share_s),
         )
         verdict = asked(others=plans)
+        if "contradiction" in verdict.extra:
+            text = reported(cell.problem, verdict.detail)
+            return replace(verdict, detail=text)
         if (
             cell.options.repair
             and verdict.status is Status.OVER_MEMORY

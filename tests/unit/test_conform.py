@@ -19,7 +19,7 @@ from nest.conform.problems import OWN, Reference, large
 from nest.conform.trials import Candidate, Trial
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, UnknownSolverError
-from nest.solvers import cell, registry
+from nest.solvers import cell, challenge, registry
 from nest.solvers.base import Capabilities, SolveOptions, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
@@ -29,6 +29,12 @@ from tests.loopback import TARGET as LOOPBACK
 from tests.wrong import TARGET
 
 NAMES = ("wrong", "moody", "misnamed", "no-plans")
+
+
+@pytest.fixture(autouse=True)
+def _unchallenged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave false proofs to the other checks; see test_challenge.py."""
+    monkeypatch.setattr(challenge, "SHARE", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from nest.errors import (
     UnknownSolverError,
 )
 from nest.ir import Plan, Stage, Strategy, problem_hash
-from nest.solvers import cell, descendants, process, registry
+from nest.solvers import cell, challenge, descendants, process, registry
 from nest.solvers.base import (
     Capabilities,
     Limit,
@@ -67,6 +67,12 @@ def _solvers() -> Iterator[None]:
         "engine",
     ):
         registry.unregister_solver(name)
+
+
+@pytest.fixture(autouse=True)
+def _unchallenged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave false proofs to the other checks; see test_challenge.py."""
+    monkeypatch.setattr(challenge, "SHARE", 0.0)
 
 
 @pytest.fixture
