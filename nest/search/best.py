@@ -239,7 +239,7 @@ def bound_paths(
     item: OpenSplit,
     cap_bytes: int,
     upper: Callable[[], int],
-    offer: Callable[[StageOptions, Path], object],
+    offer: Callable[[OpenSplit, Path], object],
     found: LooseOptions | None = None,
 ) -> Bounded:
     """Bound a split by paths.
@@ -262,7 +262,7 @@ def bound_paths(
     paths = Paths(item.options, found, limit, cap_bytes)
 
     def take(path: Path) -> int:
-        offer(item.options, path)
+        offer(item, path)
         return upper()
 
     intervals = paths.intervals(goal, take)
@@ -424,15 +424,22 @@ class BestSearch:
         if self.deadline.passed:
             raise OutOfTimeError
 
-    def _offer(self, plan: Plan) -> int:
+    def _offer(self, item: OpenSplit, plan: Plan) -> int:
         """Take a plan if it is better than the best; return its time.
 
         Where devices differ a path may not fit the places it gets.
+
+        Raises
+        ------
+        SolverError
+            If it is faster than a bound on its split.
         """
         found = score(self.model.problem, plan, self.model)
         step_quanta = found.step_quanta
         if not found.feasible:
             return int(INFINITE)
+        if step_quanta < item.least:
+            raise contradicted(item, step_quanta)
         if self._improve(step_quanta, plan):
             self._tell((step_quanta, plan))
         return step_quanta
@@ -526,12 +533,13 @@ class BestSearch:
         item.bound = max(item.bound, found.bound)
         return found
 
-    def _offer_path(self, options: StageOptions, path: Path) -> None:
+    def _offer_path(self, item: OpenSplit, path: Path) -> None:
         """Take the plan of a path if it may be better than the best."""
+        options = item.options
         key = (options.split, options.model.runtime, path.stages)
         if promising(path, self.best) and key not in self._tried:
             self._tried.add(key)
-            self._offer(make_plan(options, path.stages))
+            self._offer(item, make_plan(options, path.stages))
 
     # Then proofs
 
@@ -610,9 +618,7 @@ class BestSearch:
                     break
             for pipeline in LabelSearch(places).pipelines(max_labels):
                 better = make_plan(options, pipeline.stages)
-                found_quanta = self._offer(better)
-                if found_quanta < item.least:
-                    raise contradicted(item, found_quanta)
+                found_quanta = self._offer(item, better)
                 if found_quanta < step_quanta:
                     plan, step_quanta = better, found_quanta
             places.target = Target.below(goal())

@@ -427,7 +427,8 @@ class FrontierSearch:
             self._check_time()
             return min(guess, self.staircase.least_time(floor))
 
-        def offer(options: StageOptions, path: Path) -> None:
+        def offer(item: OpenSplit, path: Path) -> None:
+            options = item.options
             known = self.staircase.least_time(path.memory_bytes)
             key = (options.split, options.model.runtime, path.stages)
             if promising(path, known) and key not in self._tried:

@@ -27,7 +27,6 @@ from nest.search.best import (
     BestSearch,
     OpenSplit,
     bound_paths,
-    contradicted,
     make_plan,
     merged,
 )
@@ -693,7 +692,7 @@ class LayerSearch(BestSearch):
 
     stage_options: ClassVar[type[StageOptions]] = LayerStages
 
-    def _offer_path(self, options: StageOptions, path: Path) -> None:
+    def _offer_path(self, item: OpenSplit, path: Path) -> None:
         """Take no plan: what paths are made of are bounds."""
 
     def _search(self, item: OpenSplit) -> tuple[int, Plan | None]:
@@ -730,9 +729,7 @@ class LayerSearch(BestSearch):
                 None if beam is None else 1
             ):
                 plan = make_plan(options, pipeline.stages)
-                step_quanta = self._offer(plan)
-                if step_quanta < item.least:
-                    raise contradicted(item, step_quanta)
+                step_quanta = self._offer(item, plan)
         return step_quanta, plan
 
 

@@ -14,11 +14,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from formulations.common import Instance
+from formulations.paths.search import least_work
+from formulations.paths.stages import Case
 from nest.cost.model import CostModel
 from nest.errors import SolverError
 from nest.ir import Plan, Problem, decode_problem, problem_hash
 from nest.pareto import Curve, _checked_curve, _Traced
+from nest.search.best import work_bound
 from nest.search.frontier import Gap, Point
+from nest.search.options import StageOptions
 from nest.solvers import challenge, registry
 from nest.solvers.base import (
     Capabilities,
@@ -29,6 +34,7 @@ from nest.solvers.base import (
 )
 from nest.solvers.challenge import challengers
 from nest.solvers.judge import judge
+from nest.solvers.registry import get_solver
 from nest.solvers.result import Outcome, Verdict
 from nest.solvers.run import run_solver
 from tests.builders import SINGLE, call, make_cost, make_plan, make_problem
@@ -140,6 +146,42 @@ def test_a_wrong_proof_is_refuted(
     found = verdict.extra["contradiction"]
     assert found["replicas"] == plan.replicas
     assert len(found["stages"]) == len(plan.stages)
+
+
+@pytest.mark.parametrize("name", ["dp", "cpsat", "milp"])
+def test_exact_solvers_say_what_discarded_a_split(name: str) -> None:
+    output = get_solver(name)().solve(problem(), SolveOptions())
+    bounds = {(r, b): bound for r, b, bound in output.split_bounds}
+    assert output.claimed_quanta == 100
+    assert 100 <= bounds[1, 1] <= 170
+    assert bounds.get((2, 1), 100) == 100
+
+
+@pytest.mark.parametrize("name", ["dp", "cpsat"])
+def test_a_plan_below_the_bound_of_its_split_is_an_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first bounds of splits are 100 too large; 100 is the optimum."""
+    if name == "dp":
+
+        def too_large(options: StageOptions) -> tuple[int, int]:
+            bound, least_total = work_bound(options)
+            return bound + 1, least_total
+
+        monkeypatch.setattr("nest.search.best.work_bound", too_large)
+    else:
+
+        def too_much(instance: Instance, case: Case) -> int | None:
+            bound = least_work(instance, case)
+            return None if bound is None else bound + 1
+
+        monkeypatch.setattr("formulations.paths.search.least_work", too_much)
+    with pytest.raises(
+        SolverError,
+        match="wrong proof: expected no plan with r=2,b=1 of less than 101 "
+        "quanta, got one of 100 quanta; please report this problem",
+    ):
+        get_solver(name)().solve(problem(), SolveOptions())
 
 
 def test_no_time_no_plan() -> None:
