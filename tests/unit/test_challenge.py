@@ -157,6 +157,16 @@ def test_exact_solvers_say_what_discarded_a_split(name: str) -> None:
     assert bounds.get((2, 1), 100) == 100
 
 
+def test_the_least_family_bounds_a_split() -> None:
+    """On one rank a step takes 10 + 20 ns, on two, listed last, 100 + 100."""
+    costs = make_cost(10, 20), make_cost(100, 100, tp=2)
+    some = make_problem(
+        {"a": costs}, devices=2, replicas=(1,), uniform=("tp",)
+    )
+    output = get_solver("dp")().solve(some, SolveOptions())
+    assert output.split_bounds == ((1, 1, 30),)
+
+
 @pytest.mark.parametrize("name", ["dp", "cpsat"])
 def test_a_plan_below_the_bound_of_its_split_is_an_error(
     name: str, monkeypatch: pytest.MonkeyPatch
