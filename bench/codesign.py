@@ -4,11 +4,17 @@ Every model on every cluster is a specification with Phaze's 29,360
 architectures, as examples/codesign/phaze.yaml has them but for links of 50
 GB/s, those of TPU v4, and 4 samples of a step per device: with Phaze's own 4
 GiB/s the architecture hardly matters. What Phaze's order and stop rule look
-at, samples of as many points as the search had to place, and the point like
-TPU v4 are solved exactly and compared with the best one. A regret is
-``[least, most]``: against the best point that is known, and against what no
-point has more than; they are equal where the best one is proven. Step times
-are those of the analytic accelerator model of nest, not Phaze's.
+at, and samples of as many points as the search had to place, are solved
+exactly and compared with the best one. A regret is ``[least, most]``: against
+the best point that is known, and against what no point has more than; they
+are equal where the best one is proven. Step times are those of the analytic
+accelerator model of nest, not Phaze's.
+
+Then the same question is asked for the points within each limit of TDP per
+area, with either kind of attention. ``--limits-only`` asks no more than that:
+neither the best point of the whole list nor the regrets against it depend on
+the base or on limits. With ``--fused`` the best of the whole list is searched
+with fused attention too.
 
     python bench/codesign.py [--model NAME …] [--devices N …] [--jobs N]
 """
@@ -22,11 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 
 from bench.result_files import commit, fill, read_rows, write_rows
 from nest.codesign.answers import answer
+from nest.codesign.points import Point
 from nest.codesign.records import Answers, Baseline, Wanted
-from nest.codesign.spec import Spec, read_spec
+from nest.codesign.spec import ATTENTION, Spec, read_spec
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "examples" / "codesign" / "phaze.yaml"
@@ -46,10 +54,26 @@ SAMPLES = (1, 2, 3, 4, 5)
 RATE = "50 GB/s"
 SAMPLES_PER_DEVICE = 4
 
+#: Largest TDP per area in W/mm²: the base's in these constants, and somewhat
+#: more than the 0.86 of H100, the most of the published chips.
+DENSITIES = ("2.9", "1.1")
 
-def spec_of(model: str, devices: int) -> Spec:
-    """Return Phaze's question about a model on a cluster."""
+
+def spec_of(model: str, devices: int, density: str | None = None) -> Spec:
+    """Return Phaze's question about a model on a cluster.
+
+    Parameters
+    ----------
+    model, devices
+        What is trained on how many devices.
+    density
+        Largest TDP per area in W/mm²; ``None`` keeps all of Phaze's list.
+    """
     document = yaml.safe_load(SPEC.read_text())
+    document.pop("limits")
+    if density is not None:
+        bound = {"most": f"{density} W/mm2"}
+        document["limits"] = {"power_density": bound}
     document["space"] |= {"link_bandwidth": RATE, "network_bandwidth": RATE}
     document["job"] = {"global_batch": SAMPLES_PER_DEVICE * devices}
     document |= {"models": [model], "devices": devices}
@@ -82,6 +106,43 @@ def study(
     }
 
 
+def limited(
+    model: str, devices: int, jobs: int, folder: str | None, fused: bool
+) -> dict[str, Any]:
+    """Return the best point within each limit, with either attention."""
+    questions = [(x, kind) for x in DENSITIES for kind in ATTENTION]
+    if fused:
+        questions.append((None, "fused"))
+    rows = []
+    for density, attention in questions:
+        spec = replace(spec_of(model, devices, density), attention=attention)
+        found = answer(spec, folder=folder, resume=True, jobs=jobs)
+        (best,) = found.best
+        assert best.found is not None
+        assert best.proven
+        rows.append(
+            {
+                "density": density,
+                "attention": attention,
+                "points": len(spec.space.points),
+                "step_ps": best.found.on[0].step_ps,
+                "base_step_ps": found.base.on[0].step_ps,
+                **point_figures(best.found.point),
+            }
+        )
+    return {"limits_commit": commit(), "limits": rows}
+
+
+def point_figures(point: Point) -> dict[str, Any]:
+    """Return what a point is, and its TDP per area."""
+    a = point.architecture
+    return {
+        "chip": f"{a.tensor_cores} × {a.rows}×{a.columns}, "
+        f"{a.vector_cores} × {a.lanes}, {a.sram_bytes >> 20} MiB",
+        "w_per_mm2": point.power_density_uw_per_mm2 / 1e6,
+    }
+
+
 def figures(found: Answers) -> dict[str, Any]:
     """Return the figures of one specification."""
     (best,) = found.best
@@ -90,12 +151,8 @@ def figures(found: Answers) -> dict[str, Any]:
     return {
         "best": best.found.point.index,
         "step_ps": best.found.on[0].step_ps,
-        "relative": best.found.relative,
-        "most_relative": best.most_relative,
         "counts": best.counts._asdict(),
-        "regret_tpu_v4_like": interval(
-            by_name[found.spec.objective.base_name]
-        ),
+        **point_figures(best.found.point),
         "regret_phaze": interval(by_name["phaze-order"]),
         "looked_at_by_phaze": len(by_name["phaze-order"].evaluated),
         "sample_size": len(by_name[f"sample {SAMPLES[0]}"].evaluated),
@@ -113,9 +170,10 @@ def interval(baseline: Baseline) -> list[float | None]:
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of docs/codesign.md."""
     lines = [
-        "| model | devices | best, × TPU v4-like | Phaze's order: points, "
-        "regret | samples: points, regret | TPU v4-like: regret |",
-        "|---|---|---|---|---|---|",
+        "| model | devices | best of the list, × base | its W/mm² | "
+        + " | ".join(f"within {x} W/mm², × base" for x in DENSITIES)
+        + " | Phaze's order: points, regret | samples: points, regret |",
+        "|---|---|---|---|" + "---|" * len(DENSITIES) + "---|---|",
     ]
     for each in rows:
         samples = each["regret_samples"]
@@ -126,17 +184,57 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
                 (max, [most for _, most in samples]),
             )
         ]
-        counts = each["counts"]
-        proven = "" if not counts["open"] else ", not proven"
+        proven = "" if not each["counts"]["open"] else ", not proven"
+        within = [limited_row(each, x, "unfused") for x in DENSITIES]
+        relative = within[0]["base_step_ps"] / each["step_ps"]
         lines.append(
             f"| {each['model']} | {each['devices']} | "
-            f"{each['relative']:.3f}{proven} | "
-            f"{each['looked_at_by_phaze']}, "
+            f"{relative:.2f}{proven} | {each['w_per_mm2']:.1f} | "
+            + " | ".join(f"{relative_of(x):.2f}" for x in within)
+            + f" | {each['looked_at_by_phaze']}, "
             f"{regret_text(each['regret_phaze'])} | "
-            f"{each['sample_size']}, {regret_text(ends)} | "
-            f"{regret_text(each['regret_tpu_v4_like'])} |"
+            f"{each['sample_size']}, {regret_text(ends)} |"
         )
     return "\n".join(lines)
+
+
+def attention_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the best points with either attention."""
+    lines = [
+        "| model | devices | TDP per area | best, unfused | × base | "
+        "best, fused | × base |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in rows:
+        pairs = [
+            (f"within {x} W/mm²", limited_row(each, x, "unfused"), x)
+            for x in DENSITIES
+        ]
+        within = pairs[0][1]
+        whole = {**each, "base_step_ps": within["base_step_ps"]}
+        for text, unfused, density in [("any", whole, None), *pairs]:
+            fused = limited_row(each, density, "fused")
+            if fused:
+                lines.append(
+                    f"| {each['model']} | {each['devices']} | {text} | "
+                    f"{unfused['chip']} | {relative_of(unfused):.2f} | "
+                    f"{fused['chip']} | {relative_of(fused):.2f} |"
+                )
+    return "\n".join(lines)
+
+
+def limited_row(
+    each: Mapping[str, Any], density: str | None, attention: str
+) -> Mapping[str, Any]:
+    """Return what was measured within a limit; empty if nothing was."""
+    key = density, attention
+    rows = [x for x in each["limits"] if (x["density"], x["attention"]) == key]
+    return rows[0] if rows else {}
+
+
+def relative_of(row: Mapping[str, Any]) -> float:
+    """Return the throughput of the best point relative to the base's."""
+    return float(row["base_step_ps"] / row["step_ps"])
 
 
 def regret_text(ends: Sequence[float | None]) -> str:
@@ -152,16 +250,23 @@ def main() -> None:
     parser.add_argument("--devices", action="append", type=int)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder")
+    parser.add_argument("--limits-only", action="store_true")
+    parser.add_argument("--fused", action="store_true")
     asked = parser.parse_args()
     rows = {(row["devices"], row["model"]): row for row in read_rows(NAME)}
+    page = ROOT / "docs" / "codesign.md"
     for devices in asked.devices or DEVICES:
         for model in asked.model or MODELS:
-            row = study(model, devices, asked.jobs, asked.folder)
+            where = model, devices, asked.jobs, asked.folder
+            row = rows[devices, model] if asked.limits_only else study(*where)
+            row = {**row, **limited(*where, asked.fused)}
             print(row, flush=True)
             rows[devices, model] = row
-            known = [rows[key] for key in sorted(rows, key=_place)]
-            write_rows(NAME, known)
-            fill(ROOT / "docs" / "codesign.md", "regret", markdown(known))
+            measured = [rows[key] for key in sorted(rows, key=_place)]
+            write_rows(NAME, measured)
+            if all("limits" in each for each in measured):
+                fill(page, "regret", markdown(measured))
+                fill(page, "attention", attention_markdown(measured))
 
 
 def _place(key: tuple[int, str]) -> tuple[int, int]:

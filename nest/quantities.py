@@ -94,6 +94,19 @@ LENGTH = Kind("a length", "300 mm", "um", {"um": 1, "µm": 1, "mm": 10**3})
 #: In mW.
 POWER = Kind("a power", "300 W", "mW", {"mW": 1, "W": 10**3, "kW": 10**6})
 
+#: In µW/mm².
+POWER_DENSITY = Kind(
+    "a power per area",
+    "1.1 W/mm2",
+    "uW/mm2",
+    {
+        **dict.fromkeys(("uW/mm2", "µW/mm²"), 1),
+        **dict.fromkeys(("mW/mm2", "mW/mm²"), 10**3),
+        **dict.fromkeys(("W/cm2", "W/cm²"), 10**4),
+        **dict.fromkeys(("W/mm2", "W/mm²"), 10**6),
+    },
+)
+
 #: In millionths of a dollar.
 MONEY = Kind(
     "a price",

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nest.codesign.answers import setting_of
 from nest.codesign.document import Document, answers_document, base_point
-from nest.codesign.points import Point
+from nest.codesign.points import Point, unlisted
 from nest.codesign.records import (
     Answers,
     Baseline,
@@ -21,7 +21,6 @@ from nest.codesign.records import (
     Neighbour,
     On,
 )
-from nest.codesign.silicon import area_e6_um2, price_micro_usd, tdp_mw
 from nest.codesign.spec import Spec, read_spec
 from nest.codesign.tasks import workload_of
 from nest.ir.plan import Plan, Stage, Strategy
@@ -92,14 +91,7 @@ def answers(**changes: object) -> Answers:
     points = spec.space.points
     best = points[-1]
     larger = replace(best.architecture, sram_bytes=2**23)
-    die = area_e6_um2(larger, spec.process)
-    outside = Point(
-        -1,
-        larger,
-        die,
-        tdp_mw(larger, spec.process, die),
-        price_micro_usd(larger, die, spec.prices) or 0,
-    )
+    outside = unlisted(larger, spec.process, spec.prices)
     second = 10**12
     base = found(base_point(spec), 1.0, second, 2 * second)
     both = found(best, 2**0.5 * 2, second // 2, second // 2)

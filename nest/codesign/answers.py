@@ -24,7 +24,7 @@ from nest.codesign.architecture import CATEGORIES, PARAMETERS, Architecture
 from nest.codesign.objective import NO_PLAN, Objective
 from nest.codesign.oracle import PointOracle
 from nest.codesign.phaze import phaze_order
-from nest.codesign.points import Point
+from nest.codesign.points import Point, unlisted
 from nest.codesign.records import (
     NOTHING_MORE,
     Answers,
@@ -49,7 +49,6 @@ from nest.codesign.search import (
     best_points,
 )
 from nest.codesign.search import frontier as frontier_of
-from nest.codesign.silicon import area_e6_um2, price_micro_usd, tdp_mw
 from nest.codesign.spec import Spec
 from nest.codesign.tasks import Setting, open_store, workload_of
 from nest.codesign.workload import QUANTUM_PS, Workload
@@ -512,16 +511,8 @@ class _Study:
     def _point(self, place: int) -> Point:
         if place < self.size:
             return self.spec.space.points[place]
-        architecture = self.architectures[place]
-        process, prices = self.spec.process, self.spec.prices
-        area = area_e6_um2(architecture, process)
-        return Point(
-            -1,
-            architecture,
-            area,
-            tdp_mw(architecture, process, area),
-            price_micro_usd(architecture, area, prices) or 0,
-        )
+        spec = self.spec
+        return unlisted(self.architectures[place], spec.process, spec.prices)
 
 
 def counts_of(counts: Counter[Reason]) -> Counts:

@@ -18,7 +18,7 @@ import msgspec
 from nest.codesign.answers import setting_of
 from nest.codesign.architecture import Architecture, describe, size_text
 from nest.codesign.energy import step_energy
-from nest.codesign.points import FIGURES, Point, figures
+from nest.codesign.points import FIGURES, Point, unlisted
 from nest.codesign.problem import SOURCE
 from nest.codesign.records import (
     Answers,
@@ -148,8 +148,7 @@ def base_point(spec: Spec) -> Point:
     for point in spec.space.points:
         if point.architecture == base:
             return point
-    area, tdp, price = figures(base, spec.process, spec.prices)
-    return Point(-1, base, area or 0, tdp or 0, price or 0)
+    return unlisted(base, spec.process, spec.prices)
 
 
 def _point(point: Point, spec: Spec) -> Document:
@@ -160,6 +159,7 @@ def _point(point: Point, spec: Spec) -> Document:
         "architecture": msgspec.structs.asdict(architecture),
         "area_mm2": point.area_e6_um2 / 1e12,
         "tdp_w": point.tdp_mw / 1e3,
+        "power_density_w_per_mm2": point.power_density_uw_per_mm2 / 1e6,
         # A die that fits no wafer has none.
         "price_usd": point.price_micro_usd / 1e6 or None,
         "peak_tflops": architecture.peak_flops / 1e12,
@@ -356,7 +356,10 @@ class Codesign(Tabular):
 
 
 _FIGURES = ("step_ps", "tokens_per_s", "mfu", "power_w")
-_OF_POINT = ("area_mm2", "tdp_w", "price_usd", "peak_tflops")
+_OF_POINT = (
+    *("area_mm2", "tdp_w", "power_density_w_per_mm2"),
+    *("price_usd", "peak_tflops"),
+)
 
 
 def rows_of(document: Document) -> list[dict[str, Any]]:

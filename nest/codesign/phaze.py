@@ -1,8 +1,9 @@
 """Phaze's space, the order in which it looks at it, and where it stops.
 
 Phaze (Wang et al., ICML 2024; msr-fiddle/phaze @fed7cde) lists 75,712
-architectures and keeps 29,360 of them: those that are no larger than one like
-TPU v4, and no smaller than 0.3 of it unless they have one core of a type. It
+architectures and keeps 29,360 of them: those that are no larger than its
+reference point, and no smaller than 0.3 of it unless they have one core of a
+type. It
 takes them in buckets of similar area, the largest first, and stops after a
 bucket if the best throughputs of the last five do not grow.
 """
@@ -15,7 +16,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from nest.codesign.architecture import CATEGORIES, PARAMETERS, Architecture
 from nest.codesign.points import Limit, Point, Space, listed, within
@@ -53,15 +54,20 @@ BESIDE: Mapping[str, tuple[int, ...]] = {
     "core_buffer_bytes": (0,),
 }
 
-#: The cores of the point like TPU v4, whose area is the limit.
+#: The base: cores like those of TPU v4, each vector core with 128 lanes of 16
+#: ALUs (Jouppi et al., ISCA 2023, page 2), counted as so many lanes.
 TPU_V4_LIKE: Mapping[str, int] = {
     "tensor_cores": 8,
     "rows": 128,
     "columns": 128,
     "vector_cores": 2,
-    "lanes": 128,
+    "lanes": 128 * 16,
     "sram_bytes": 128 * 2**20,
 }
+
+#: The cores of Phaze's reference point, whose area is the limit of its list:
+#: the same with as many lanes as columns, a sixteenth of TPU v4's.
+REFERENCE: Mapping[str, int] = {**TPU_V4_LIKE, "lanes": 128}
 
 #: The process whose areas are Phaze's.
 PROCESS = "45nm"
@@ -80,8 +86,9 @@ def tpu_v4_like(beside: Mapping[str, int] | None = None) -> Architecture:
 
 
 def limit() -> Limit:
-    """Return the bounds of the area: the point like TPU v4, and 0.3 of it."""
-    most = area_e6_um2(tpu_v4_like(), technology(PROCESS))
+    """Return the bounds of the area: the reference point, and 0.3 of it."""
+    reference = replace(tpu_v4_like(), **REFERENCE)
+    most = area_e6_um2(reference, technology(PROCESS))
     return Limit(least=-(-3 * most // 10), most=most)
 
 
@@ -104,7 +111,7 @@ def phaze_space(
         Values of parameters that are not in Phaze's lists, by default
         :data:`BESIDE`.
     limits
-        Of power and price; an own one of the area goes instead of Phaze's.
+        Of other figures; an own one of the area goes instead of Phaze's.
     prices
         What prices are made of.
     """

@@ -17,6 +17,7 @@ from nest.codesign.silicon import (
     Prices,
     Technology,
     area_e6_um2,
+    power_density_uw_per_mm2,
     price_micro_usd,
     tdp_mw,
 )
@@ -46,6 +47,11 @@ class Point(Struct, frozen=True):
     tdp_mw: int
     price_micro_usd: int
 
+    @property
+    def power_density_uw_per_mm2(self) -> int:
+        """TDP per area of the die."""
+        return power_density_uw_per_mm2(self.tdp_mw, self.area_e6_um2)
+
 
 class Limit(Struct, frozen=True, kw_only=True):
     """Inclusive bounds of a figure; ``None`` is none."""
@@ -68,7 +74,7 @@ class Space(Struct, frozen=True, kw_only=True):
         ``area-least``, … for the limits there are, and :data:`NO_WAFER`. A
         point counts for the first that cuts it.
     limits
-        Bounds of ``area``, ``power`` and ``price``, as far as there are any.
+        Bounds by name of a figure, see :data:`FIGURES`, if there are any.
     axes
         Listed values per parameter, ascending.
     first
@@ -118,6 +124,7 @@ class Figure(NamedTuple):
 FIGURES = (
     Figure("area", "area", "mm2", MM2),
     Figure("power", "TDP", "W", 10**3),
+    Figure("power_density", "TDP per area", "W/mm2", 10**6),
     Figure("price", "price", "USD", 10**6),
 )
 
@@ -183,8 +190,9 @@ def within(
     architectures
         The list, each once.
     limits
-        Inclusive bounds of ``area`` (1e-6 µm²), ``power`` (mW) and ``price``
-        (millionths of a dollar); compared as integers.
+        Inclusive bounds of ``area`` (1e-6 µm²), ``power`` (mW),
+        ``power_density`` (µW/mm²) and ``price`` (millionths of a dollar);
+        compared as integers.
     process, prices
         What figures are made of.
     excused
@@ -215,7 +223,8 @@ def within(
                 break
             found.append(amount or 0)
         else:
-            points.append(Point(len(points), architecture, *found))
+            area, tdp, _, price = found
+            points.append(Point(len(points), architecture, area, tdp, price))
     if not points:
         _explain(every, limits, process, prices, cut)
     return Space(
@@ -256,14 +265,27 @@ def check_points(architectures: tuple[Architecture, ...]) -> None:
 def figures(
     architecture: Architecture, process: Technology, prices: Prices
 ) -> Iterator[int | None]:
-    """Yield area, power and price, each computed when it is asked for.
+    """Yield the figures of :data:`FIGURES`, each computed only when needed.
 
     The price is ``None`` if the die fits no wafer.
     """
     area = area_e6_um2(architecture, process)
     yield area
-    yield tdp_mw(architecture, process, area)
+    power = tdp_mw(architecture, process, area)
+    yield power
+    yield power_density_uw_per_mm2(power, area)
     yield price_micro_usd(architecture, area, prices)
+
+
+def unlisted(
+    architecture: Architecture, process: Technology, prices: Prices
+) -> Point:
+    """Return an architecture outside the list with its figures.
+
+    Its index is -1, its price 0 if the die fits no wafer.
+    """
+    area, power, _, price = figures(architecture, process, prices)
+    return Point(-1, architecture, area or 0, power or 0, price or 0)
 
 
 #: Name of what cuts, and whether it cuts an amount.

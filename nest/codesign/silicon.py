@@ -291,6 +291,11 @@ def tdp_mw(
     return ceil_div(fj_per_s, 10**12) + leakage_mw(die_e6_um2, process)
 
 
+def power_density_uw_per_mm2(tdp_mw: int, die_e6_um2: int) -> int:
+    """Return the TDP per area of the die, in µW/mm²."""
+    return ceil_div(1000 * tdp_mw * MM2, die_e6_um2)
+
+
 #: Digits that prices are computed with, the same on every machine.
 _DIGITS = Context(prec=50)
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510")

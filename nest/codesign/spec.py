@@ -39,6 +39,7 @@ from nest.quantities import (
     MONEY,
     MONEY_PER_SIZE,
     POWER,
+    POWER_DENSITY,
     RATE,
     SIZE,
     TIME,
@@ -215,6 +216,7 @@ class _Bounds(Struct, frozen=True, kw_only=True):
 class _Limits(Struct, frozen=True, kw_only=True):
     area: _Bounds = _Bounds()
     power: _Bounds = _Bounds()
+    power_density: _Bounds = _Bounds()
     price: _Bounds = _Bounds()
 
 
@@ -490,7 +492,8 @@ def _limits(said: _Limits) -> dict[str, Limit]:
     A figure is whole, so an upper bound may be rounded down, a lower one up.
     """
     found = {}
-    for figure, kind in zip(FIGURES, (AREA, POWER, MONEY), strict=True):
+    kinds = (AREA, POWER, POWER_DENSITY, MONEY)
+    for figure, kind in zip(FIGURES, kinds, strict=True):
         bounds: _Bounds = getattr(said, figure.name)
         limit = _limit(figure, kind, bounds)
         if limit != Limit():

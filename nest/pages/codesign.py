@@ -16,6 +16,7 @@ from nest.report.codesign import (
     change,
     contribution_texts,
     cut_lines,
+    density,
     doubts,
     footer_lines,
     number_of,
@@ -138,6 +139,7 @@ def _facts(document: Document, found: Document) -> list[Fact]:
         Fact("Throughput", times(found["relative"]), f"of that on {base}"),
         Fact("Area", area(point)),
         Fact("TDP", watts(point["tdp_w"]), "everything at full rate"),
+        Fact("TDP per area", density(point), "published chips: 0.2 to 0.9"),
     ]
     if point["price_usd"] is not None:
         facts.append(Fact("Price", price(point), "of a device; yours to set"))
@@ -173,6 +175,7 @@ def _best_table(document: Document) -> Table:
                     times(relative_of(document, on)),
                     area(found["point"]),
                     watts(found["point"]["tdp_w"]),
+                    density(found["point"]),
                     price(found["point"]),
                     "" if on["mfu"] is None else f"{100 * on['mfu']:.1f} %",
                     on["plan_text"] or "",
@@ -182,10 +185,11 @@ def _best_table(document: Document) -> Table:
         "Best points and the base, with every model on them",
         (
             *("best for", "architecture", "model", "step time", "tokens/s"),
-            *("relative", "area", "TDP", "price", "MFU", "plan"),
+            *("relative", "area", "TDP", "TDP per area", "price"),
+            *("MFU", "plan"),
         ),
         tuple(rows),
-        frozenset({0, 1, 2, 10}),
+        frozenset({0, 1, 2, 11}),
     )
 
 
@@ -214,7 +218,10 @@ def _frontier(document: Document) -> Part | None:
         text.append("Add --frontier for all points that none beats.")
     table = Table(
         "Points of the frontier and those named",
-        ("what", "point", "architecture", "relative", "area", "TDP", "price"),
+        (
+            *("what", "point", "architecture", "relative", "area", "TDP"),
+            *("TDP per area", "price"),
+        ),
         tuple(
             (
                 what,
@@ -223,6 +230,7 @@ def _frontier(document: Document) -> Part | None:
                 times(found["relative"]),
                 area(found["point"]),
                 watts(found["point"]["tdp_w"]),
+                density(found["point"]),
                 price(found["point"]),
             )
             for what, found in points
@@ -364,19 +372,23 @@ def _sensitivity(document: Document) -> Part | None:
     )
     table = Table(
         "The best point with one parameter changed",
-        ("change", "throughput", "area", "TDP", "price", "within limits"),
+        (
+            *("change", "throughput", "area", "TDP", "TDP per area"),
+            *("price", "within limits"),
+        ),
         tuple(
             (
                 row["text"],
                 change(row["change"]),
                 area(row["found"]["point"]),
                 watts(row["found"]["point"]["tdp_w"]),
+                density(row["found"]["point"]),
                 price(row["found"]["point"]),
                 "yes" if row["listed"] else "no",
             )
             for row in rows
         ),
-        frozenset({0, 5}),
+        frozenset({0, 6}),
     )
     return Part(
         "sensitivity",

@@ -29,6 +29,15 @@ SETTLED = {
 #: What every figure rests on.
 LABEL = "analytic accelerator model, not calibrated"
 
+#: The other value of ``attention`` in SPEC.yaml, on which the choice depends.
+OTHER_ATTENTION = {"unfused": "fused", "fused": "unfused"}
+
+#: What a TDP per area is to be held against.
+PUBLISHED_DENSITY = (
+    "TDP per area: published chips have 0.2 to 0.9 W/mm²; "
+    "limits.power_density in SPEC.yaml bounds it"
+)
+
 #: How throughputs of several models become one, for people.
 MEANS = {
     "geometric-mean": "geometric mean of relative throughputs",
@@ -58,6 +67,11 @@ def area(point: Document) -> str:
 def watts(amount: float | None) -> str:
     """Return a power; empty where it is unknown."""
     return "" if amount is None else f"{amount:,.1f} W"
+
+
+def density(point: Document) -> str:
+    """Return the TDP per area of a point."""
+    return f"{point['power_density_w_per_mm2']:,.2f} W/mm²"
 
 
 def price(point: Document) -> str:
@@ -196,7 +210,8 @@ def cut_lines(spec: Document) -> list[str]:
 
 
 def _summary(point: Document) -> str:
-    parts = [area(point), f"TDP {watts(point['tdp_w'])}", price(point)]
+    tdp = f"TDP {watts(point['tdp_w'])} ({density(point)})"
+    parts = [area(point), tdp, price(point)]
     return f"{point['text']}; {', '.join(filter(None, parts))}"
 
 
@@ -222,12 +237,13 @@ def answers_block(document: Document) -> list[RenderableType]:
 _POINT = (
     Column("area", rank=4, right=True),
     Column("TDP", rank=5, right=True),
+    Column("TDP per area", rank=3, right=True),
     Column("price", rank=6, right=True),
 )
 
 
 def _figures(point: Document) -> tuple[str, ...]:
-    return area(point), watts(point["tdp_w"]), price(point)
+    return area(point), watts(point["tdp_w"]), density(point), price(point)
 
 
 def best_table(document: Document) -> RenderableType:
@@ -254,7 +270,7 @@ def best_table(document: Document) -> RenderableType:
             Column("power", rank=8, right=True),
             Column("MFU", rank=7, right=True),
         ),
-        [(*row, *[""] * (11 - len(row))) for row in rows],
+        [(*row, *[""] * (12 - len(row))) for row in rows],
     )
 
 
@@ -270,7 +286,7 @@ def _best_rows(
     return [
         (*first, *whole),
         *(
-            (f"  {on['model']}", "", "", *_on_cells(document, on, ("",) * 3))
+            (f"  {on['model']}", "", "", *_on_cells(document, on, ("",) * 4))
             for on in placed
         ),
     ]
@@ -313,6 +329,7 @@ def frontier_table(document: Document) -> RenderableType:
             Column("relative", right=True),
             Column("area", right=True),
             Column("TDP", rank=2, right=True),
+            Column("TDP per area", rank=4, right=True),
             Column("price", rank=3, right=True),
         ),
         [
@@ -335,6 +352,7 @@ def sensitivity_table(document: Document) -> RenderableType:
             Column("throughput", right=True),
             Column("area", rank=2, right=True),
             Column("TDP", rank=3, right=True),
+            Column("TDP per area", rank=5, right=True),
             Column("price", rank=4, right=True),
             Column("within limits", rank=1),
         ),
@@ -430,6 +448,9 @@ def footer_lines(document: Document) -> list[str]:
     lines += [
         *doubts(document),
         f"costs: {LABEL} (docs/codesign.md)",
+        f"attention {spec['attention']}: another point may be best with "
+        f"attention {OTHER_ATTENTION[spec['attention']]}",
+        PUBLISHED_DENSITY,
         f"relative: throughput in multiples of that on {spec['base_name']}; "
         f"objective {MEANS[spec['objective']['kind']]}",
         f"{spec['kept']:,} of {spec['raw']:,} points on "

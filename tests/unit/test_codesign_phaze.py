@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nest.codesign.phaze import (
     BESIDE,
+    REFERENCE,
     TPU_V4_LIKE,
     Throughput,
     buckets,
@@ -89,9 +90,9 @@ def test_order_of_the_list(space: Space) -> None:
 
 
 def test_the_limit_is_met_exactly(space: Space) -> None:
-    """Bounds are inclusive: the largest point is the limit."""
+    """Bounds are inclusive: Phaze's reference point is the limit."""
     largest = max(space.points, key=lambda point: point.area_e6_um2)
-    assert largest.architecture == tpu_v4_like()
+    assert largest.architecture == replace(tpu_v4_like(), **REFERENCE)
     assert largest.area_e6_um2 == space.limits["area"].most
     assert largest.area_e6_um2 == 278_826_676_312_160
 
@@ -100,6 +101,15 @@ def test_the_point_like_tpu_v4_takes_what_is_beside_it() -> None:
     own = tpu_v4_like({"hbm_bytes": 5, "tensor_cores": 4})
     assert own == replace(tpu_v4_like(), hbm_bytes=5)
     assert {k: getattr(own, k) for k in TPU_V4_LIKE} == dict(TPU_V4_LIKE)
+
+
+def test_the_base_has_the_published_vector_lanes(space: Space) -> None:
+    """Two cores of 128 lanes with 16 ALUs each: 1.1 % more area."""
+    base = tpu_v4_like()
+    assert base.vector_cores * base.lanes == 2 * 128 * 16
+    area = area_e6_um2(base, technology("45nm"))
+    assert area == 281_854_579_847_680
+    assert 1.010 < area / space.limits["area"].most < 1.011
 
 
 def test_other_memory_and_limits() -> None:

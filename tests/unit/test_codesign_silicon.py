@@ -24,6 +24,7 @@ from nest.codesign.silicon import (
     die_micro_usd,
     dies_per_wafer,
     leakage_mw,
+    power_density_uw_per_mm2,
     price_micro_usd,
     sram_e6_um2,
     sram_fj_per_byte,
@@ -43,7 +44,7 @@ def test_peak_of_the_point_like_tpu_v4() -> None:
     assert LIKE.peak_flops == 275_251_200_000_000
     assert LIKE.macs_per_cycle == 131_072
     assert describe(LIKE) == (
-        "8 x 128x128 tensor, 2 x 128 vector, 128 MiB SRAM, 32 GiB HBM"
+        "8 x 128x128 tensor, 2 x 2048 vector, 128 MiB SRAM, 32 GiB HBM"
     )
 
 
@@ -222,6 +223,12 @@ def test_tdp_by_hand() -> None:
     assert tdp_mw(fast, OLD) == 284 + 368
     wide = replace(least, hbm_bytes_per_s=10**12)
     assert tdp_mw(wide, OLD) == 284 + 56_201
+
+
+def test_power_density_by_hand() -> None:
+    """A W on 3 mm² is a third of a W/mm², rounded up to whole µW/mm²."""
+    assert power_density_uw_per_mm2(1000, 3 * MM2) == 333_334
+    assert power_density_uw_per_mm2(3000, 3 * MM2) == 1_000_000
 
 
 def test_a_known_area_is_taken() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nest.codesign import points
 from nest.codesign.phaze import tpu_v4_like
-from nest.codesign.points import Limit, listed, within
+from nest.codesign.points import Limit, listed, unlisted, within
 from nest.codesign.silicon import (
     MM2,
     Prices,
@@ -129,11 +129,23 @@ def test_phaze_in_a_word_is_its_example(read) -> None:
     word = read("{schema: nest-codesign/1, devices: 1024, space: phaze}")
     example = read_spec(EXAMPLES / "phaze.yaml")
     assert len(word.space.points) == 29_360
-    assert word.space == example.space
+    assert word.space.first == example.space.first
+    assert word.space.axes == example.space.axes
     assert word.process == technology("45nm")
     assert word.objective.base == tpu_v4_like()
-    assert word.objective.base in {p.architecture for p in word.space.points}
     assert example.models == ("bert-large", "gpt3-350m")
+
+
+@pytest.mark.parametrize("name", ["own", "phaze"])
+def test_examples_limit_the_power_per_area(name: str) -> None:
+    """To the base's own figure, or to somewhat more than published chips'."""
+    spec = read_spec(EXAMPLES / f"{name}.yaml")
+    limit = spec.space.limits["power_density"].most
+    densest = max(p.power_density_uw_per_mm2 for p in spec.space.points)
+    assert densest <= limit < 3 * 10**6
+    base = unlisted(spec.objective.base, spec.process, spec.prices)
+    assert base.power_density_uw_per_mm2 <= limit
+    assert spec.space.cut["power_density-most"]
 
 
 def test_points_one_by_one(read) -> None:
@@ -222,6 +234,7 @@ def phaze_axes() -> dict[str, tuple[int, ...]]:
     [
         ("area", "area_e6_um2"),
         ("power", "tdp_mw"),
+        ("power_density", "power_density_uw_per_mm2"),
         ("price", "price_micro_usd"),
     ],
 )
@@ -258,14 +271,20 @@ def test_limits_in_a_file_are_rounded_inwards(read) -> None:
 
 
 def test_the_first_limit_that_cuts_a_point_counts() -> None:
-    """Of 8, 4, 2 and 1 rows area cuts one, power two of those left."""
+    """Of 8, 4, 2 and 1 rows area cuts one, power and its density one each."""
     every = limited().points
     found = limited(
         area=Limit(most=every[1].area_e6_um2),
-        power=Limit(most=every[3].tdp_mw),
+        power=Limit(most=every[2].tdp_mw),
+        power_density=Limit(most=every[3].power_density_uw_per_mm2),
         price=Limit(most=every[0].price_micro_usd),
     )
-    assert found.cut == {"area-most": 1, "power-most": 2, "price-most": 0}
+    assert found.cut == {
+        "area-most": 1,
+        "power-most": 1,
+        "power_density-most": 1,
+        "price-most": 0,
+    }
     assert [point.architecture.rows for point in found.points] == [1]
 
 
@@ -292,6 +311,12 @@ def test_limits_below_the_smallest_point(read) -> None:
         match=r"power\.most: expected at least [\d.]+ W, the TDP of the",
     ):
         read(text % ("power", "1 W"))
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"power_density\.most: expected at least [\d.]+ W/mm2, the TDP "
+        r"per area of the smallest point",
+    ):
+        read(text % ("power_density", "1 W/cm2"))
     with pytest.raises(
         InvalidProblemError,
         match=r"price\.most: expected at least [\d.]+ USD, the price of the",

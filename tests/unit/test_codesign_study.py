@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bench.codesign import figures, markdown, spec_of
+from bench.codesign import attention_markdown, figures, markdown, spec_of
 from bench.codesign_operators import (
     A100,
     APPLICATIONS,
@@ -87,19 +87,52 @@ def test_regrets_of_other_searches():
             ),
         ),
     )
-    of_gpt2 = {"model": "gpt2", "devices": 4, **figures(found)}
+    step_ps = found.best[0].found.on[0].step_ps
+    limits = [
+        {
+            "density": density,
+            "attention": attention,
+            "step_ps": step_ps * factor,
+            "base_step_ps": 2 * step_ps,
+            "chip": f"chip {factor}",
+        }
+        for density, attention, factor in (
+            ("2.9", "unfused", 1),
+            ("1.1", "unfused", 4),
+            ("1.1", "fused", 5),
+        )
+    ]
+    of_gpt2 = {
+        "model": "gpt2",
+        "devices": 4,
+        **figures(found),
+        "w_per_mm2": 7.76,
+        "limits": limits,
+    }
     assert of_gpt2["regret_phaze"] == [0.0, 0.25]
     (line,) = markdown([of_gpt2]).splitlines()[2:]
     assert line == (
-        "| gpt2 | 4 | 2.000, not proven | 8, 0.00 to 25.00 % | 9, 1.00 to "
-        "10.00 % | 182.84 to 200.00 % |"
+        "| gpt2 | 4 | 2.00, not proven | 7.8 | 2.00 | 0.50 | "
+        "8, 0.00 to 25.00 % | 9, 1.00 to 10.00 % |"
     )
+    (line,) = attention_markdown([of_gpt2]).splitlines()[2:]
+    assert line == (
+        "| gpt2 | 4 | within 1.1 W/mm² | chip 4 | 0.50 | chip 5 | 0.40 |"
+    )
+
+
+def test_the_page_has_the_regrets_of_the_results():
+    rows = read_rows("codesign")
+    page = (ROOT / "docs" / "codesign.md").read_text()
+    assert markdown(rows) in page
+    assert attention_markdown(rows) in page
 
 
 def test_the_question_of_the_study():
     """Phaze's list with links of 50 GB/s, four samples per device."""
     spec = spec_of("gpt2", 8)
     assert len(spec.space.points) == 29_360
+    assert len(spec_of("gpt2", 8, "1.1").space.points) == 2983
     assert spec.space.axes["link_bytes_per_s"] == (50 * 10**9,)
     assert (spec.models, spec.devices) == (("gpt2",), 8)
     assert spec.job.global_batch == 32

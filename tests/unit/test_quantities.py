@@ -24,6 +24,8 @@ from nest import quantities as q
         ("1 mm²", q.AREA, 10**12),
         ("760.041386 um2", q.AREA, 760_041_386),
         ("300 W", q.POWER, 300_000),
+        ("1.1 W/mm2", q.POWER_DENSITY, 1_100_000),
+        ("110 W/cm²", q.POWER_DENSITY, 1_100_000),
         ("9000 USD", q.MONEY, 9 * 10**9),
         ("7 USD/GB", q.MONEY_PER_SIZE, 7 * 10**6),
         ("0.1 /cm2", q.DENSITY, 1000),
@@ -46,7 +48,10 @@ def test_units_may_be_parts_of_what_is_counted() -> None:
 
 def test_what_each_kind_counts_is_one_of_its_units() -> None:
     """So every text that is printed can be read again."""
-    for kind in (q.SIZE, q.RATE, q.FREQUENCY, q.TIME, q.LENGTH, q.POWER):
+    for kind in (
+        *(q.SIZE, q.RATE, q.FREQUENCY, q.TIME),
+        *(q.LENGTH, q.POWER, q.POWER_DENSITY),
+    ):
         assert kind.units[kind.counted.replace("bytes", "B")] == 1
         q.read_whole(kind.example, kind)
 
