@@ -10,11 +10,10 @@ the best point that is known, and against what no point has more than; they
 are equal where the best one is proven. Step times are those of the analytic
 accelerator model of nest, not Phaze's.
 
-Then the same question is asked for the points within each limit of TDP per
-area, with either kind of attention. ``--limits-only`` asks no more than that:
-neither the best point of the whole list nor the regrets against it depend on
-the base or on limits. With ``--fused`` the best of the whole list is searched
-with fused attention too.
+Then the same question is asked within limits of TDP per area, and with fused
+attention (:data:`LIMITED`). ``--limits-only`` asks no more than that: neither
+the best point of the whole list nor the regrets against it depend on the base
+or on limits.
 
     python bench/codesign.py [--model NAME …] [--devices N …] [--jobs N]
 """
@@ -34,7 +33,7 @@ from bench.result_files import commit, fill, read_rows, write_rows
 from nest.codesign.answers import answer
 from nest.codesign.points import Point
 from nest.codesign.records import Answers, Baseline, Wanted
-from nest.codesign.spec import ATTENTION, Spec, read_spec
+from nest.codesign.spec import Spec, read_spec
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "examples" / "codesign" / "phaze.yaml"
@@ -54,9 +53,10 @@ SAMPLES = (1, 2, 3, 4, 5)
 RATE = "50 GB/s"
 SAMPLES_PER_DEVICE = 4
 
-#: Largest TDP per area in W/mm²: the base's in these constants, and somewhat
-#: more than the 0.86 of H100, the most of the published chips.
-DENSITIES = ("2.9", "1.1")
+#: Largest TDP per area in W/mm², and attention. 2.9 is what the base has in
+#: these constants, 1.1 somewhat more than the 0.86 of H100, the most of the
+#: published chips.
+LIMITED = (("2.9", "unfused"), ("1.1", "unfused"), ("2.9", "fused"))
 
 
 def spec_of(model: str, devices: int, density: str | None = None) -> Spec:
@@ -107,14 +107,11 @@ def study(
 
 
 def limited(
-    model: str, devices: int, jobs: int, folder: str | None, fused: bool
+    model: str, devices: int, jobs: int, folder: str | None
 ) -> dict[str, Any]:
-    """Return the best point within each limit, with either attention."""
-    questions = [(x, kind) for x in DENSITIES for kind in ATTENTION]
-    if fused:
-        questions.append((None, "fused"))
+    """Return the best point within each limit."""
     rows = []
-    for density, attention in questions:
+    for density, attention in LIMITED:
         spec = replace(spec_of(model, devices, density), attention=attention)
         found = answer(spec, folder=folder, resume=True, jobs=jobs)
         (best,) = found.best
@@ -171,9 +168,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of docs/codesign.md."""
     lines = [
         "| model | devices | best of the list, × base | its W/mm² | "
-        + " | ".join(f"within {x} W/mm², × base" for x in DENSITIES)
-        + " | Phaze's order: points, regret | samples: points, regret |",
-        "|---|---|---|---|" + "---|" * len(DENSITIES) + "---|---|",
+        "within 2.9 W/mm², × base | within 1.1 W/mm², × base | "
+        "Phaze's order: points, regret | samples: points, regret |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for each in rows:
         samples = each["regret_samples"]
@@ -185,13 +182,13 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
             )
         ]
         proven = "" if not each["counts"]["open"] else ", not proven"
-        within = [limited_row(each, x, "unfused") for x in DENSITIES]
-        relative = within[0]["base_step_ps"] / each["step_ps"]
+        as_base, cool, _ = each["limits"]
+        relative = as_base["base_step_ps"] / each["step_ps"]
         lines.append(
             f"| {each['model']} | {each['devices']} | "
             f"{relative:.2f}{proven} | {each['w_per_mm2']:.1f} | "
-            + " | ".join(f"{relative_of(x):.2f}" for x in within)
-            + f" | {each['looked_at_by_phaze']}, "
+            f"{relative_of(as_base):.2f} | {relative_of(cool):.2f} | "
+            f"{each['looked_at_by_phaze']}, "
             f"{regret_text(each['regret_phaze'])} | "
             f"{each['sample_size']}, {regret_text(ends)} |"
         )
@@ -199,37 +196,19 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def attention_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the best points with either attention."""
+    """Return the best points within the base's TDP per area."""
     lines = [
-        "| model | devices | TDP per area | best, unfused | × base | "
-        "best, fused | × base |",
-        "|---|---|---|---|---|---|---|",
+        "| model | devices | best, unfused | × base | best, fused | × base |",
+        "|---|---|---|---|---|---|",
     ]
     for each in rows:
-        pairs = [
-            (f"within {x} W/mm²", limited_row(each, x, "unfused"), x)
-            for x in DENSITIES
-        ]
-        within = pairs[0][1]
-        whole = {**each, "base_step_ps": within["base_step_ps"]}
-        for text, unfused, density in [("any", whole, None), *pairs]:
-            fused = limited_row(each, density, "fused")
-            if fused:
-                lines.append(
-                    f"| {each['model']} | {each['devices']} | {text} | "
-                    f"{unfused['chip']} | {relative_of(unfused):.2f} | "
-                    f"{fused['chip']} | {relative_of(fused):.2f} |"
-                )
+        unfused, _, fused = each["limits"]
+        lines.append(
+            f"| {each['model']} | {each['devices']} | "
+            f"{unfused['chip']} | {relative_of(unfused):.2f} | "
+            f"{fused['chip']} | {relative_of(fused):.2f} |"
+        )
     return "\n".join(lines)
-
-
-def limited_row(
-    each: Mapping[str, Any], density: str | None, attention: str
-) -> Mapping[str, Any]:
-    """Return what was measured within a limit; empty if nothing was."""
-    key = density, attention
-    rows = [x for x in each["limits"] if (x["density"], x["attention"]) == key]
-    return rows[0] if rows else {}
 
 
 def relative_of(row: Mapping[str, Any]) -> float:
@@ -251,7 +230,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder")
     parser.add_argument("--limits-only", action="store_true")
-    parser.add_argument("--fused", action="store_true")
     asked = parser.parse_args()
     rows = {(row["devices"], row["model"]): row for row in read_rows(NAME)}
     page = ROOT / "docs" / "codesign.md"
@@ -259,7 +237,7 @@ def main() -> None:
         for model in asked.model or MODELS:
             where = model, devices, asked.jobs, asked.folder
             row = rows[devices, model] if asked.limits_only else study(*where)
-            row = {**row, **limited(*where, asked.fused)}
+            row |= limited(*where)
             print(row, flush=True)
             rows[devices, model] = row
             measured = [rows[key] for key in sorted(rows, key=_place)]

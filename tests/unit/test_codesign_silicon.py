@@ -57,7 +57,7 @@ def test_sizes_are_described_in_the_largest_unit_that_is_whole() -> None:
 def test_buffers_of_cores_by_phazes_rule() -> None:
     """16 bytes an element and at least 1 KiB."""
     assert LIKE.core_sram_bytes == 256 * 1024
-    assert LIKE.vector_sram_bytes == 2048
+    assert LIKE.vector_sram_bytes == 32 * 1024
     small = replace(LIKE, rows=2, columns=2, lanes=2)
     assert (small.core_sram_bytes, small.vector_sram_bytes) == (1024, 1024)
     assert replace(LIKE, core_buffer_bytes=5).core_sram_bytes == 5
@@ -137,7 +137,7 @@ def test_energy_of_buffers() -> None:
     units = unit_energies(LIKE, OLD)
     assert (units.mac_fj, units.lane_fj) == (2000, 4600)
     assert units.core_sram_fj_per_byte == sram_fj_per_byte(OLD, 2**18)
-    assert units.vector_sram_fj_per_byte == 1250
+    assert units.vector_sram_fj_per_byte == 2500
     assert (units.sram_fj_per_byte, units.hbm_fj_per_byte) == (12_500, 31_200)
 
 
