@@ -56,9 +56,6 @@ class Published(Struct, frozen=True, kw_only=True):
         not say what it counts: the step follows from what the job counts.
     row_id
         Its row in the shared measurements.
-    in_fit
-        Whether its step time is one of those that the calibration is fitted
-        to.
     assumed
         What of the plan is not published.
     """
@@ -87,7 +84,6 @@ class Published(Struct, frozen=True, kw_only=True):
     measured_how: str = ""
     printed_tflops: float | None = None
     row_id: str | None = None
-    in_fit: bool = False
     assumed: str = ""
 
 

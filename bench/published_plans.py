@@ -230,7 +230,6 @@ def stated(case: Published) -> dict[str, Any]:
         "cluster": case.cluster,
         "measured_s": measured_s,
         "measured_how": measured_how,
-        "in_fit": case.in_fit,
         "as_it_ran_s": as_it_ran(case),
         "published": describe(problem, plan, score(problem, plan)),
         "layout": layout(case),
@@ -324,7 +323,7 @@ def markdown(found: dict[str, Any]) -> str:
         if measured_s is not None:
             measured.append(
                 [
-                    name + (" (fit)" if record["in_fit"] else ""),
+                    name,
                     record["measured_how"],
                     f"{measured_s:.2f}",
                     "" if then_s is None else f"{then_s:.2f}",
