@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import re
 from html.parser import HTMLParser
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
-from nest.codesign.document import answers_document, point_text, value_text
+from nest.codesign.document import (
+    answers_document,
+    point_text,
+    rows_of,
+    value_text,
+)
 from nest.pages.codesign import to_html
-from nest.report.codesign import change, contribution_texts, cut_lines, step
+from nest.report.codesign import (
+    answers_block,
+    change,
+    contribution_texts,
+    cut_lines,
+    footer_lines,
+    step,
+)
 from tests.codesigns import SPEC, answers, document, found, spec_of
 
 
@@ -68,6 +82,42 @@ def test_a_page_of_little() -> None:
     page = to_html(answers_document(little, "The search was stopped."), "x")
     assert "The search was stopped." in page
     assert "What contributed" not in page
+
+
+def test_power_per_area_of_the_best_points_and_the_base() -> None:
+    """On the screen, on the page and in rows, from TDP and area."""
+    made = document()
+    out = io.StringIO()
+    console = Console(file=out, width=220)
+    console.print(*answers_block(made))
+    rows = rows_of(made)
+    for point, kind in (
+        (made["base"]["point"], "base"),
+        (made["best"][-1]["found"]["point"], "best"),
+    ):
+        density = point["power_density_w_per_mm2"]
+        assert density == pytest.approx(
+            point["tdp_w"] / point["area_mm2"], abs=1e-6
+        )
+        assert f"{density:.2f} W/mm²" in out.getvalue()
+        assert f"{density:.2f} W/mm²" in to_html(made, "x")
+        assert any(
+            row["kind"] == kind and row["power_density_w_per_mm2"] == density
+            for row in rows
+        )
+
+
+@pytest.mark.parametrize("attention", ["unfused", "fused"])
+def test_answers_say_that_they_depend_on_attention(attention: str) -> None:
+    spec = spec_of(f"{SPEC}attention: {attention}\n")
+    made = answers_document(answers(spec=spec))
+    other = {"unfused": "fused", "fused": "unfused"}[attention]
+    line = (
+        f"attention {attention}: another point may be best with attention "
+        f"{other}"
+    )
+    assert line in footer_lines(made)
+    assert line in to_html(made, "x")
 
 
 def test_a_die_that_fits_no_wafer_has_no_price() -> None:
