@@ -172,7 +172,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "Phaze's order: points, regret | samples: points, regret |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for each in rows:
+    for each in complete(rows):
         samples = each["regret_samples"]
         ends = [
             None if None in part else pick(part)
@@ -201,7 +201,7 @@ def attention_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "| model | devices | best, unfused | × base | best, fused | × base |",
         "|---|---|---|---|---|---|",
     ]
-    for each in rows:
+    for each in complete(rows):
         unfused, _, fused = each["limits"]
         lines.append(
             f"| {each['model']} | {each['devices']} | "
@@ -209,6 +209,11 @@ def attention_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{fused['chip']} | {relative_of(fused):.2f} |"
         )
     return "\n".join(lines)
+
+
+def complete(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows that were measured on the base of today."""
+    return [row for row in rows if "limits" in row]
 
 
 def relative_of(row: Mapping[str, Any]) -> float:
@@ -242,9 +247,8 @@ def main() -> None:
             rows[devices, model] = row
             measured = [rows[key] for key in sorted(rows, key=_place)]
             write_rows(NAME, measured)
-            if all("limits" in each for each in measured):
-                fill(page, "regret", markdown(measured))
-                fill(page, "attention", attention_markdown(measured))
+            fill(page, "regret", markdown(measured))
+            fill(page, "attention", attention_markdown(measured))
 
 
 def _place(key: tuple[int, str]) -> tuple[int, int]:
