@@ -172,7 +172,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "Phaze's order: points, regret | samples: points, regret |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for each in complete(rows):
+    for each in rows:
         samples = each["regret_samples"]
         ends = [
             None if None in part else pick(part)
@@ -201,7 +201,7 @@ def attention_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "| model | devices | best, unfused | × base | best, fused | × base |",
         "|---|---|---|---|---|---|",
     ]
-    for each in complete(rows):
+    for each in rows:
         unfused, _, fused = each["limits"]
         lines.append(
             f"| {each['model']} | {each['devices']} | "
@@ -209,11 +209,6 @@ def attention_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{fused['chip']} | {relative_of(fused):.2f} |"
         )
     return "\n".join(lines)
-
-
-def complete(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows that were measured on the base of today."""
-    return [row for row in rows if "limits" in row]
 
 
 def relative_of(row: Mapping[str, Any]) -> float:
