@@ -22,6 +22,7 @@ from nest.cost.breakdown import (
     breakdown,
     with_fast_network,
 )
+from nest.cost.magnitude import in_range
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
@@ -218,7 +219,8 @@ class Explanation(Tabular):
 def relaxations(problem: Problem) -> Iterator[Relaxation]:
     """Yield the problem with one constraint less at a time.
 
-    Batches are doubled only where that leaves the counting rules room.
+    Batches are doubled only where that leaves the counting rules room, and
+    step times in the range of the problem's quanta.
     """
     if problem.cluster.memory_bytes() < most_memory_bytes(problem):
         unlimited = with_memory(problem, most_memory_bytes(problem))
@@ -243,18 +245,17 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
     # Ranks that take turns have one size.
     if sizes and not get_rules(problem.preset).round_robin:
         sizes |= set(job.micro_batches)
-        more = structs.replace(job, micro_batches=tuple(sorted(sizes)))
-        yield Relaxation(
-            "micro-batches twice as large allowed",
-            structs.replace(problem, job=more),
-        )
+        wider = structs.replace(job, micro_batches=tuple(sorted(sizes)))
+        more = structs.replace(problem, job=wider)
+        if in_range(more):
+            yield Relaxation("micro-batches twice as large allowed", more)
     if not get_rules(problem.preset).steady_state:
-        double = structs.replace(job, global_batch=2 * job.global_batch)
-        yield Relaxation(
-            "global batch doubled (time per old step)",
-            structs.replace(problem, job=double),
-            2,
-        )
+        wider = structs.replace(job, global_batch=2 * job.global_batch)
+        double = structs.replace(problem, job=wider)
+        if in_range(double):
+            yield Relaxation(
+                "global batch doubled (time per old step)", double, 2
+            )
 
 
 def explain(

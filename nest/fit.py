@@ -31,7 +31,7 @@ from nest.solvers.cell import OnProgress, about
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
 from nest.solvers.run import CellInterrupted, run_solver
-from nest.units import MAX_TOTAL, format_bytes, quanta_to_ns
+from nest.units import MAX_TERM, MAX_TOTAL, format_bytes, quanta_to_ns
 from nest.versions import provenance
 
 Question = Literal["devices", "memory", "fastest", "cheapest"]
@@ -285,7 +285,8 @@ def most_memory_bytes(problem: Problem) -> int:
     """Return an upper bound on what a device needs under any plan.
 
     All layers on it, each at its largest, with as many micro-batches in
-    flight as there are, per chunk, or as there are layers.
+    flight as there are, per chunk, or as there are layers; at most what a
+    device can have.
     """
     model = CostModel(problem)
     layers = problem.graph.layers
@@ -324,7 +325,7 @@ def most_memory_bytes(problem: Problem) -> int:
         # what sums of memory in its program may reach
         most = 4 * problem.cluster.num_devices * len(layers)
         total = min(total, 2**62 // most - 1)
-    return total
+    return min(total, MAX_TERM)
 
 
 # Questions

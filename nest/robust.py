@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import structs
 
+from nest.cost.magnitude import coarsened
 from nest.cost.scaled import Factors, scaled
 from nest.cost.score import Score, score
 from nest.headroom import within_memory
@@ -212,7 +213,7 @@ def robust_of(
     searched: list[Shares] = []
     while direction := field.next_direction(searched):
         searched.append(direction)
-        run(scaled(arena, factors_of(direction)))
+        run(coarsened(scaled(arena, factors_of(direction))))
     best = field.best
     answer = fastest
     if best.plan is not first.plan:

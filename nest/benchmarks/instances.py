@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from nest import instances as library
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
 from nest.hardware import find_cluster
@@ -24,7 +22,7 @@ from nest.ir.io import convert, decode, problem_hash, read_bytes, read_problem
 from nest.ir.problem import Problem
 from nest.models import builtin
 from nest.models.choices import Request, choose
-from nest.models.graphs import build_mixed_problem, build_problem
+from nest.models.graphs import build_on
 from nest.models.zoo import architecture
 from nest.stored import read_stored
 from nest.text import did_you_mean
@@ -95,16 +93,9 @@ def build(recipe: Recipe, calibration: str | None = None) -> Problem:
     parts, found = with_calibration(parts, calibration)
     site, _ = parts[0]
     choices = choose(model, site, sum(count for _, count in parts), recipe)
-    if len(parts) > 1:
-        problem = build_mixed_problem(model, parts, choices)
-    else:
-        problem = build_problem(model, *parts[0], choices)
+    problem = build_on(model, parts, choices, cluster, recipe.name)
     if found is not None and calibration is not None:
         problem = resting_on(problem, found, parts, calibration)
-    if cluster is not None:
-        problem = msgspec.structs.replace(problem, cluster=cluster)
-    if recipe.name is not None:
-        problem = msgspec.structs.replace(problem, name=recipe.name)
     return problem
 
 

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -91,11 +91,12 @@ def load_plan(path: str, problem: Problem | None = None) -> Plan:
 
 def fill_in(settings: str, problem: Problem, option: str) -> Plan:
     """Return the plan that settings stand for, and say which it is."""
-    from nest.by_settings import plan_by_settings
+    from nest.by_settings import TIME_LIMIT_S, plan_by_settings
     from nest.cli.progress import ProgressLine, hint
     from nest.report.table import plan_text
 
-    with ProgressLine(problem.time_unit) as progress:
+    unit = problem.time_unit
+    with ProgressLine(unit, limit_s=TIME_LIMIT_S) as progress:
         found = plan_by_settings(
             problem, settings, option, on_progress=progress
         )
@@ -166,46 +167,45 @@ def read_solver(text: str) -> str:
         raise click.BadParameter(str(error)) from None
 
 
-def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
+def model_problem(
+    model: Architecture,
+    job: Mapping[str, Any],
+    named: Mapping[str, Collection[int | str]] | None = None,
+) -> Problem:
     """Return the problem of a model with the options of the command line.
 
     ``job`` holds ``cluster``, ``calibration``, ``profile`` and the fields of
-    :class:`nest.models.choices.Request`. Errors name the option.
+    :class:`nest.models.choices.Request`, ``named`` settings of plans, see
+    :func:`nest.models.choices.choose`. Errors name the option.
     """
-    from msgspec.structs import replace
-
+    from nest.cost.magnitude import with_quantum
     from nest.hardware import find_cluster
     from nest.hardware.calibration_file import resting_on, with_calibration
     from nest.models.choices import Request, choose
-    from nest.models.graphs import build_mixed_problem, build_problem
+    from nest.models.graphs import build_on
 
     try:
         parts, cluster = find_cluster(job["cluster"])
         parts, calibration = with_calibration(parts, job.get("calibration"))
-        site, num_devices = parts[0]
         choices = choose(
             model,
-            site,
+            parts[0][0],
             sum(count for _, count in parts),
             Request(**{n: job.get(n) for n in Request.__struct_fields__}),
+            named,
         )
     except InvalidOptionError as error:
         field, colon, rest = str(error).partition(":")
         raise InvalidOptionError(f"{flag(field)}{colon}{rest}") from None
-    if len(parts) > 1:
-        problem = build_mixed_problem(model, parts, choices)
-    else:
-        problem = build_problem(model, site, num_devices, choices)
+    problem = build_on(model, parts, choices, cluster)
     if calibration is not None:
         problem = resting_on(problem, calibration, parts, job["calibration"])
-    if cluster is not None:
-        problem = replace(problem, cluster=cluster)
     if job.get("topology") is not None:
         from nest.cli.networks import find_network, with_network
 
         text = job["topology"]
         graph = find_network(text, job["beside"], job["order"])
-        problem = with_network(problem, graph, text)
+        problem = with_quantum(with_network(problem, graph, text))
     for name in ("beside", "order"):
         if job.get("topology") is None and job.get(name):
             raise InvalidOptionError(
@@ -216,12 +216,14 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     from nest.profiles import apply_profile, load_profile
 
     profile = load_profile(job["profile"])
-    return apply_profile(
-        problem,
-        profile,
-        model=model.name if model.name in profile.models else None,
-        layers_per_node=choices.layers_per_node,
-        where=job["profile"],
+    return with_quantum(
+        apply_profile(
+            problem,
+            profile,
+            model=model.name if model.name in profile.models else None,
+            layers_per_node=choices.layers_per_node,
+            where=job["profile"],
+        )
     )
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from nest.cost.rules import get_rules
 from nest.errors import InvalidProblemError
 from nest.ir.graph import Edge, LayerCost
-from nest.ir.problem import Problem
+from nest.ir.problem import DEFAULT_QUANTUM_PS, Problem
 from nest.topology import Network, network_of
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import MAX_TERM, MAX_TOTAL
@@ -101,6 +103,45 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
     ):
         quantum_ps //= 10
     return quantum_ps
+
+
+def with_quantum(problem: Problem) -> Problem:
+    """Return a problem of a model with a quantum that it can be solved with.
+
+    The default one, unless :func:`check_magnitude` refuses it.
+
+    Raises
+    ------
+    InvalidProblemError
+        If no quantum that a problem can have is coarse enough.
+    """
+    return coarsened(replace(problem, quantum_ps=DEFAULT_QUANTUM_PS))
+
+
+def coarsened(problem: Problem) -> Problem:
+    """Return a problem with a coarser quantum if its own one is refused.
+
+    Raises
+    ------
+    InvalidProblemError
+        As of :func:`with_quantum`.
+    """
+    if in_range(problem):
+        return problem
+    try:
+        coarse_ps = choose_quantum_ps(problem, problem.quantum_ps)
+    except ValueError as error:
+        raise InvalidProblemError(f"{problem.name}: {error}") from None
+    return replace(problem, quantum_ps=coarse_ps)
+
+
+def in_range(problem: Problem) -> bool:
+    """Whether :func:`check_magnitude` takes a problem."""
+    try:
+        check_magnitude(problem, network_of(problem.cluster.topology))
+    except InvalidProblemError:
+        return False
+    return True
 
 
 def longest(problem: Problem, network: Network | None = None) -> Longest:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.export.launch import (
     Launch,
@@ -22,8 +23,8 @@ from nest.ir.job import Optimizer
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan
 from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
-from nest.models.choices import Choices, Request, choose, read_overlap
-from nest.models.graphs import build_mixed_problem, build_problem
+from nest.models.choices import Request, choose, read_overlap
+from nest.models.graphs import build_on
 from nest.models.operators import DTYPES, Dtype
 from nest.targets import ANY
 from nest.targets import target as find_target
@@ -226,7 +227,7 @@ def _problem(
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
     elif choices.sequence_parallel and _has_no_sequences(target):
         choices = replace(choices, sequence_parallel=(False, True))
-    problem = _build(model, site, choices)
+    problem = build_on(model, site.parts, choices, site.cluster)
     job = replace(
         problem.job,
         schedule=launch.schedule,
@@ -241,7 +242,7 @@ def _problem(
         },
         distributed_optimizer=launch.distributed_optimizer,
     )
-    return replace(problem, job=job)
+    return with_quantum(replace(problem, job=job))
 
 
 def _has_no_sequences(target: str) -> bool:
@@ -262,17 +263,6 @@ def _dtype(launch: Launch) -> Dtype:
 
 def _with(values: Iterable[int], value: int) -> tuple[int, ...]:
     return tuple(sorted({*values, value}))
-
-
-def _build(model: Architecture, site: Site, choices: Choices) -> Problem:
-    if len(site.parts) > 1:
-        problem = build_mixed_problem(model, site.parts, choices)
-    else:
-        machine, count = site.parts[0]
-        problem = build_problem(model, machine, count, choices)
-    if site.cluster is not None:
-        problem = replace(problem, cluster=site.cluster)
-    return problem
 
 
 def overlap_of(texts: Sequence[str]) -> dict[Overlap, float]:

@@ -60,6 +60,11 @@ class OwnRuns(Struct, frozen=True, kw_only=True):
                 )
 
 
+#: The quantum of a problem that does not state one, in ps. Files leave out
+#: this very number.
+DEFAULT_QUANTUM_PS = 1000
+
+
 class Problem(
     Struct,
     Tabular,
@@ -91,7 +96,7 @@ class Problem(
     cluster: Cluster
     job: Job
     preset: str = "standard"
-    quantum_ps: Count = 1000
+    quantum_ps: Count = DEFAULT_QUANTUM_PS
     time_unit: str = "s"
     own_runs: OwnRuns | None = None
 

@@ -13,7 +13,7 @@ from nest.errors import UnknownNameError
 from nest.hardware import machine
 from nest.ir.problem import Problem
 from nest.models.choices import Request, choose
-from nest.models.graphs import build_problem
+from nest.models.graphs import build_on
 from nest.models.zoo import architecture
 from nest.stored import find, read_records
 
@@ -90,6 +90,5 @@ def build(recipe: Recipe) -> Problem:
     """
     model, site = architecture(recipe.model), machine(recipe.machine)
     choices = choose(model, site, recipe.num_devices, recipe)
-    return build_problem(
-        model, site, recipe.num_devices, choices, name=recipe.name
-    )
+    parts = [(site, recipe.num_devices)]
+    return build_on(model, parts, choices, name=recipe.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from math import gcd, isqrt, prod
 from typing import NamedTuple
@@ -175,6 +175,7 @@ def choose(
     site: Machine,
     num_devices: int,
     request: Request | None = None,
+    named: Mapping[str, Collection[int | str]] | None = None,
 ) -> Choices:
     """Fill in what the user left open, as docs/models.md lists.
 
@@ -188,6 +189,9 @@ def choose(
         What is trained on what.
     request
         What the user chooses; degrees among it must divide the model.
+    named
+        Values that plans are named by, by the settings of ``--pin``. Where
+        the request leaves a list open, it gets those that the model allows.
 
     Raises
     ------
@@ -197,8 +201,16 @@ def choose(
     """
     request = request or Request()
     recompute = request.recompute or _recompute(request.schedule)
-    virtual_stages = request.virtual_stages or (1,)
+    settings = {
+        name: {*map(int, values)}
+        for name, values in (named or {}).items()
+        if name != "recompute"
+    }
     schedule: Schedule = request.schedule or "1f1b"
+    virtual_stages = request.virtual_stages
+    if virtual_stages is None:
+        more = settings.get("v", ()) if schedule == "1f1b" else ()
+        virtual_stages = tuple(sorted({1, *more}))
     try:
         Job(
             global_batch=1,
@@ -232,18 +244,27 @@ def choose(
         "ep": _powers(min(MAX_EP, num_devices)),
     }
     tps, cps, eps = (
-        _fitting(model, axis, getattr(request, axis), few, num_devices, length)
+        _fitting(
+            *(model, axis, getattr(request, axis)),
+            *(tuple(sorted({*few, *settings.get(axis, ())})),),
+            *(num_devices, length),
+        )
         for axis, few in usual.items()
     )
     framework = find_target(request.target or ANY)
     rules = framework.rules
     sequence_parallel: bool | tuple[bool, ...]
     if request.sequence_parallel is None:
-        sequence_parallel = not any(
-            tokens % tp
+        uneven = {
+            tp
             for tokens in model.lengths(length).values()
             for tp in tps
-        )
+            if tokens % tp
+        }
+        sequence_parallel = not uneven
+        if request.tp is None and uneven and uneven.isdisjoint(usual["tp"]):
+            # A degree that was named takes nothing from the others.
+            sequence_parallel = (False, True)
         if rules is not None and rules.sequence_parallel.value is False:
             sequence_parallel = False
     elif len(request.sequence_parallel) == 1:
@@ -253,6 +274,9 @@ def choose(
     if request.micro_batches is None:
         limit = max(TOKENS_PER_RANK // longest, 1)
         samples = _powers(min(limit, max(micro_batches)))
+        micro_batches, samples = _with_named(
+            batch, micro_batches, samples, settings
+        )
     else:
         samples = _shares(micro_batches)
     degrees = tuple(
@@ -389,6 +413,33 @@ def _dtype(site: Machine, wanted: Dtype | None) -> Dtype:
 def _powers(limit: int) -> tuple[int, ...]:
     """Return the powers of two up to ``limit``."""
     return tuple(2**i for i in range(max(limit, 1).bit_length()))
+
+
+def _with_named(
+    batch: int,
+    micro_batches: tuple[int, ...],
+    samples: tuple[int, ...],
+    named: Mapping[str, Collection[int]],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return micro-batches and samples per rank with those that are named.
+
+    Those of a micro-batch, and those that a data-parallel degree needs.
+    """
+    sizes, shares = {*micro_batches}, {*samples}
+    degrees = named.get("dp", ())
+    for size in named.get("b", ()):
+        if batch % size == 0:
+            sizes.add(size)
+            shares.update(s for s in _shares([size]) if s <= samples[-1])
+            shares.update(size // dp for dp in degrees if size % dp == 0)
+    if "b" not in named:
+        for dp in degrees:
+            whole = {
+                dp * share for share in samples if batch % (dp * share) == 0
+            }
+            if whole.isdisjoint(micro_batches):
+                sizes |= whole
+    return tuple(sorted(sizes)), tuple(sorted(shares))
 
 
 def _shares(micro_batches: Iterable[int]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidProblemError, NestError
 from nest.hardware import Machine, mixed_cluster
 from nest.ir.cluster import Cluster
@@ -53,6 +54,42 @@ from nest.models.weights import final_norm_weights
 #: Kinds of modules for multi-token prediction: the first, which holds the
 #: token table for all of them, and the others.
 MTP_KINDS = ("mtp", "mtp-next")
+
+
+def build_on(
+    model: Architecture,
+    parts: Sequence[tuple[Machine, int]],
+    choices: Choices,
+    cluster: Cluster | None = None,
+    name: str | None = None,
+) -> Problem:
+    """Return the problem of a model, with a quantum that suits its times.
+
+    Parameters
+    ----------
+    model, choices
+        What is trained, and how; see :func:`choose`.
+    parts
+        Machines and their devices, in the order of ranks.
+    cluster
+        Of a file, which takes the place of that of the machines.
+    name
+        Of the problem; ``None`` makes one of model and machines.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the model is so large that a figure is out of range.
+    """
+    if len(parts) > 1:
+        problem = build_mixed_problem(model, parts, choices)
+    else:
+        problem = build_problem(model, *parts[0], choices)
+    if cluster is not None:
+        problem = replace(problem, cluster=cluster)
+    if name is not None:
+        problem = replace(problem, name=name)
+    return with_quantum(problem)
 
 
 def build_problem(
