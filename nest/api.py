@@ -495,7 +495,7 @@ def explain(
     from nest.restrictions import parse
 
     known = ("solver", "time_limit", "granularity", *_restrictions())
-    asked = _Asked("nest.explain", known, problem, words)
+    asked = _Asked("nest.explain", known, problem, words, plan)
     solver = asked.solver(asked.options.solver)
     text = "" if prefer is None else _text(prefer)
     return run(
@@ -539,7 +539,7 @@ def simulate(
     """
     from nest.simulate.events import Simulation
 
-    asked = _Asked("nest.simulate", ("target",), problem, words)
+    asked = _Asked("nest.simulate", ("target",), problem, words, plan)
     return Simulation(asked.problem, asked.plan(plan))
 
 
@@ -599,7 +599,7 @@ def export(
 
     named = words.pop("model", None) if problem is not None else None
     words.setdefault("target", to)
-    asked = _Asked("nest.export", ("target",), problem, words)
+    asked = _Asked("nest.export", ("target",), problem, words, plan)
     folder = None if output is None else os.fspath(output)
     check_output(folder, "-o", folder=True)
     shape = None
@@ -652,6 +652,9 @@ class _Asked:
         Options besides those of a model, as :class:`Options` calls them.
     source, words
         The problem, and what the options say.
+    plan
+        What is asked about, if anything: settings may name values that the
+        job of a model gets.
     limited, slow
         Whether models get a time limit; whether all problems do.
     """
@@ -662,6 +665,7 @@ class _Asked:
         names: Collection[str],
         source: Problem | Text | None,
         words: Mapping[str, Any],
+        plan: object = None,
         limited: bool = True,
         slow: bool = False,
     ) -> None:
@@ -682,6 +686,10 @@ class _Asked:
             options.check_problem_choice()
         except InvalidOptionError as error:
             raise _in_python(command, str(error)) from None
+        if isinstance(plan, Mapping):
+            plan = _text(plan)
+        if isinstance(plan, str):
+            options = replace(options, plans=(plan,))
         self.options = options.limited(slow) if limited else options
         self.problem = known or options.find_problem()
 

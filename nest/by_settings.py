@@ -3,7 +3,7 @@
 What the settings leave open (which layers a stage has, the micro-batch, …) is
 filled by one rule: the plan is the fastest that has them, as the exact solver
 finds it; if none fits the memory, the one that needs least of it, and of these
-the fastest.
+the fastest. No plan is shown that lacks a setting.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from nest.restrictions import (
     parse,
     restrict,
 )
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.cell import OnProgress
 from nest.solvers.registry import default_workers
+from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 
 #: Wall-clock seconds to fill in what is left open.
@@ -39,7 +40,7 @@ SOLVER = "dp"
 
 
 class Filled(NamedTuple):
-    """A plan that has the settings asked for.
+    """A plan that has all settings that were named.
 
     Attributes
     ----------
@@ -102,23 +103,47 @@ def plan_by_settings(
     said = describe(pins, {}, option).removeprefix(f"{option} ")
     plan, how = result.plan, f"the fastest with {said}"
     if plan is not None and result.status is not Status.OPTIMAL:
-        how = f"the fastest known after {time_limit_s:g} s with {said}"
-    if result.status is Status.INFEASIBLE and len(problem.cluster.types) == 1:
-        least = least_memory(
-            narrow, problem.cluster.memory_bytes(), time_limit_s, SOLVER
-        )
+        how += f" of those that the search constructed; {_open(result)}"
+    if plan is None and len(problem.cluster.types) == 1:
+        own = problem.cluster.memory_bytes()
+        least = least_memory(narrow, own, time_limit_s, SOLVER)
         if least.plan is not None and least.memory_bytes is not None:
-            lean = with_memory(narrow, least.memory_bytes)
+            lean = with_memory(narrow, max(least.memory_bytes, own))
             fastest = run_solver(lean, SOLVER, options, on_progress)
             plan = fastest.plan or least.plan
-        known = "" if least.proven else " known"
-        how = f"the one that needs least memory{known} with {said}, none fits"
+        how = f"the one that needs least memory with {said}"
+        if result.status is not Status.INFEASIBLE:
+            how += (
+                " of those that the search constructed; whether one fits is "
+                "not proven"
+            )
+        elif least.proven:
+            how += ", none fits"
+        else:
+            how += " of those that the search constructed; none fits"
     if plan is not None:
-        own = replace(plan, problem_hash=problem_hash(problem))
-        return Filled(own, how)
+        own_plan = replace(plan, problem_hash=problem_hash(problem))
+        return Filled(own_plan, how)
     raise InvalidPlanError(
-        f"{option} {text}: expected settings of a plan that is found within "
-        f"{time_limit_s:g} s, got none "
-        f"({result.detail or result.status}); say more of the plan, or write "
-        f"a plan file"
+        f"{option} {text}: expected settings for which the search constructs "
+        f"a plan, got none ({_why(result) or result.status}); name more "
+        f"settings, or write a plan file"
     )
+
+
+def _why(result: SolveResult) -> str:
+    """Return why a search proved nothing; empty if it does not say."""
+    if result.limit is Limit.TIME:
+        return (
+            f"it ended at its time limit of {result.options.time_limit_s:g} s"
+        )
+    return result.detail
+
+
+def _open(result: SolveResult) -> str:
+    """Say why a plan is not proven to be the fastest, and by how much."""
+    text = f"not proven: {_why(result)}"
+    if result.gap is not None:
+        percent = 100 * float(result.gap)
+        text += f"; no plan is more than {percent:.3g} % faster"
+    return text

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from nest.cost.magnitude import coarsened
 from nest.cost.score import score
 from nest.cost.space import batch_splits, fills_batches, why_not_split
 from nest.errors import NestError
@@ -313,15 +314,22 @@ def least_memory(
         return _leanest(problem, refuted_bytes, clock, solver, on_progress)
     start = None
     plain = _plain(problem)
-    if _covers(plain):
+    if plain is not None and _covers(plain):
         # Some of the plans, whose least one is found soon.
         first = Deadline(time_limit_s / 2)
         start = _leanest(plain, refuted_bytes, first, solver, on_progress)
     return _closed(problem, refuted_bytes, start, clock, solver, on_progress)
 
 
-def _plain(problem: Problem) -> Problem:
-    """Return the problem with one strategy per stage, none interleaved."""
+def _plain(problem: Problem) -> Problem | None:
+    """Return the problem with one strategy per stage, none interleaved.
+
+    ``None`` if the job allows interleaved plans only.
+    """
+    from nest.search.interleaved import has_plain
+
+    if not has_plain(problem):
+        return None
     job = structs.replace(
         problem.job, granularity="stage", virtual_stages=(1,)
     )
@@ -478,7 +486,7 @@ def _larger(problem: Problem) -> Iterator[Problem]:
         fan_out = max(top.fan_out, ceil_div(count, below))
         wider = structs.replace(top, fan_out=fan_out)
         try:
-            yield structs.replace(
+            larger = structs.replace(
                 problem,
                 cluster=structs.replace(
                     cluster,
@@ -486,6 +494,8 @@ def _larger(problem: Problem) -> Iterator[Problem]:
                     topology=structs.replace(network, levels=(*lower, wider)),
                 ),
             )
+            # Whether a plan fits is not up to the quantum either.
+            yield coarsened(larger)
         except NestError:
             return
         times *= 2

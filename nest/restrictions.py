@@ -9,13 +9,23 @@ of the restricted problem is one of the problem itself, at the same cost.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from nest.cost.axes import AXES
-from nest.cost.space import batch_splits, families, max_stages, strategies
+from nest.cost.schedules import schedule_of
+from nest.cost.space import (
+    PLAIN,
+    BatchSplit,
+    Family,
+    batch_splits,
+    families,
+    max_stages,
+    strategies,
+    zero_is_named,
+)
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.plan import RECOMPUTE, Strategy
 from nest.ir.problem import Problem
@@ -185,24 +195,20 @@ def choices(problem: Problem) -> dict[str, tuple[Value, ...]]:
     By the counting rules and the layers' costs; memory is not looked at.
     """
     found: dict[str, set[Any]] = {name: set() for name in SETTINGS}
-    known: dict[int, list[Any]] = {}
     used: set[Strategy] = set()
-    for case in batch_splits(problem):
-        size = case.micro_batch
-        if size not in known:
-            known[size] = strategies(problem, size)
-        if not known[size]:
-            continue
-        for family in families(problem, case, known[size]):
-            found["r"].add(case.replicas)
-            found["b"].add(size)
-            found["pp"].update(family.stage_counts)
-            used.update(family.strategies)
+    for case, virtual, family in _families(problem):
+        found["r"].add(case.replicas)
+        found["b"].add(case.micro_batch)
+        found["pp"].update(family.stage_counts)
+        found["v"].add(virtual)
+        used.update(family.strategies)
     for strategy in used:
         for name, setting in SETTINGS.items():
             if setting.of_strategy:
                 found[name].add(getattr(strategy, name))
-    found["v"].update(problem.job.virtual_stages)
+    # On one data rank all ZeRO stages are one plan, and one is listed.
+    if not zero_is_named(problem) and any(s.data_ranks == 1 for s in used):
+        found["zero"].update(problem.job.zero)
     # In the order of their words, numbers ascending.
     return {
         name: tuple(sorted(values, key=SETTINGS[name].words.index))
@@ -210,6 +216,31 @@ def choices(problem: Problem) -> dict[str, tuple[Value, ...]]:
         else tuple(sorted(values))
         for name, values in found.items()
     }
+
+
+def _families(problem: Problem) -> Iterator[tuple[BatchSplit, int, Family]]:
+    """Yield the families of plans, with ``(R, B)`` and chunks per block.
+
+    With the numbers of blocks that the schedule can run.
+    """
+    job = problem.job
+    known: dict[int, list[Strategy]] = {}
+    for case in batch_splits(problem):
+        size = case.micro_batch
+        if size not in known:
+            known[size] = strategies(problem, size)
+        for virtual in job.chunk_counts if known[size] else ():
+            schedule = schedule_of(job.schedule, virtual)
+            runtime = PLAIN._replace(virtual_stages=virtual)
+            for family in families(problem, case, known[size], runtime):
+                blocks = tuple(
+                    count
+                    for count in family.stage_counts
+                    if (count > 1 or virtual == 1)
+                    and schedule.why_not(count, case.num_micro_batches) is None
+                )
+                if blocks:
+                    yield case, virtual, family._replace(stage_counts=blocks)
 
 
 def restrict(
@@ -245,7 +276,18 @@ def restrict(
     possible = choices(problem)
     allowed: dict[str, tuple[Value, ...]] = {}
     for name, values in pins.items():
-        _check_pin(problem, name, values, forbids, possible[name], option)
+        both = [value for value in values if value in forbids.get(name, ())]
+        if both:
+            raise InvalidOptionError(
+                f"{option} {_text(name, values)}: expected values that are "
+                f"not forbidden, got {_text(name, both)} in --forbid too; "
+                f"remove one"
+            )
+    for name, values in pins.items():
+        for value in values:
+            if value not in possible[name]:
+                hint = _hint_of_ranks(problem, pins, forbids, possible)
+                _refuse_value(problem, name, value, possible, option, hint)
         allowed[name] = values
     for name, values in forbids.items():
         if name not in pins:
@@ -262,45 +304,84 @@ def restrict(
     return narrow
 
 
-def _check_pin(
+def _refuse_value(
     problem: Problem,
     name: str,
-    values: tuple[Value, ...],
-    forbids: Restrictions,
-    possible: tuple[Value, ...],
+    value: Value,
+    possible: Restrictions,
     option: str,
+    hint: str,
 ) -> None:
-    both = [value for value in values if value in forbids.get(name, ())]
-    if both:
+    most = max(
+        (max_stages(problem, case) for case in batch_splits(problem)),
+        default=0,
+    )
+    # Where stages must be even, fewer may be no number of them either.
+    if (
+        name == "pp"
+        and problem.job.pipeline_parallel is None
+        and int(value) > most
+    ):
+        layers = len(problem.graph.layers)
         raise InvalidOptionError(
-            f"{option} {_text(name, values)}: expected values that are not "
-            f"forbidden, got {_text(name, both)} in --forbid too; remove one"
+            f"{option} pp={value}: expected at most {most} stages "
+            f"({layers} layers, {problem.cluster.num_devices} devices), "
+            f"got {value}; pin fewer"
         )
-    setting = SETTINGS[name]
-    for value in values:
-        if value in possible:
+    raise InvalidOptionError(
+        f"{option} {name}={value}: expected one of the "
+        f"{SETTINGS[name].meaning} that the job allows and the layers have "
+        f"costs for ({_some(possible[name])}), got {value}; "
+        f"{hint or 'choose one of them'}"
+    )
+
+
+def _hint_of_ranks(
+    problem: Problem,
+    pins: Restrictions,
+    forbids: Restrictions,
+    possible: Restrictions,
+) -> str:
+    """Return which pins mean the data-parallel ranks that were named.
+
+    ``r * dp`` ranks are replicas of ``dp`` ranks each, and ``b`` counts the
+    samples of the ranks of one replica. Empty if no such pins have a plan.
+    """
+    if any(len(pins.get(name, (1,))) > 1 for name in ("r", "dp", "b")):
+        return ""
+    (replicas,), (dp,) = pins.get("r", (1,)), pins.get("dp", (1,))
+    ranks = int(replicas) * int(dp)
+    batch = int(pins["b"][0]) if "b" in pins else None
+    left = {
+        name: tuple(value for value in possible[name] if value not in values)
+        for name, values in forbids.items()
+    }
+    found = []
+    for inside in possible["dp"]:
+        outside, rest = divmod(ranks, int(inside))
+        if rest or ranks == 1:
             continue
-        most = max(
-            (max_stages(problem, case) for case in batch_splits(problem)),
-            default=0,
-        )
-        # Where stages must be even, fewer may be no number of them either.
-        if (
-            name == "pp"
-            and problem.job.pipeline_parallel is None
-            and int(value) > most
-        ):
-            layers = len(problem.graph.layers)
-            raise InvalidOptionError(
-                f"{option} pp={value}: expected at most {most} stages "
-                f"({layers} layers, {problem.cluster.num_devices} devices), "
-                f"got {value}; pin fewer"
+        meant = {**pins, "r": (outside,), "dp": (inside,)}
+        if batch is not None:
+            samples = batch if batch % int(dp) else batch // int(dp)
+            meant["b"] = (samples * int(inside),)
+        if all(
+            value in {**possible, **left}[name]
+            for name, values in meant.items()
+            for value in values
+        ) and _is_possible(_apply(problem, {**left, **meant})):
+            changed = ("r", "dp", "b")
+            found.append(
+                ",".join(_text(x, meant[x]) for x in changed if x in meant)
             )
-        raise InvalidOptionError(
-            f"{option} {name}={value}: expected one of the {setting.meaning} "
-            f"that the job allows and the layers have costs for "
-            f"({_some(possible)}), got {value}; choose one of them"
-        )
+    if not found:
+        return ""
+    either = " or ".join(dict.fromkeys((found[-1], found[0])))
+    return (
+        f"for {ranks} data-parallel ranks in all write {either} (r replicas "
+        f"of dp ranks, b samples per replica); a distributed optimizer is "
+        f"sharded over all of them"
+    )
 
 
 def _some(values: Sequence[Value]) -> str:
@@ -319,15 +400,11 @@ def _apply(
 
 def _is_possible(problem: Problem) -> bool:
     """Whether some case has a strategy and room for its stages."""
-    for case in batch_splits(problem):
-        found = strategies(problem, case.micro_batch)
-        for family in families(problem, case, found):
-            least = family.stage_counts[0]
-            if any(
-                least * s.devices <= case.devices for s in family.strategies
-            ):
-                return True
-    return False
+    return any(
+        family.stage_counts[0] * strategy.devices <= case.devices
+        for case, _, family in _families(problem)
+        for strategy in family.strategies
+    )
 
 
 def _refuse(
@@ -348,11 +425,13 @@ def _refuse(
         {name: forbids[name] for name in needed if name not in pins},
         option,
     )
-    job = problem.job
+    job, hint = problem.job, ""
+    if "dp" in needed:
+        hint = _hint_of_ranks(problem, pins, forbids, choices(problem))
     raise InvalidOptionError(
         f"{text}: expected a plan that fulfils "
         f"{'it' if len(needed) == 1 else 'all of it'} on "
         f"{problem.cluster.num_devices} devices with a global batch of "
         f"{job.global_batch}, got a contradiction: no such plan exists, "
-        f"whatever the memory; drop or change one"
+        f"whatever the memory; {hint or 'drop or change one'}"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -406,6 +407,8 @@ class Options:
         The argument PROBLEM, of commands that take one or several.
     plan_text, plan
         The argument PLAN, and the option instead of it.
+    plans
+        The plans of a command that takes several.
     job
         ``--model``, ``--cluster`` and the options of the job.
     json_path, output
@@ -421,6 +424,7 @@ class Options:
     problem_texts: tuple[str, ...] = ()
     plan_text: str | None = None
     plan: str | None = None
+    plans: tuple[str, ...] = ()
     job: Mapping[str, Any] = field(default_factory=dict)
     granularity: str | None = None
     pin: tuple[str, ...] = ()
@@ -546,7 +550,22 @@ class Options:
         if self.problem_text is not None:
             return load_problem(self.problem_text)
         job = {**self.job, "target": self.target}
-        return model_problem(load_model(self.job["model"]), job)
+        return model_problem(load_model(self.job["model"]), job, self.named)
+
+    @property
+    def named(self) -> dict[str, set[int | str]]:
+        """Values of settings that pins and plans are named by."""
+        from nest.by_settings import are_settings
+        from nest.restrictions import parse
+
+        plans = (self.plan, self.plan_text, self.warm_start, *self.plans)
+        found: dict[str, set[int | str]] = {}
+        for text in (*self.pin, *(x for x in plans if x and are_settings(x))):
+            # What cannot be read is refused where it is used.
+            with suppress(NestError):
+                for name, values in parse([text], "--pin").items():
+                    found.setdefault(name, set()).update(values)
+        return found
 
     def find_plan(self, problem: Problem, warn: bool = True) -> Plan | None:
         """Return the plan of PLAN or ``--plan`` for a problem, if any.
@@ -566,9 +585,7 @@ class Options:
             if warn:
                 warn_if_foreign(problem, plan, self._remedy(problem, plan))
             return plan
-        if self.target is not None:
-            problem = self.restricted(problem).problem
-        return fill_in(text, problem, name)
+        return fill_in(text, self.restricted(problem).problem, name)
 
     def made_for(self, problem: Problem, plan: Plan) -> str | None:
         """Return the target of the same ``--model`` that a plan was made for.

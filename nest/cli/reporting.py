@@ -72,7 +72,9 @@ def report_command(
         plans = texts[1:]
     if options.plan is not None:
         plans = (*plans, options.plan)
-    options = replace(options.limited(), output=None, plan=None)
+    options = replace(
+        options.limited(), output=None, plan=None, plans=tuple(plans)
+    )
     options.check_problem_choice()
     options.check_files(
         {f"PLAN {number}": text for number, text in enumerate(plans, 1)},

@@ -256,7 +256,7 @@ class Plan(
 
     @property
     def text(self) -> str:
-        """It in short: replicas, micro-batch, stages, strategies."""
+        """It in short: replicas, micro-batch, stages, chunks, strategies."""
         strategies = list(
             dict.fromkeys(
                 str(strategy)
@@ -266,9 +266,10 @@ class Plan(
         )
         if len(strategies) > 3:
             strategies[2:] = [f"{len(strategies) - 2} others"]
+        chunks = f"v={self.virtual_stages}, " * (self.virtual_stages > 1)
         return (
             f"r={self.replicas}, b={self.micro_batch}, pp={self.num_blocks}, "
-            f"strategies {' | '.join(strategies)}"
+            f"{chunks}strategies {' | '.join(strategies)}"
         )
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from nest.cost.score import score
 from nest.ir import Problem, problem_hash, read_plan, write
+from nest.solvers.base import Limit, Status
 from tests.builders import (
     SINGLE,
     make_cost,
@@ -127,6 +129,187 @@ def test_settings_that_do_not_fit_stand_for_the_least_memory(
         "--plan is the one that needs least memory with pp=1,r=1, none fits: "
         "r=1, b=1, pp=1" in cli.err
     )
+
+
+def interleaved(memory_bytes: int) -> Problem:
+    """Four layers on two devices, in two stages or in four chunks.
+
+    In chunks the first device holds all four passes of its two layers, 400
+    bytes; of stages of one and three layers the fullest holds 300.
+    """
+    cost = make_cost(10, 20, weight_bytes=0, kept_bytes=100)
+    return make_problem(
+        dict.fromkeys("abcd", cost),
+        edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
+        devices=2,
+        memory_bytes=memory_bytes,
+        topology=make_levels((2, 0.0, 1e15), (1, 0.0, 1e15)),
+        global_batch=2,
+        virtual_stages=(1, 2),
+    )
+
+
+#: Commands with a plan by its settings, and the option that it comes from.
+BY_SETTINGS = [
+    (("score",), "PLAN"),
+    (("check",), "PLAN"),
+    (("simulate",), "PLAN"),
+    (("explain", "--no-search"), "PLAN"),
+    (("report", "-o", "page.html"), "PLAN"),
+    (("trace", "-o", "trace.json"), "PLAN"),
+    (("certify", "-o", "certificate.json"), "PLAN"),
+    (("export", "--to", "chakra", "-o", "traces"), "PLAN"),
+]
+
+
+@pytest.mark.parametrize(("command", "name"), BY_SETTINGS)
+def test_no_command_shows_a_plan_without_a_setting(
+    cli: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    name: str,
+) -> None:
+    """Case 28: two stages would fit; of four chunks no plan does."""
+    monkeypatch.chdir(tmp_path)
+    write("small.json", interleaved(350))
+    code = cli(command[0], "small.json", "pp=2,v=2,r=1", *command[1:])
+    assert code in (0, 1, 2)
+    said = next(x for x in cli.err.splitlines() if f"nest: {name} is" in x)
+    assert "needs least memory with pp=2,v=2,r=1" in said
+    assert "none fits: r=1, b=1, pp=2, v=2, strategies single" in said
+    assert "feasible     yes" not in cli.out
+
+
+def test_warm_starts_have_all_settings(cli: Cli, tmp_path: Path) -> None:
+    path = str(tmp_path / "small.json")
+    write(path, interleaved(350))
+    assert cli("solve", path, "--warm-start", "pp=2,v=2,r=1") == 2
+    assert "none fits: r=1, b=1, pp=2, v=2, strategies single" in cli.err
+
+
+def test_settings_count_together_with_pins(cli: Cli, tmp_path: Path) -> None:
+    """A plan that is explained under pins has them, too."""
+    path = str(tmp_path / "problem.json")
+    write(path, interleaved(1000))
+    words = ("explain", path, "--plan", "r=1", "--no-search")
+    assert cli(*words) == 0
+    assert "--plan is the fastest with r=1" in cli.err
+    assert "pp=2" in cli.err
+    assert cli(*words, "--pin", "pp=1") == 0
+    assert "--plan is the fastest with r=1: r=1, b=1, pp=1, " in cli.err
+
+
+def test_an_answer_that_is_not_proven_says_why(cli: Cli) -> None:
+    """Case 23: interleaved plans are bounded; no time limit had passed."""
+    words = ("--model", "llama2-7b", "--cluster", "h100x8")
+    words += ("--virtual-stages", "1,2", "--plan", "pp=4,v=2")
+    assert cli("score", *words) == 0
+    said = next(x for x in cli.err.splitlines() if "--plan is" in x)
+    assert re.search(
+        r"nest: --plan is the fastest with pp=4,v=2 of those that the search "
+        r"constructed; not proven: plans timed pass by pass are bounded by "
+        r"chains of passes; no plan is more than [0-9.]+ % faster: r=1, ",
+        said,
+    )
+    assert "60 s" not in said
+
+
+def test_an_answer_of_a_search_out_of_time_says_so(
+    cli: Cli, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*arguments, **named):
+        found = run_inside(*arguments, **named)
+        return dataclasses.replace(
+            found,
+            status=Status.FEASIBLE,
+            limit=Limit.TIME,
+            lower_bound_quanta=found.step_quanta * 3 // 4,
+        )
+
+    monkeypatch.setattr("nest.by_settings.run_solver", stopped)
+    assert cli("score", problem, "--plan", "pp=2") == 0
+    assert (
+        "--plan is the fastest with pp=2 of those that the search "
+        "constructed; not proven: it ended at its time limit of 60 s; no plan "
+        "is more than 25.6 % faster: " in cli.err
+    )
+
+
+def test_settings_without_a_plan_say_why(
+    cli: Cli, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*arguments, **named):
+        return dataclasses.replace(
+            run_inside(*arguments, **named),
+            status=Status.NO_SOLUTION,
+            plan=None,
+            score=None,
+            claimed_quanta=None,
+            limit=Limit.TIME,
+        )
+
+    monkeypatch.setattr("nest.by_settings.run_solver", nothing)
+    monkeypatch.setattr("nest.fit.run_solver", nothing)
+    monkeypatch.setattr("nest.search.least.covers", lambda problem: False)
+    assert cli.refuses("score", problem, "--plan", "pp=2") == (
+        "--plan pp=2: expected settings for which the search constructs a "
+        "plan, got none (it ended at its time limit of 60 s); name more "
+        "settings, or write a plan file"
+    )
+
+
+# Degrees that no list has
+
+
+def test_plans_name_degrees_that_no_list_has(cli: Cli) -> None:
+    """Case 30: 12 data-parallel ranks, where the list has powers of two."""
+    words = ("--model", "gpt3-1.3b", "--cluster", "h100x24")
+    words += ("--sequence-length", "2048", "--global-batch", "48")
+    words += ("--layers-per-node", "8", "--json", "-")
+    for plan in ("tp=1,pp=2,dp=12,b=12,zero=1", "tp=2,pp=1,dp=12", "b=3,r=8"):
+        assert cli("score", *words, "--plan", plan) == 0
+        assert f"--plan is the fastest with {plan}: " in cli.err
+    assert cli("solve", *words, "--pin", "dp=12,tp=1") == 0
+    (cell,) = json.loads(cli.out)["cells"]
+    assert {s["strategy"]["dp"] for s in cell["plan"]["stages"]} == {12}
+    assert cli("score", *words, "--plan", "v=2,pp=2,r=1") == 0
+    assert "pp=2, v=2, strategies" in cli.err
+
+
+def test_a_hint_names_pins_with_a_plan(cli: Cli, tmp_path: Path) -> None:
+    """A file has the lists that it has; what the hint says works there."""
+    path = str(tmp_path / "problem.json")
+    words = ("--model", "gpt3-1.3b", "--cluster", "h100x24")
+    words += ("--sequence-length", "2048", "--global-batch", "48")
+    words += ("--layers-per-node", "8", "-o", path)
+    assert cli("problems", *words) == 0
+    for plan, reason in (
+        ("tp=2,dp=12,b=12", "--plan dp=12: expected one of the data parallel"),
+        ("tp=2,dp=4,b=1", "--plan dp=4,b=1: expected a plan that fulfils all"),
+    ):
+        said = cli.refuses("score", path, "--plan", plan)
+        assert said.startswith(reason)
+        hint = re.search(
+            r"; for (\d+) data-parallel ranks in all write (\S+) or (\S+) \(r "
+            r"replicas of dp ranks, b samples per replica\); a distributed "
+            r"optimizer is sharded over all of them$",
+            said,
+        )
+        assert hint is not None
+        for pins in hint.group(2, 3):
+            assert cli("check", path, "--plan", f"tp=2,{pins}") in (0, 1)
+            assert f"with tp=2,{pins}" in cli.err
+
+
+def test_zero_stages_that_are_one_plan_may_be_named(cli: Cli) -> None:
+    """On one device all ZeRO stages are alike."""
+    words = ("--model", "gpt2", "--cluster", "h100x1", "--layers-per-node")
+    for zero in "0123":
+        plan = ("--plan", f"zero={zero}")
+        assert cli("score", *words, "6", *plan, "--json", "-") == 0
+        document = json.loads(cli.out)
+        assert document["feasible"], cli.out
 
 
 def test_warm_starts_are_plans_by_settings(

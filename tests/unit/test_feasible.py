@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from nest import feasible
+from nest.cost.model import CostModel
 from nest.feasible import least_memory, remedies
 from nest.fit import Trial
 from nest.ir import (
@@ -150,6 +151,53 @@ def test_the_least_memory_may_be_where_settings_are_not_lean() -> None:
     found = least_memory(problem, GIB)
     assert found.memory_bytes == 4 * GIB
     assert found.proven
+
+
+@pytest.mark.parametrize(
+    ("virtual", "chunks", "size"), [((1,), 1, 3), ((2,), 2, 4), ((1, 2), 1, 3)]
+)
+def test_the_least_memory_is_of_plans_with_as_many_chunks(
+    virtual: tuple[int, ...], chunks: int, size: int
+) -> None:
+    """Case 28: what needs least without interleaving is no answer with it.
+
+    Stages of one and three layers hold 2 and 3 GiB: two micro-batches are in
+    flight on the first. Of two chunks each the first device has all four
+    passes of its layers in flight, a GiB each.
+    """
+    problem = chain(
+        *(GIB, 2),
+        pipeline_parallel=(2,),
+        replicas=(1,),
+        global_batch=2,
+        virtual_stages=virtual,
+    )
+    found = least_memory(problem, GIB)
+    assert found.plan is not None
+    assert found.plan.virtual_stages == chunks
+    assert found.memory_bytes == size * GIB
+    lines = remedies(problem).lines
+    assert not any("the claim is wrong" in line for line in lines)
+
+
+def test_larger_clusters_get_a_quantum_that_suits_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where 64 times the devices take more quanta than 64 bits hold."""
+    asked: list[int] = []
+
+    def fits(problem: Problem, *_: Any) -> str:
+        CostModel(problem)
+        asked.append(problem.quantum_ps)
+        return "no"
+
+    monkeypatch.setattr(feasible, "_fits", fits)
+    slow = make_levels((2, 0.0, 1e15), (2, 4e14, 1e15))
+    problem = chain(GIB, global_batch=16, topology=slow)
+    remedies(problem)
+    *smaller, largest = asked
+    assert min(smaller) == problem.quantum_ps
+    assert largest > problem.quantum_ps
 
 
 @pytest.fixture

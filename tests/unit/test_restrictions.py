@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir import Activations, Problem
-from nest.restrictions import choices, describe, parse, restrict
+from nest.restrictions import (
+    Restrictions,
+    choices,
+    describe,
+    parse,
+    restrict,
+)
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_problem
@@ -194,7 +202,10 @@ def test_an_unknown_setting_is_refused():
             "",
             "--pin b=1,dp=2: expected a plan that fulfils all of it on 4 "
             "devices with a global batch of 4, got a contradiction: no such "
-            "plan exists, whatever the memory; drop or change one",
+            "plan exists, whatever the memory; for 2 data-parallel ranks in "
+            "all write r=1,dp=2,b=2 or r=2,dp=1,b=1 (r replicas of dp ranks, "
+            "b samples per replica); a distributed optimizer is sharded over "
+            "all of them",
         ),
         (
             # two stages of two devices in each of two replicas
@@ -210,6 +221,122 @@ def test_pins_that_contradict_each_other_or_the_problem(pin, forbid, reason):
     forbids = parse([forbid], "--forbid") if forbid else {}
     with pytest.raises(InvalidOptionError, match=re.escape(reason)):
         restrict(small(), pins, forbids)
+
+
+def ranks(**job: Any) -> Problem:
+    """Four layers on 24 devices; a rank may take 1, 2 or 4 samples."""
+    costs = tuple(make_cost(10, 20, samples=samples) for samples in (1, 2, 4))
+    return make_problem(
+        dict.fromkeys("abcd", costs),
+        edges=(("a", "b", 1), ("b", "c", 1), ("c", "d", 1)),
+        devices=24,
+        **{"global_batch": 48, "micro_batches": (1, 2, 4, 8)} | job,
+    )
+
+
+@pytest.mark.parametrize(
+    ("pins", "either", "refused"),
+    [
+        # 12 ranks of a sample each, in replicas of 4 or of 1
+        ("dp=12,b=12", ("r=3,dp=4,b=4", "r=12,dp=1,b=1"), "dp=12"),
+        ("dp=12,b=24", ("r=3,dp=4,b=8", "r=12,dp=1,b=2"), "dp=12"),
+        ("dp=12", ("r=3,dp=4", "r=12,dp=1"), "dp=12"),
+        ("dp=12,r=2,b=12", ("r=3,dp=8,b=8", "r=24,dp=1,b=1"), "dp=12"),
+        # 4 ranks of one sample each, if b=1 is what a rank takes
+        ("dp=4,b=1", ("r=1,dp=4,b=4", "r=4,dp=1,b=1"), "dp=4,b=1"),
+        ("dp=4,b=1,pp=4", ("r=1,dp=4,b=4", "r=4,dp=1,b=1"), "dp=4,b=1"),
+        # one way only: 6 stages of 3 ranks have no room for two replicas
+        ("dp=3,b=3,pp=4", ("r=3,dp=1,b=1",), "dp=3"),
+    ],
+)
+def test_pins_of_data_ranks_that_have_no_plan_get_others(
+    pins: str, either: tuple[str, ...], refused: str
+) -> None:
+    """What the message names has a plan."""
+    given = parse([pins], "--plan")
+    with pytest.raises(InvalidOptionError) as caught:
+        restrict(ranks(), given, option="--plan")
+    count = math.prod(given.get(name, (1,))[0] for name in ("r", "dp"))
+    text = str(caught.value)
+    assert text.startswith(f"--plan {refused}: expected ")
+    assert text.endswith(
+        f"; for {count} data-parallel ranks in all write "
+        f"{' or '.join(either)} (r replicas of dp ranks, b samples per "
+        f"replica); a distributed optimizer is sharded over all of them"
+    )
+    for other in either:
+        restrict(ranks(), {**given, **parse([other], "--plan")})
+
+
+@pytest.mark.parametrize(
+    ("pins", "forbids", "text"),
+    [
+        # 7 ranks take a batch that 7 divides
+        ({"dp": (7,)}, {}, "got 7; choose one of them"),
+        ({"dp": (12,)}, {"r": (3, 6, 12)}, "got 12; choose one of them"),
+        ({"dp": (12, 24)}, {}, "got 12; choose one of them"),
+        (
+            {"dp": (4,), "b": (1,)},
+            {"r": (2, 4), "b": (4,)},
+            "drop or change one",
+        ),
+        ({"pp": (4,), "r": (24,)}, {}, "drop or change one"),
+        # 12 ranks on each of four stages are too many for 24 devices
+        ({"dp": (12,), "pp": (4,)}, {}, "got 12; choose one of them"),
+        # nothing about ranks
+        ({"b": (3,)}, {}, "got 3; choose one of them"),
+    ],
+)
+def test_without_pins_that_have_a_plan_there_is_no_hint(
+    pins: Restrictions, forbids: Restrictions, text: str
+) -> None:
+    with pytest.raises(InvalidOptionError, match=f"{text}$"):
+        restrict(ranks(), pins, forbids)
+
+
+def test_zero_stages_that_are_one_plan_are_all_named():
+    """On one data rank only the lowest is listed, and all are legal."""
+    single = make_problem({"a": make_cost(1, 1)}, devices=1, zero=(0, 1, 3))
+    assert choices(single)["zero"] == (0, 1, 3)
+    assert restrict(single, {"zero": (1,)}).job.zero == (1,)
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--pin zero=2: .* \(0, 1, 3\), got 2; choose",
+    ):
+        restrict(single, {"zero": (2,)})
+    # Where a rule is about the stage, they are told apart.
+    job = replace(single.job, zero_with={"pp": (0,)})
+    assert choices(replace(single, job=job))["zero"] == (0, 1, 3)
+
+
+def test_chunks_that_no_plan_has_are_refused():
+    """Four layers are two chunks on two blocks; batches come in pairs."""
+    problem = ranks(virtual_stages=(1, 2, 4), replicas=(1,), global_batch=4)
+    assert choices(problem)["v"] == (1, 2)
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--pin v=4: expected one of the chunks per stage that the job "
+        r"allows and the layers have costs for \(1, 2\), got 4; choose",
+    ):
+        restrict(problem, {"v": (4,)})
+    with pytest.raises(
+        InvalidOptionError, match="--pin v=2,pp=3: expected a plan that fulf"
+    ):
+        restrict(problem, {"v": (2,), "pp": (3,)})
+    # Chunks of one block are no plan.
+    with pytest.raises(
+        InvalidOptionError, match="--pin v=2,pp=1: expected a plan that fulf"
+    ):
+        restrict(problem, {"v": (2,), "pp": (1,)})
+    # One micro-batch does not divide by two blocks.
+    with pytest.raises(
+        InvalidOptionError, match="--pin v=2,b=4: expected a plan that fulfils"
+    ):
+        restrict(problem, {"v": (2,), "b": (4,)})
+    assert restrict(problem, {"v": (2,)}).job.virtual_stages == (2,)
+    fixed = ranks(schedule="dualpipe-v")
+    assert choices(fixed)["v"] == (2,)
+    assert restrict(fixed, {"v": (2,)}).job.chunk_counts == (2,)
 
 
 def test_long_lists_are_shortened():

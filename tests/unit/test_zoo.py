@@ -796,6 +796,76 @@ def test_named_micro_batches_get_every_share() -> None:
     assert choices.micro_batches == (6,)
 
 
+#: What the defaults have of 8 devices, 48 samples of 1024 tokens.
+USUAL = choose(architecture("gpt2"), H100, 8, Request(global_batch=48))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {},
+        {"tp": (1, 2, 4), "dp": (1, 2, 4, 8), "b": (1, 2, 16), "zero": (1,)},
+        {"dp": (4,), "b": (16,), "v": (1,), "recompute": ("full",), "r": (3,)},
+        # What does not divide batch or model is refused where pins are.
+        {"b": (5,), "tp": (5,), "dp": (48, 7)},
+        {"dp": (7,)},
+        {"dp": (5,), "b": (8,)},
+        {"ep": (2,), "cp": (1,)},
+    ],
+)
+def test_named_values_that_the_defaults_have_change_nothing(named) -> None:
+    request = Request(global_batch=48)
+    found = choose(architecture("gpt2"), H100, 8, request, named)
+    assert found == USUAL
+
+
+@pytest.mark.parametrize("named", [{"dp": (8,)}, {"b": (16,), "dp": (4, 8)}])
+def test_named_degrees_that_have_a_micro_batch_get_no_other(named) -> None:
+    """32 samples on 8 ranks, or 64 on 16, are not among the defaults."""
+    model = architecture("llama2-7b")
+    assert choose(model, H100, 8, None, named) == choose(model, H100, 8)
+
+
+def test_named_values_join_the_defaults() -> None:
+    """Of b=24 ranks take shares of at most what they are offered anyway.
+
+    12 ranks take 12 samples or a multiple; two of 16 samples take eight.
+    """
+    model, request = architecture("gpt2"), Request(global_batch=48)
+
+    def added(**named: tuple[int, ...]) -> tuple[Any, ...]:
+        found = choose(model, H100, 8, request, named)
+        return (
+            {*found.micro_batches} - {*USUAL.micro_batches},
+            {d.samples for d in found.degrees}
+            - {d.samples for d in USUAL.degrees},
+            {d.tp for d in found.degrees} - {d.tp for d in USUAL.degrees},
+            found.virtual_stages,
+            found.sequence_parallel,
+        )
+
+    assert USUAL.micro_batches == (1, 2, 4, 8, 16)
+    assert {d.samples for d in USUAL.degrees} == {1, 2, 4, 8, 16}
+    nothing: set[int] = set()
+    assert added(b=(24,)) == ({24}, {3, 6, 12}, nothing, (1,), True)
+    assert added(dp=(12,)) == ({12, 24, 48}, nothing, nothing, (1,), True)
+    assert added(b=(24,), dp=(8,))[:2] == ({24}, {3, 6, 12})
+    assert added(v=(2, 4)) == (nothing, nothing, nothing, (1, 2, 4), True)
+    # 1024 tokens are not split over three ranks; others still may split them.
+    assert added(tp=(3,)) == (nothing, nothing, {3}, (1,), (False, True))
+    own = Request(
+        global_batch=48,
+        micro_batches=(8,),
+        tp=(1,),
+        virtual_stages=(1,),
+        schedule="1f1b",
+    )
+    named = {"b": (24,), "tp": (3,), "v": (2,), "dp": (3,)}
+    assert choose(model, H100, 8, own, named) == choose(model, H100, 8, own)
+    split = Request(schedule="zb-h1")
+    assert choose(model, H100, 8, split, {"v": (2,)}).virtual_stages == (1,)
+
+
 @pytest.mark.parametrize(
     ("model", "request_", "text"),
     [
