@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from nest.certificates import check
-from nest.certificates.prices import NEVER, BadInputError
+from nest.certificates.documents import BadInputError, digest, parse
+from nest.certificates.prices import NEVER
 from nest.certificates.prices import Problem as Prices
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, UnsupportedProblemError
@@ -31,7 +32,7 @@ MOST_PRICES = 40
 #: How often a price is changed.
 ROUNDS = 60
 
-Edges = list[tuple[int, int, int, int, int]]
+Edges = list[tuple[int, int, int, int]]
 
 
 def certify(
@@ -138,7 +139,7 @@ def _terms(problem: Problem, document: bytes | None) -> tuple[Prices, str]:
         # Numbers of the type of their field, as in files.
         document = encode(decode_problem(encode(problem)))
     try:
-        data, problem_hash = check.parse(document, problem.name)
+        data, problem_hash = parse(document, problem.name)
         return Prices(data, problem.name), problem_hash
     except BadInputError as error:
         raise UnsupportedProblemError(str(error)) from error
@@ -161,7 +162,7 @@ def _certificate(
         "status": status,
         "proof": proof,
     }
-    return certificate | {"seal": check.digest(certificate)}
+    return certificate | {"seal": digest(certificate)}
 
 
 def _step_quanta(problem: Problem, plan: Plan) -> int:
@@ -268,7 +269,7 @@ def _cheapest(split: check.Split, edges: Edges, price: int) -> tuple[int, int]:
     count = len(split.problem.sets)
     costs = [0] + [NEVER] * (count - 1)
     devices = [0] * count
-    for source, target, size, load, _ in reversed(edges):
+    for source, target, size, load in reversed(edges):
         cost = costs[source] + load + price * size
         if cost < costs[target]:
             costs[target] = cost

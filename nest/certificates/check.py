@@ -1,84 +1,25 @@
 """nest-check PROBLEM CERTIFICATE: a plan's step time, and that none is faster.
 
-Or that no plan fits: see docs/certificates.md. Needs the standard library and
-the prices beside this file. Exit code 0: verified, 1: rejected, 2: bad input.
+Or that no plan fits: see docs/certificates.md. Needs two files beside this one
+and the standard library. Exit code 0: verified, 1: rejected, 2: bad input.
 """
-import hashlib
-import json
 import sys
 from fractions import Fraction
 from operator import add, le, mul
 
-from .prices import NEVER, BadInputError, Problem, near, remember, typed, up
+from .documents import BadInputError, parse, read
+from .prices import NEVER, Problem, near, remember, up
 
-MOST_LABELS, MOST_BYTES = 100_000, 2**26  # of proofs and files
-# What objects of a problem hold; nothing depends on keys with a star.
-KEYS = {place.strip(): {*keys.split()} for place, keys in (
-    text.split(":") for text in """
-problem: schema name* source* preset graph cluster job quantum_ps time_unit*;
-graph: kinds layers edges; edges: source target bytes_per_sample; activations:
-recompute kept_bytes working_bytes extra_ns extra_host_ns static_bytes; layers:
-id kind; kinds: name costs; cluster: name* num_devices device topology; costs:
-tp cp ep sequence_parallel samples activations collectives forward_ns
-backward_ns weight_backward_ns* forward_host_ns backward_host_ns weight_bytes
-expert_weight_bytes working_bytes measured*; topology: kind algorithms levels;
-job: global_batch micro_batches sequence_length* dtype* optimizer schedule zero
-replicas data_parallel pipeline_parallel tensor_parallel context_parallel
-expert_parallel recompute sequence_parallel uneven_batches overlap_needs*
-gradient_sync_overlap virtual_stages weight_backward_fraction*
-model_flops_per_sample*; levels: name* fan_out latency_ns bandwidth_bytes_per_s
-peer_bandwidth_bytes_per_s launch_ns group_fractions; collectives: kind phase
-axis size_bytes count; device: name* memory_bytes reserve_bytes hbm_bytes_per_s
-peak_flops* price_usd_per_hour*; optimizer: name* weight_bytes gradient_bytes
-state_bytes buffer_bytes; group_fractions: members fraction""".split(";"))}
-ONLY = {"problem.preset": ["standard"], "job.virtual_stages": [[1]],
-        "job.schedule": ["1f1b", "gpipe"], "topology.kind": ["hierarchy"],
-        "topology.algorithms": ["nccl"]}
+MOST_LABELS, MOST_STAGES = 100_000, 2**20  # of the proof of a split
 
 class RejectedError(Exception):
     """The certificate does not hold; maybe with a faster plan's time."""
 
-def covered(value, where, place):
-    """Return a value with fractions for floats, if all of it is covered."""
-    own = KEYS.get(place, ())
-    if type(value) is dict:
-        for key, x in value.items():
-            known = not place or {key, f"{key}*"} & {*own}
-            only = ONLY.get(f"{place}.{key}", [x] if known else [])
-            if x not in only:
-                text = f"{' or '.join(map(str, only)) or 'nothing'}, for a "
-                text += f"certificate, got {str(x)[:60]}; change or remove it"
-                raise BadInputError(f"{where}.{key}: expected {text}")
-        return {key: f"{key}*" in own or covered(
-            x, f"{where}.{key}", place and key) for key, x in value.items()}
-    if type(value) is list:
-        return [covered(x, where, place) for x in value]
-    return typed(value, where)
-
-def distinct(pairs):
-    """Return an object, if no key is there twice."""
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("an object with a key twice")
-    return dict(pairs)
-
-def digest(value):
-    """Return the hash of a document without its seal, as nest writes it."""
-    value = {key: x for key, x in value.items() if key != "seal"}
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-def parse(data, where):
-    """Return what a JSON text holds, and its hash."""
-    try:
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES} bytes")
-        value = json.loads(data, object_pairs_hook=distinct)
-        place = value.get("schema") == "nest-problem/1" and "problem"
-        return covered(value, where, place), digest(value)
-    except (AttributeError, ValueError, RecursionError) as error:
-        deep = type(error) is RecursionError and "too many nested brackets"
-        text = " ".join((deep or str(error)).split())[:200]
-        raise BadInputError(f"{where}: expected JSON, got {text}") from error
+def expected(where, right, value, why):
+    """Reject a value that is not the right one."""
+    if value != right:
+        right, value = str(right)[:200], str(value)[:200]
+        raise RejectedError(f"{where}: expected {right}, got {value}; {why}")
 
 class Split:
     """Plans with R replicas and micro-batches of B samples."""
@@ -122,11 +63,11 @@ class Split:
             total = near(total + near(traffic * 10**9))
         return p.quanta(total)
 
-    def terms(self, number, strategy, k):
+    def terms(self, shape, strategy, k):
         """Return F, G and Y of a stage without receives, and its memory."""
         *degrees, _, zero, again = strategy
         p, key = self.problem, (*strategy[1:5], self.batch // strategy[0])
-        counts, _, _, passing = p.stages[number]
+        counts, _, _, passing = shape
         shapes, found = p.shapes(*degrees, self.alone(k)), [0] * 6
         for kind, c in enumerate(counts):
             held = c and p.memory(kind, strategy, self.batch)
@@ -151,18 +92,18 @@ class Split:
         tree = self.problem.tree
         return {tree.level(s + first, s + last) for s in self.starts}
 
-    def stage(self, number, strategy, k, left, front, behind):
+    def stage(self, shape, strategy, k, left, front, behind):
         """Return F, G and Y of a stage, or None where it does not fit.
 
         At offset k, the left-th from the end, between stages of so many
         devices, 0 for none.
         """
         p, n = self.problem, strategy[0] * strategy[1] * strategy[2]
-        terms = self.terms(number, strategy, k % p.tree.below[-1])
+        terms = self.terms(shape, strategy, k % p.tree.below[-1])
         if not terms or (terms[3] + terms[5] + self.flight(left) * terms[4]
                          > p.room):
             return None
-        _, enter, leave, _ = p.stages[number]
+        _, enter, leave, _ = shape
         wide = p.shards(strategy), self.batch
         f = g = 0
         if front:
@@ -176,7 +117,7 @@ class Split:
     def bounds(self, bound):
         """Return what stages a plan below a bound may have, last ones first.
 
-        As (set in front, set with it, devices, least load, shape).
+        As (set in front, set with it, devices, least load).
         """
         p, most = self.problem, (bound - 1) // self.count
         last, light, self.places, few = len(p.sets) - 1, {}, {}, self.flight(1)
@@ -192,33 +133,38 @@ class Split:
                 held = [min(x[1] + few * x[2] for x in y) for y in kinds]
                 least.append([[n * x for x in r] for r in (light[n], held)])
         work, held = ([min(x) for x in zip(*rows)] for rows in zip(*least))
-        slack = self.pitch * most - sum(map(mul, p.counts[last], work))
-        spare = self.pitch * p.room - sum(map(mul, p.counts[last], held))
-        if slack < 0 or spare < 0:
+        # Sums up to the end of every set: a stage has what they differ by.
+        light = {n: [sum(map(mul, x, r)) for x in p.counts]
+                 for n, r in light.items()}
+        work, held = ([sum(map(mul, x, r)) for x in p.counts]
+                      for r in (work, held))
+        slack = self.pitch * most - work[last]
+        if slack < 0 or self.pitch * p.room < held[last]:
             return []
-        options = [[(n, p.options(number, self.batch, n, self.places[n], 1))
-                    for n, r in light.items()
-                    if sum(map(mul, counts, r)) <= most
-                    and n * most <= slack + sum(map(mul, counts, work))]
-                   for number, (counts, *_) in enumerate(p.stages)]
         left, edges = [NEVER] * last + [0], []
         need = [0] * last + [few]
         for u in range(last - 1, -1, -1):
-            for v, number in p.ends[u]:
-                for n, found in options[number] if left[v] < NEVER else ():
-                    for load, fit, _ in found:
+            for v in p.after(u):
+                waste = slack + work[v] - work[u]
+                for n, r in light.items() if left[v] < NEVER else ():
+                    if r[v] - r[u] > most or n * most > waste:
+                        continue
+                    for load, fit, _ in p.options(
+                            p.shape(u, v), self.batch, n, self.places[n], 1):
                         if fit >= need[v]:
                             if load <= most:
-                                edges.append((u, v, n, load, number))
+                                edges.append((u, v, n, load))
                                 left[u] = min(left[u], left[v] + 1)
                             break
+            if len(edges) > MOST_STAGES:
+                raise RejectedError("proof: too many stages")
             need[u] = self.flight(left[u] + 1)
         return edges
 
     def cheapest(self, edges, price):
         """Return the least load, devices paid for, of a path to every set."""
         found = [0] + [NEVER] * (len(self.problem.sets) - 1)
-        for u, v, n, load, _ in reversed(edges):
+        for u, v, n, load in reversed(edges):
             cost = found[u] + load + price * n
             if cost < found[v]:
                 found[v] = cost
@@ -248,15 +194,15 @@ class Split:
         p, P, more, count = self.problem, self.pitch, self.count - 1, 0
         front, behind = self.cheapest(edges, price), [NEVER] * len(p.sets)
         behind[-1], last = 0, len(p.sets) - 1
-        for u, v, n, load, _ in edges:
+        for u, v, n, load in edges:
             behind[u] = min(behind[u], behind[v] + load + price * n)
         # In front of a set: its stages, and by devices (least sum, least max).
         into, rest = [[] for _ in p.sets], [{} for _ in p.sets]
         rest[0][0] = 0, 0
-        for u, v, n, load, number in reversed(edges):
+        for u, v, n, load in reversed(edges):
             whole = front[u] + load + price * (n - P) + behind[v]
             if whole + more * load < bound:
-                into[v].append((u, n, number))
+                into[v].append((u, n))
                 for k, (total, pace) in rest[u].items():
                     if k + n <= P:
                         a, b = rest[v].get(k + n, (NEVER, NEVER))
@@ -271,18 +217,18 @@ class Split:
             table[last][n] = {(e, 0, 0): [(0, 0, 0, 0)] for e in ends}
         steps = ((v, x, y) for v in range(last, 0, -1) for x in into[v]
                  for y in table[v].get(x[1], {}).items())
-        for _, (u, n, number), ((e, done, m), labels) in steps:
-            k, here = e - n, table[u]
+        for v, (u, n), ((e, done, m), labels) in steps:
+            shape, k, here = p.shape(u, v), e - n, table[u]
             total, pace = rest[u].get(k, (NEVER, 0))
             least = min(x[0] for x in labels) + total
             after = done + 1 if exact else min(done + 1, self.count)
             fronts = [x for x in self.places if x <= k] if u else [0]
             for load, _, strategy in p.options(
-                    number, self.batch, n, self.places[n], 0):
+                    shape, self.batch, n, self.places[n], 0):
                 if least + load + more * max(load, pace) >= bound:
                     break
                 for q in fronts:
-                    own = self.stage(number, strategy, k, done + 1, q, m)
+                    own = self.stage(shape, strategy, k, done + 1, q, m)
                     for s, a, b, y in labels if own else ():
                         f, g = own[:2] if self.gpipe else (own[0] + own[1], 0)
                         a, b, y = max(a, f), max(b, g), max(y, own[2])
@@ -318,22 +264,20 @@ def score(problem, plan):
     split = Split(problem, plan["replicas"], plan["micro_batch"])
     devices = [0, *(x["devices"] for x in stages), 0]
     for i, x in enumerate(stages):
-        own = sum({1 << problem.layers[str(y)] for y in x["layers"]})
-        ends = {problem.sets[v]: (v, y) for v, y in problem.ends[at]}
-        v, number = ends.get(problem.sets[at] | own, (0, 0))
+        own = sum({1 << problem.layers.get(y, len(problem.layers))
+                   for y in x["layers"]})
+        v = problem.at.get(problem.sets[at] | own, 0)
         s, found = x["strategy"], None
         strategy = (*(s[y] for y in ("dp", "tp", "cp", "ep")),
                     s.get("sequence_parallel", False), s["zero"],
                     s["recompute"])
-        if (v and problem.sets[v] - problem.sets[at] == own
-                and {*x} == {"layers", "devices", "strategy"}
-                and len(s) == 6 + ("sequence_parallel" in s) and len(plan) < 5
+        if (own and problem.sets[v] - problem.sets[at] == own
                 and len(x["layers"]) == own.bit_count()
                 and s["dp"] * s["tp"] * s["cp"] == x["devices"]
                 and sum(devices) <= split.pitch
                 and problem.legal(strategy, split.batch)):
-            found = split.stage(number, strategy, k, len(stages) - i,
-                                devices[i], devices[i + 2])
+            found = split.stage(problem.shape(at, v), strategy, k,
+                                len(stages) - i, devices[i], devices[i + 2])
         if not found:
             raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
         loads, at, k = [*loads, found], v, k + x["devices"]
@@ -350,26 +294,42 @@ def check(problem, problem_hash, certificate, seal):
     value = certificate["step_time_quanta"]
     bound = certificate["lower_bound_quanta"]
     none, status = plan is None, "optimal" if value == bound else "feasible"
-    if problem_hash != certificate["problem_hash"] or certificate != {
-            "schema": "nest-certificate/1", "problem_hash": problem_hash,
-            "plan": None if none else plan | {"schema": "nest-plan/1"},
-            "step_time_quanta": value, "lower_bound_quanta": bound,
-            "status": "infeasible" if none else status, "proof": proof,
-            "seal": seal} or ((value, bound) != (None, None) if none
-                              else bound > value):
-        raise RejectedError("problem_hash, seal, status: not as they must be")
+    for key, right, why in (
+            ("schema", "nest-certificate/1", "pass a certificate"),
+            ("problem_hash", problem_hash, "it is for another problem"),
+            ("seal", seal, "it was changed after it was written"),
+            ("status", "infeasible" if none else status, "a false claim")):
+        expected(key, right, certificate[key], why)
     if none:  # without times every plan takes 0, and none takes less than 1
+        for key in ("step_time_quanta", "lower_bound_quanta"):
+            expected(key, None, certificate[key], "there is no plan")
         problem.forget_times()
         bound = 1
-    elif (found := score(problem, plan)) != value:
-        raise RejectedError(f"step_time_quanta: the plan takes {found}")
-    if [(x["replicas"], x["micro_batch"]) for x in proof] != splits(problem):
-        raise RejectedError("proof: not the splits of the job, in order")
+    else:
+        expected("plan.schema", "nest-plan/1", plan["schema"], "pass a plan")
+        expected("step_time_quanta", score(problem, plan), value,
+                 "the plan takes another time")
+        if bound > value:
+            raise RejectedError(f"lower_bound_quanta: expected at most {value}"
+                                f", what the plan takes, got {bound}")
+    expected("proof", splits(problem), [
+        (x["replicas"], x["micro_batch"]) for x in proof],
+             "all replicas and samples of the job, in order")
     for x in proof:
-        split = Split(problem, x["replicas"], x["micro_batch"])
-        found = split.prove(bound, [price for price, _ in x["prices"]])
-        if (*found, len(x)) != (x["prices"], x["labels"], 4):
-            raise RejectedError(f"proof: {x}, found {found}")
+        split, where = Split(problem, x["replicas"], x["micro_batch"]), "proof"
+        try:
+            found = split.prove(bound, [price for price, _ in x["prices"]])
+        except RejectedError as error:
+            if len(error.args) == 1:
+                raise
+            raise RejectedError(
+                "status: expected no plan that fits, got one" if none else
+                f"lower_bound_quanta: expected at most {error.args[1]}, what "
+                f"some plan takes, got {bound}") from error
+        where += f": replicas {x['replicas']}, micro_batch {x['micro_batch']}"
+        for key, right in zip(("prices", "labels"), found):
+            expected(f"{where}: {key}", right, x[key],
+                     "the checker computes other figures")
     text = f"step time {value} quanta, lower bound {bound}"
     return f"{certificate['status']}, {'no plan fits' if none else text}"
 
@@ -380,10 +340,8 @@ def main():
             return print(__doc__) or 0
         if len(sys.argv) != 3:
             raise BadInputError("expected PROBLEM CERTIFICATE, two JSON files")
-        with open(sys.argv[1], "rb") as one, open(sys.argv[2], "rb") as two:
-            (data, own), certificate = (parse(x.read(MOST_BYTES + 1), x.name)
-                                        for x in (one, two))
-        print("verified:", check(Problem(data, one.name), own, *certificate))
+        (data, own), found = map(parse, map(read, sys.argv[1:]), sys.argv[1:])
+        print("verified:", check(Problem(data, sys.argv[1]), own, *found))
     except RejectedError as error:
         print(f"rejected: {error.args[0]}")
         return 1

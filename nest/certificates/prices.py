@@ -5,17 +5,14 @@ rounds one of them, where the page says double precision.
 """
 from collections import Counter
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from itertools import accumulate, product
 from operator import le, mul, sub
 
-NEVER, MOST_SETS, MOST_DEVICES = 1 << 100, 1500, 1024
-FLAGS = "sequence_parallel", "uneven_batches"
-REAL = "_ns", "_per_s", "fraction", "overlap", "buffer_bytes"
-KEY = "tp", "cp", "ep", "sequence_parallel", "samples"
+from .documents import BadInputError
 
-class BadInputError(Exception):
-    """A file is not what it should be, or asks for what is not covered."""
+NEVER, MOST_SETS, MOST_DEVICES, MOST_CACHED = 1 << 100, 1500, 1024, 1 << 14
+KEY = "tp", "cp", "ep", "sequence_parallel", "samples"
 
 def near(x):
     """Return the double nearest to a fraction, as a fraction."""
@@ -25,23 +22,13 @@ def up(x, parts):
     """Return a quotient rounded up."""
     return -(-x // parts)
 
-def typed(value, where):
-    """Return a value, exact, if it is of the type and size it may be of."""
-    if type(value) in (int, float) and not 0 <= value <= 1e21:
-        raise BadInputError(f"{where}: expected 0 to 1e21, got {value}")
-    flag, real = where.endswith(FLAGS), where.endswith(REAL)
-    if (type(value) is bool) != flag or (type(value) is float and not real):
-        kind = "true or false" if flag else "a whole number"
-        raise BadInputError(f"{where}: expected {kind}, got {str(value)[:60]}")
-    return Fraction(value) if type(value) is float else value
-
 def sane(data, where):
     """Refuse what nest refuses, where numbers would mean something else."""
     job, graph = data["job"], data["graph"]
     kinds, layers = graph["kinds"], graph["layers"]
     costs = [x for kind in kinds for x in kind["costs"]]
     named = [("kinds", [x["name"] for x in kinds]),
-             ("layers", [str(x["id"]) for x in layers])]
+             ("layers", [x["id"] for x in layers])]
     named += [("costs", [tuple(y.get(z, z != KEY[3]) for z in KEY)
                          for y in x["costs"]]) for x in kinds]
     named += [("activations", [y.get("recompute", "none") for y in
@@ -59,7 +46,7 @@ def sane(data, where):
 def remember(thing, *names):
     """Cache methods."""
     for name in names:
-        setattr(thing, name, cache(getattr(thing, name)))
+        setattr(thing, name, lru_cache(MOST_CACHED)(getattr(thing, name)))
 
 class Tree:
     """Times of messages and collectives on a hierarchy."""
@@ -165,50 +152,57 @@ class Problem:
         self.rate = device.get("hbm_bytes_per_s")
         self.costs = [{tuple(x.get(y, y != KEY[3]) for y in KEY): x
                        for x in kind["costs"]} for kind in graph["kinds"]]
-        self.layers = {str(x["id"]): i for i, x in enumerate(graph["layers"])}
+        self.layers = {x["id"]: i for i, x in enumerate(graph["layers"])}
+        if len(self.layers) >= MOST_SETS:  # each is in one cut more
+            raise BadInputError(
+                f"{where}.graph.layers: expected below {MOST_SETS}, for a "
+                f"certificate, got {len(self.layers)}; take fewer")
         kinds = [kind["name"] for kind in graph["kinds"]]
         self.kinds = [kinds.index(x["kind"]) for x in graph["layers"]]
-        self.edges = [(*(self.layers[str(x[y])] for y in ("source", "target")),
+        self.edges = [(self.layers[x["source"]], self.layers[x["target"]],
                        x["bytes_per_sample"]) for x in graph.get("edges", ())]
         needs = [0] * len(self.kinds)
         for source, target, _ in self.edges:
             needs[target] |= 1 << source
-        found = new = {0}
+        found, new = {0}, [0]
         while new and len(found) <= MOST_SETS:
-            new = {s | 1 << i for s in new for i, need in enumerate(needs)
-                   if not s >> i & 1 and not need & ~s}
-            found = found | new
+            s = new.pop()
+            more = {s | 1 << i for i, x in enumerate(needs) if not x & ~s}
+            new += more - found
+            found |= more
         if len(found) > MOST_SETS or (1 << len(self.layers)) - 1 not in found:
             raise BadInputError(f"{where}: a cycle, or over {MOST_SETS} cuts")
         self.sets = sorted(found, key=lambda s: (s.bit_count(), s))
-        remember(self, "shapes", "passes", "traffic", "extra", "sizes",
-                 "memory", "receive", "nearest", "choices", "rows", "options")
+        self.at = {s: i for i, s in enumerate(self.sets)}
+        remember(self, "shape", "shapes", "passes", "traffic", "extra",
+                 "sizes", "memory", "receive", "nearest", "choices", "rows",
+                 "options")
         self.cut()
 
     def cut(self):
-        """List stages, (end, shape), by their beginning, and all shapes.
-
-        A shape is layers of each kind, and bytes that enter, leave and pass.
-        """
-        cuts, self.counts, known, self.ends = [], [], {}, []
+        """List what crosses the end of every set, and its layers by kind."""
+        self.cuts, self.counts = [], []
         for front in self.sets:
             cross = {}
             for source, target, size in self.edges:
                 if size and front >> source & 1 and not front >> target & 1:
                     cross[source] = max(cross.get(source, 0), size)
-            cuts.append((cross, tuple(sorted(cross.values()))))
-            kinds = [k for i, k in enumerate(self.kinds) if front >> i & 1]
-            self.counts.append([*map(kinds.count, range(len(self.costs)))])
-        for u, (into, enter) in enumerate(cuts):
-            self.ends.append([])
-            for v, (out, leave) in enumerate(cuts[u + 1:], u + 1):
-                if self.sets[u] & ~self.sets[v] == 0:
-                    layers = map(sub, self.counts[v], self.counts[u])
-                    passing = sorted(out[i] for i in out.keys() & into.keys())
-                    shape = (*layers,), enter, leave, (*passing,)
-                    number = known.setdefault(shape, len(known))
-                    self.ends[u].append((v, number))
-        self.stages = list(known)
+            self.cuts.append((cross, tuple(sorted(cross.values()))))
+            kinds = Counter(k for i, k in enumerate(self.kinds)
+                            if front >> i & 1)
+            self.counts.append([kinds[k] for k in range(len(self.costs))])
+
+    def after(self, u):
+        """Return the sets with which a stage behind a set can end."""
+        return [v for v in range(u + 1, len(self.sets))
+                if not self.sets[u] & ~self.sets[v]]
+
+    def shape(self, u, v):
+        """Return layers of each kind, and bytes that enter, leave and pass."""
+        (into, enter), (out, leave) = self.cuts[u], self.cuts[v]
+        layers = map(sub, self.counts[v], self.counts[u])
+        passing = sorted(out[i] for i in out.keys() & into.keys())
+        return (*layers,), enter, leave, (*passing,)
 
     def forget_times(self):
         """Let everything take no time."""
@@ -367,9 +361,9 @@ class Problem:
                 lean.append((x, row))
         return every, lean
 
-    def options(self, number, batch, n, starts, lean):
+    def options(self, shape, batch, n, starts, lean):
         """Return (least load, most in flight, strategy) of a stage, sorted."""
-        counts, enter, leave, passing = self.stages[number]
+        counts, enter, leave, passing = shape
         own, found = [(i, c) for i, c in enumerate(counts) if c], []
         for x, row in self.rows(batch, n, starts)[lean]:
             load = fixed = kept = work = 0
