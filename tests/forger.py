@@ -230,13 +230,13 @@ def proven(case: Case, certificate: Document, random: Random) -> Document:
 
 def written(case: Case, random: Random) -> Iterator[Document]:
     """Yield true certificates: of two plans, or of that there is none."""
-    if case.plan is None:
-        try:
+    try:
+        if case.plan is None:
             yield certify_infeasible(case.problem, encode(case.problem))
-        except UnsupportedProblemError:
-            return  # the search would be too long
-        return
-    yield certify(case.problem, case.plan, encode(case.problem))
+            return
+        yield certify(case.problem, case.plan, encode(case.problem))
+    except UnsupportedProblemError:
+        return  # the search would be too long, or a time is
     for _ in range(4):
         plan = draw_plan(random, case.problem)
         if plan is not None and one_strategy(plan):

@@ -212,7 +212,19 @@ def prove_split(
     RejectedError
         If there is such a plan, with what it takes, or if the search for
         one is too long.
+    UnsupportedProblemError
+        If a layer takes longer than certificates cover, in a stage that no
+        plan has.
     """
+    try:
+        return _prove_split(problem, key, bound)
+    except BadInputError as error:
+        raise UnsupportedProblemError(str(error)) from error
+
+
+def _prove_split(
+    problem: Prices, key: tuple[int, int], bound: int
+) -> dict[str, Any]:
     split = check.Split(problem, *key)
     edges, high = split.bounds(bound), (bound - 1) // split.count
     prices: list[tuple[int, int | None]] = []

@@ -216,7 +216,9 @@ class Problem:
         time = near(near(ns * 1000) / self.quantum)
         found = near(time + Fraction(1, 2)) // 1
         if found > 1 << 53:
-            raise BadInputError(f"{self.where}: a time above 2**53 quanta")
+            raise BadInputError(
+                f"{self.where}: expected times of at most 2**53 quanta, for a "
+                f"certificate, got {found}; raise quantum_ps")
         return found
 
     def shapes(self, dp, tp, cp, ep, starts):

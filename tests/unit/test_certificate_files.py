@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nest.certificates import documents, prices
+from nest.certificates import check, documents, prices
 from nest.certificates.certify import certify, certify_infeasible
 from nest.ir import Hierarchy, Level
 from nest.ir.io import decode_problem, encode
@@ -102,7 +102,7 @@ def test_files_that_are_too_long_are_not_read_to_the_end(
 ) -> None:
     path = tmp_path / "long.json"
     with path.open("wb") as file:
-        file.truncate(2**40)  # takes no room on the disk
+        file.truncate(2**24)  # takes no room on the disk
     monkeypatch.setattr(documents, "MOST_BYTES", 2**10)
     data = documents.read(path)
     assert len(data) == 2**10 + 1
@@ -143,6 +143,20 @@ def test_memory_does_not_grow_with_all_stages_of_all_kinds() -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < 10**6
+
+
+def test_stages_are_counted_before_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = two_stages(topology=NCCL)
+    terms = prices.Problem(documents.parse(encode(problem), "problem")[0])
+    split = check.Split(terms, 1, 1)
+    edges = len(split.bounds(201))
+    monkeypatch.setattr(check, "MOST_STAGES", edges)
+    assert len(split.bounds(201)) == edges > 0
+    monkeypatch.setattr(check, "MOST_STAGES", edges - 1)
+    with pytest.raises(check.RejectedError, match="proof: too many stages"):
+        split.bounds(201)
 
 
 # Fields

@@ -919,6 +919,21 @@ def test_what_is_not_covered_is_refused_by_name(
         certify(problem, plan)
 
 
+def test_times_that_are_too_long_are_refused() -> None:
+    """Even of a strategy that no plan can have, as b has no such cost."""
+    long = make_cost(10**16, 0, tp=2)
+    problem = make_problem(
+        {"a": (make_cost(1, 1), long), "b": (make_cost(1, 1),)},
+        topology=NCCL,
+    )
+    plan = make_plan(("a b", SINGLE))
+    assert score(problem, plan).feasible
+    with pytest.raises(
+        UnsupportedProblemError, match="expected times of at most 2.*quantum"
+    ):
+        certify(problem, plan)
+
+
 def test_plans_without_a_certificate_are_refused() -> None:
     costs = {name: (make_cost(), make_cost(tp=2)) for name in "ab"}
     problem = make_problem(costs, topology=NCCL, memory_bytes=10)
