@@ -311,6 +311,16 @@ def test_a_stage_is_tried_in_front_of_the_best_end_of_a_state() -> None:
     assert refuted(problem, 211) == 210
 
 
+def test_groups_of_uneven_units() -> None:
+    """Five devices in threes: three meet and two meet, so the fewest are two.
+
+    Per level: units, the fewest and most ranks in one, the fewest that meet.
+    """
+    levels = [{"fan_out": 3, "bandwidth_bytes_per_s": 1}] * 2
+    shapes = prices.Tree(levels).shapes(5, 1, 5, (0,), True)
+    assert shapes == {(5, (5, 1, 1, 2), (2, 2, 3, 2))}
+
+
 def test_the_best_plan_of_a_worse_one_is_the_bound() -> None:
     """One replica takes 2 · 100 ns; the bound is what two take, see above."""
     problem = two_stages(topology=NCCL)
@@ -929,9 +939,33 @@ def test_times_that_are_too_long_are_refused() -> None:
     plan = make_plan(("a b", SINGLE))
     assert score(problem, plan).feasible
     with pytest.raises(
-        UnsupportedProblemError, match="expected times of at most 2.*quantum"
+        UnsupportedProblemError,
+        match=r"expected times of at most 2\*\*53 quanta",
     ):
         certify(problem, plan)
+
+
+def test_experts_are_on_ranks_that_share_them() -> None:
+    """One rank cannot be two ranks of experts."""
+    problem = make_problem({"a": make_cost(1, 1, ep=2)}, topology=NCCL)
+    strategy = {"dp": 1, "tp": 1, "cp": 1, "ep": 2, "zero": 0}
+    stage = {
+        "layers": ["a"],
+        "devices": 1,
+        "strategy": {**strategy, "recompute": "none"},
+    }
+    plan = {"replicas": 1, "micro_batch": 1, "stages": [stage]}
+    with pytest.raises(check.RejectedError, match="stage 1 is illegal"):
+        check.score(read(problem), plan)
+
+
+def test_a_layer_is_in_a_stage_once() -> None:
+    problem = two_stages(topology=NCCL)
+    plan = to_builtins(second(make_plan(("a b", SINGLE))))
+    assert check.score(read(problem), plan) == 200
+    plan["stages"][0]["layers"] = ["a", "b", "a"]
+    with pytest.raises(check.RejectedError, match="stage 1 is illegal"):
+        check.score(read(problem), plan)
 
 
 def test_plans_without_a_certificate_are_refused() -> None:

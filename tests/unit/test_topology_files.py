@@ -969,6 +969,17 @@ class TestNccl:
             **linked("node0/gpu1 - node0/cpu0", by=(12e9, 300)),
         }
 
+    def test_elements_of_equal_nvlinks_add_up(self, tmp_path: Path) -> None:
+        """Two of one link each are two links of 20 GB/s."""
+        text = (DATA / "nccl-mesh.xml").read_text()
+        path = tmp_path / "topo.xml"
+        one = r'\1count="1"\2'
+        path.write_text(
+            re.sub(r'(<nvlink [^>]*)count="2"([^>]*/>)', one + one, text)
+        )
+        graph = read_topology(path, **HOW["nccl-mesh.xml"][1])
+        assert links(graph)["node0/gpu0", "node0/gpu1"] == (40e9, 100)
+
     @pytest.mark.parametrize(
         ("capability", "gb_per_s"),
         [
