@@ -307,8 +307,8 @@ def check(problem, problem_hash, certificate, seal):
         bound = 1
     else:
         expected("plan.schema", "nest-plan/1", plan["schema"], "pass a plan")
-        expected("step_time_quanta", score(problem, plan), value,
-                 "the plan takes another time")
+        if (found := score(problem, plan)) != value:
+            raise RejectedError(f"step_time_quanta: the plan takes {found}")
         if bound > value:
             raise RejectedError(f"lower_bound_quanta: expected at most {value}"
                                 f", what the plan takes, got {bound}")

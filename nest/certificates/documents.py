@@ -9,7 +9,7 @@ from os import stat
 from re import findall
 from stat import S_ISREG
 
-MOST_BYTES = 2**24  # of a file
+MOST_BYTES = 2**26  # of a file
 FLAGS = "sequence_parallel", "uneven_batches"
 REAL = "_ns", "_per_s", "fraction", "overlap", "buffer_bytes"
 TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",

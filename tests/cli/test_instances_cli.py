@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nest.certificates import check
 from nest.certificates.certify import certify
+from nest.certificates.documents import digest
 from nest.cli.progress import StatusLine
 from nest.cost.score import score
 from nest.instances import (
@@ -292,7 +292,7 @@ def test_a_certificate_that_does_not_hold_changes_nothing(
     found = certify(problem(NAME), known.plan)
     found["lower_bound_quanta"] += 1
     found["step_time_quanta"] += 1
-    found["seal"] = check.digest(found)
+    found["seal"] = digest(found)
     path.write_text(json.dumps(found))
     before = copy.read_bytes()
     update = ("instances", "update", NAME, "--certificate", str(path))

@@ -311,6 +311,27 @@ def test_a_stage_is_tried_in_front_of_the_best_end_of_a_state() -> None:
     assert refuted(problem, 211) == 210
 
 
+def test_what_passes_a_stage_is_split_over_its_ranks() -> None:
+    """58 bytes from a to c pass b, 29 on each rank, where 31 are kept: 60.
+
+    That fits exactly, and no two layers do. Each of two cuts is crossed both
+    ways in 10 + 29 ns, and three layers take 20: 216. Whole, b would not fit.
+    """
+    costs = {x: make_cost(10, 10, cp=2, kept_bytes=31) for x in "abc"}
+    problem = make_problem(
+        costs,
+        edges=(("a", "b", 0), ("b", "c", 0), ("a", "c", 58)),
+        devices=6,
+        topology=replace(NCCL, levels=(replace(NCCL.levels[0], fan_out=6),)),
+        memory_bytes=60,
+    )
+    plan = make_plan(*((x, Strategy(cp=2)) for x in "abc"))
+    certificate = certify(problem, plan)
+    assert certificate["step_time_quanta"] == 216
+    assert certificate["status"] == "optimal"
+    assert refuted(problem, 217) == 216
+
+
 def test_groups_of_uneven_units() -> None:
     """Five devices in threes: three meet and two meet, so the fewest are two.
 
@@ -1051,10 +1072,7 @@ def test_it_says_why_it_rejects(
     files[1].write_text(json.dumps(sealed(certificate)))
     code, out, err = run(capsys, monkeypatch, *files)
     assert (code, err) == (1, "")
-    assert out == (
-        "rejected: step_time_quanta: expected 143, got 144; the plan takes "
-        "another time\n"
-    )
+    assert out == "rejected: step_time_quanta: the plan takes 143\n"
 
 
 def test_a_bound_above_the_value_is_no_bound() -> None:

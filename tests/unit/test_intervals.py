@@ -27,7 +27,7 @@ from nest.intervals import (
     why_none,
 )
 from nest.ir import Activations, DeviceTimes, GraphTopology, Problem
-from nest.ir.cluster import Topology
+from nest.ir.cluster import DeviceRange, Topology
 from nest.ir.graph_topology import NetworkLink, NetworkNode
 from nest.ir.problem import OwnRuns
 from nest.models import builtin
@@ -315,6 +315,29 @@ def test_intervals_of_a_pipeline() -> None:
     }
 
 
+def test_memory_is_that_of_the_fullest_device() -> None:
+    """The first stage keeps 300 bytes, the second one 1,000."""
+    problem = pipeline(kept_bytes=1000)
+    less = replace(
+        problem.graph.kinds[0], costs=(make_cost(1, 1, kept_bytes=300),)
+    )
+    graph = replace(problem.graph, kinds=(less, problem.graph.kinds[1]))
+    problem = replace(problem, graph=graph)
+    found = intervals_of(problem, TWO, score(problem, TWO), NUMBERS)
+    assert found is not None
+    assert found.memory_90_bytes.high == pytest.approx(1000 * math.exp(0.1))
+
+
+def test_one_type_that_is_not_measured_makes_all_uncertain() -> None:
+    """The H100 is measured, "ours" is not: 0.06 and 0.08."""
+    problem = named(pipeline(), "H100-80GB-SXM")
+    ours = replace(problem.cluster.device, name="ours")
+    others = (DeviceRange(first=1, count=1, device=ours),)
+    cluster = replace(problem.cluster, others=others)
+    found = covariance_of(replace(problem, cluster=cluster), NUMBERS)
+    assert found[0][0] == pytest.approx(0.1**2)
+
+
 def test_a_step_without_time_has_no_interval() -> None:
     problem = make_problem({"a": make_cost(0, 0)}, sequence_length=1)
     plan = make_plan(("a", SINGLE))
@@ -329,6 +352,8 @@ def test_nothing_is_known_of_other_costs_and_rules() -> None:
     assert intervals_of(bare, TWO, score(bare, TWO)) is None
     other = replace(problem, preset="piper")
     assert why_none(other) == "the rules of piper"
+    analytic = replace(problem, source="an analytic model, not calibrated")
+    assert why_none(analytic) == "costs that are not calibrated"
 
 
 # Two plans
