@@ -246,6 +246,8 @@ def test_every_field_of_a_certificate_has_a_form(
         ),
         (("cluster", "topology", "levels"), {}, "levels: expected a list"),
         (("cluster", "device"), 5, "device: expected an object"),
+        (("cluster", "topology", "algorithms"), "best", "expected nccl, for"),
+        (("job", "schedule"), "zb-h1", "schedule: expected 1f1b or gpipe"),
     ],
 )
 def test_every_field_of_a_problem_has_a_form(
