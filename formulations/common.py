@@ -34,7 +34,7 @@ from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
 from nest.topology.protocol import Block, Link, Route
-from nest.units import MAX_TOTAL, ceil_div
+from nest.units import MAX_TOTAL, ceil_div, decimal
 
 #: Sides of a slot: it receives activations of the slot before it, and
 #: gradients of the one after it. The boundary of side ``d`` of slot ``s`` is
@@ -822,7 +822,7 @@ class Instance:
         if not self.hides:
             return choice
         # Rounded up, so that their sum is no less than what hides of all.
-        most = math.ceil(Fraction(self.fraction) * terms.hideable_sync)
+        most = math.ceil(decimal(self.fraction) * terms.hideable_sync)
         once = weighted(self.once, choice.loads)
         return choice._replace(
             hideable=terms.hideable_sync,
@@ -933,16 +933,14 @@ class Line(NamedTuple):
 def hiding_line(fraction: float, most: int) -> Line:
     """Return a line above ``⌊φH + 0.5⌋`` for every ``H`` up to ``most``.
 
-    ``φH + 0.5`` is evaluated in double precision, which adds at most
-    ``2**-51 (H + 1)`` to it. ``φ`` is replaced by a fraction ``a/b`` so small
-    that products stay integers of 61 bits; what this takes away is added to
-    ``c``. For the decimal fractions that people write, and times that occur,
-    the line is exact where ``φH + 0.5`` is not next to an integer.
+    ``φ`` is replaced by a fraction ``a/b`` so small that products stay
+    integers of 61 bits; what this takes away is added to ``c``. Where ``φ``
+    has few decimals nothing is.
     """
-    exact = Fraction(fraction)
+    exact = decimal(fraction)
     largest = max(1, min(2**20, MAX_TOTAL // (8 * (most + 1))))
     near = exact.limit_denominator(largest)
-    slack = abs(exact - near) * most + Fraction(most + 1, 2**51)
+    slack = abs(exact - near) * most
     a, b = 2 * near.numerator, 2 * near.denominator
     return Line(b, a, math.floor(b * (slack + Fraction(1, 2))))
 

@@ -14,15 +14,14 @@ program of its own. With ``x_ks`` layers of kind ``k`` under strategy ``s``,
 =============================================  =========================
 
 ``τ`` and ``Y`` have no communication, which no place and no pairing of passes
-makes shorter: what hides in a pair is communication. Where experts are spread
-that leaves a difference of two rounded times, so a pass counts a quantum
-less. A block runs its chunks ``M`` times and then syncs, so ``T >= M τ_r +
-Y_r``; with its devices ``n_r``, of which there are ``P`` together, that is
-the first line. While a micro-batch is at the last chunk of a block the block
-keeps what it kept for it on all others, which is the third one. The longest
-layer alone, and one micro-batch there and back, are bounds too. Where
-gradients of weights may wait, the way back is without them: the least over
-the types of devices, as a block of several takes no less than one of them.
+makes shorter: what hides in a pair is communication. A block runs its chunks
+``M`` times and then syncs, so ``T >= M τ_r + Y_r``; with its devices ``n_r``,
+of which there are ``P`` together, that is the first line. While a micro-batch
+is at the last chunk of a block the block keeps what it kept for it on all
+others, which is the third one. The longest layer alone, and one micro-batch
+there and back, are bounds too. Where gradients of weights may wait, the way
+back is without them: the least over the types of devices, as a block of
+several takes no less than one of them.
 """
 
 from __future__ import annotations
@@ -293,9 +292,6 @@ class TimedSearch:
         alone: dict[str, list[int]] = {kind: [] for kind in first}
         there_and_back = {kind: [] for kind in first}  # type: dict[str, list[int]]
         apart = self.problem.job.schedule in SPLIT_BACKWARD
-        schedule = schedule_of(
-            self.problem.job.schedule, runtime.virtual_stages
-        )
         uniform = []
         for strategy in strategies:
             terms = self._terms(split, runtime, strategy)
@@ -305,7 +301,6 @@ class TimedSearch:
                 self._terms(split, runtime, strategy, model)
                 for model in (self._on_types if apart else [self.model])
             ]
-            rounded = int(bool(schedule.paired_axes) and strategy.ep > 1)
             for kind, layer in first.items():
                 term = terms[layer]
                 if term is None:
@@ -313,11 +308,11 @@ class TimedSearch:
                 held = term.static_bytes + term.kept_bytes
                 if held + term.working_bytes > capacity:
                     continue
-                both = sum(
-                    max(0, time - rounded)
-                    for time in (term.forward, term.backward)
+                busy = (
+                    count * (term.forward + term.backward)
+                    + term.sync
+                    - term.hideable_sync
                 )
-                busy = count * both + term.sync - term.hideable_sync
                 size = strategy.devices
                 options[kind].add((size * held, size * busy))
                 alone[kind].append(busy)

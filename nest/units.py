@@ -9,6 +9,7 @@ them into quanta, exactly once, when a cost term is built.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -92,6 +93,11 @@ def quanta_to_ns(quanta: int, quantum_ps: int) -> int | float:
     """Return a time in ns: an integer if it is whole, else a float."""
     whole, rest = divmod(quanta * quantum_ps, 1000)
     return whole if rest == 0 else quanta * quantum_ps / 1000
+
+
+def decimal(value: float) -> Fraction:
+    """Return exactly the number that a float is written as."""
+    return Fraction(str(value))
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -49,6 +49,18 @@ def _sharded(problem: Problem) -> Problem:
     return replace(problem, job=job)
 
 
+def _extreme(problem: Problem) -> Problem:
+    """Let every fraction be 0 or 1: all hides or nothing."""
+    job = problem.job
+    job = replace(
+        job,
+        overlap={name: float(x >= 0.3) for name, x in job.overlap.items()},
+        gradient_sync_overlap=float(job.gradient_sync_overlap > 0),
+        weight_backward_fraction=float(job.weight_backward_fraction > 0),
+    )
+    return replace(problem, job=job)
+
+
 def _any() -> Kind:
     plain = problems(preset="standard")
     return st.one_of(plain, plain, problems(graphs=True), mixed())
@@ -84,6 +96,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "graph": lambda: problems(graphs=True),
     "mixed": mixed,
     "overlap": lambda: problems(overlapping=True),
+    "fractions": lambda: problems(overlapping=True).map(_extreme),
     # Passes that may wait for the host; of others one problem in four.
     "host": lambda: st.one_of(
         problems(preset="standard", hosts=True),

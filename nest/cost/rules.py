@@ -8,12 +8,11 @@ differently.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nest.cost.schedules import SCHEDULES, InFlight, Schedule
 from nest.cost.transfers import passing_bytes
@@ -22,6 +21,7 @@ from nest.errors import InvalidProblemError, UnknownNameError
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.topology.protocol import Block, Network
+from nest.units import decimal
 
 if TYPE_CHECKING:
     from nest.cost.model import CostModel
@@ -470,6 +470,23 @@ def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
     return forward, backward
 
 
+def most_hidden(hideable: Any, fraction: float) -> Any:
+    """Return what of gradient sync can hide, if the backward pass is long.
+
+    ``⌊φ s + 1/2⌋`` exactly, whatever the size: of a quantum more, no more
+    than a quantum more hides.
+
+    Parameters
+    ----------
+    hideable
+        Quanta of sync that may hide: an integer, or an array of objects.
+    fraction
+        Of the sync that can run behind computation.
+    """
+    part, whole = decimal(fraction).as_integer_ratio()
+    return (2 * part * hideable + whole) // (2 * whole)
+
+
 def hidden_sync(hideable: int, backward: int, fraction: float) -> int:
     """Return what of a block's gradient sync hides behind its backward load.
 
@@ -481,7 +498,7 @@ def hidden_sync(hideable: int, backward: int, fraction: float) -> int:
     fraction
         Of the sync that can run behind computation.
     """
-    return min(math.floor(fraction * hideable + 0.5), backward)
+    return min(int(most_hidden(hideable, fraction)), backward)
 
 
 #: Rules by name, as ``module:class``, read when asked for.

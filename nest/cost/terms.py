@@ -274,7 +274,7 @@ class LayerPrices:
         self._hbm: dict[object, float | None] = {}
         self._reserve_bytes: dict[object, int] = {}
         self._collectives: dict[object, float] = {}
-        self._known_passes: dict[object, tuple[int, int]] = {}
+        self._known_passes: dict[object, tuple[int, int, int, int]] = {}
 
     def cost(
         self, layer: int, strategy: Strategy, micro_batch: int
@@ -476,7 +476,9 @@ class LayerPrices:
         assert cost is not None
         where = f"kind {self.kinds[layer]!r}"
         times = self._times(layer, cost, block)
-        forward, backward = self._passes(cost, times, groups, where, overlap)
+        forward, backward, *pairable = self._passes(
+            cost, times, groups, where, overlap
+        )
         recomputed = 0
         if strategy.recompute == "selective":
             recomputed = self.quanta.round(
@@ -486,16 +488,6 @@ class LayerPrices:
             recomputed = self.rules.recomputation(forward, backward)
         fraction = self.problem.job.weight_backward_fraction
         weights = self.quanta.round(times.weights_ns(fraction), where)
-        hideable = self._pairable(cost, groups, where, overlap)
-        # What hides behind another micro-batch is issued all the same.
-        issued = (
-            self.quanta.round(times.forward_host_ns, where),
-            self.quanta.round(times.backward_host_ns, where),
-        )
-        pairable = (
-            min(hideable[0], forward - issued[0]),
-            min(hideable[1], backward - issued[1]),
-        )
         if strategy.zero < 2:
             return Passes(
                 forward, backward + recomputed, weights, *pairable, recomputed
@@ -507,7 +499,7 @@ class LayerPrices:
             gather_ns = self.gather_ns(sizes, groups, DATA_GROUPS)
         scatter_ns = self.scatter_ns(sizes, groups, DATA_GROUPS)
         if "weights" in overlap:
-            forward, backward = self._passes(
+            forward, backward, *pairable = self._passes(
                 cost, times, groups, where, overlap, gather_ns, scatter_ns
             )
         else:
@@ -598,13 +590,19 @@ class LayerPrices:
         overlap: frozenset[Overlap],
         gather_ns: float = 0.0,
         scatter_ns: float = 0.0,
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, int, int]:
         """Return forward and backward pass with their collectives.
 
-        ``max(c + g + Σ x - min(c, f_w g + Σ f x), h)``: computation ``c``,
-        ZeRO traffic ``g``, collectives ``x`` of each axis, the fractions
-        ``f`` of what overlaps that can hide behind the computation, and what
-        the host takes to issue the pass ``h``.
+        And what of each may hide behind another micro-batch: collectives of
+        the axes that the schedule hides so, unless the plan hides them inside
+        their own pass. They are rounded apart, so that what is left does not
+        depend on them; at least what the host takes is.
+
+        ``max(g + Σ x, c + (1 - f_w) g + Σ (1 - f) x, h)``: computation
+        ``c``, ZeRO traffic ``g``, collectives ``x`` of each axis, the
+        fractions ``f`` of what overlaps that can hide behind the computation,
+        and what the host takes to issue the pass ``h``. Nothing is taken
+        away, so that in floats, too, no part makes it shorter.
 
         Parameters
         ----------
@@ -639,57 +637,40 @@ class LayerPrices:
                 "forward": gather_ns,
                 "backward": gather_ns + scatter_ns,
             }
-            times_ns = {
-                phase: time_ns + traffic_ns[phase]
+            moved_ns, apart_ns = (
+                dict(traffic_ns),
+                dict.fromkeys(traffic_ns, 0.0),
+            )
+            exposed = 1.0 - fractions.get("weights", 0.0)
+            shown_ns = {
+                phase: time_ns + exposed * traffic_ns[phase]
                 for phase, time_ns in compute_ns.items()
-            }
-            hideable_ns = {
-                phase: time_ns * fractions.get("weights", 0.0)
-                for phase, time_ns in traffic_ns.items()
             }
             for call, group in zip(cost.collectives, used, strict=True):
                 time_ns = call.count * self.collective_ns(
                     call.kind, group, call.size_bytes
                 )
-                times_ns[call.phase] += time_ns
+                if call.axis in self._paired_axes - overlap:
+                    apart_ns[call.phase] += time_ns
+                    continue
+                moved_ns[call.phase] += time_ns
                 if call.axis != "dp" and call.axis in overlap:
-                    hideable_ns[call.phase] += time_ns * fractions[call.axis]
-            visible_ns = {
-                phase: time_ns - min(compute_ns[phase], hideable_ns[phase])
-                for phase, time_ns in times_ns.items()
-            }
-            forward, backward = (
-                self.quanta.round(max(time_ns, host_ns[phase]), where)
-                for phase, time_ns in visible_ns.items()
-            )
-            self._known_passes[key] = forward, backward
-        return self._known_passes[key]
-
-    def _pairable(
-        self,
-        cost: LayerCost,
-        groups: GroupKeys | None,
-        where: str,
-        overlap: frozenset[Overlap],
-    ) -> tuple[int, int]:
-        """Return what of the passes may hide behind another micro-batch.
-
-        Collectives of the axes that the schedule hides so, unless the plan
-        hides them inside their own pass.
-        """
-        if not self._paired_axes:
-            return 0, 0
-        times_ns = {"forward": 0.0, "backward": 0.0}
-        for call in cost.collectives:
-            if call.axis in self._paired_axes and call.axis not in overlap:
-                group = None if groups is None else groups[call.axis]
-                times_ns[call.phase] += call.count * self.collective_ns(
-                    call.kind, group, call.size_bytes
+                    time_ns *= 1.0 - fractions[call.axis]
+                shown_ns[call.phase] += time_ns
+            passes, pairable = [], []
+            for phase, time_ns in shown_ns.items():
+                own, apart, issued = (
+                    self.quanta.round(x, where)
+                    for x in (
+                        max(moved_ns[phase], time_ns),
+                        apart_ns[phase],
+                        host_ns[phase],
+                    )
                 )
-        forward, backward = (
-            self.quanta.round(time_ns, where) for time_ns in times_ns.values()
-        )
-        return forward, backward
+                passes.append(max(own + apart, issued))
+                pairable.append(passes[-1] - max(own, issued))
+            self._known_passes[key] = (*passes, *pairable)
+        return self._known_passes[key]
 
     def collective_ns(
         self, kind: CollectiveKind, groups: Hashable, size_bytes: int

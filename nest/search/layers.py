@@ -15,7 +15,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from fractions import Fraction
 from itertools import product
 from typing import ClassVar, NamedTuple
 
@@ -57,6 +56,7 @@ from nest.search.task import SearchTask
 from nest.search.zones import Site
 from nest.solvers.base import Deadline, SolverOutput
 from nest.topology import Block, Route
+from nest.units import decimal
 
 #: In-flight counts up to this have a relaxed option each; larger ones share
 #: them in groups that double in size.
@@ -246,7 +246,7 @@ class LayerStages(StageOptions):
 
         ``⌈φ s⌉`` exactly: their sum is at least ``⌊φ Σs + 0.5⌋``.
         """
-        return math.ceil(Fraction(self.fraction) * hideable)
+        return math.ceil(decimal(self.fraction) * hideable)
 
     # Relaxed options
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.rules import most_hidden
 from nest.cost.schedules import PassTimes, StageSchedule, Times, paced
 from nest.cost.schedules.base import weighted
 from nest.cost.space import (
@@ -345,11 +346,6 @@ class BatchTerms:
             ("passes", None), self.model, lambda: self._places(None), parts
         )
         least: Ints = np.ascontiguousarray(np.moveaxis(found, 0, -1))
-        spread = np.array([strategy.ep > 1 for strategy in self.strategies])
-        # What does not hide is a difference of two rounded times: on another
-        # place it may be a quantum less.
-        for part in (Part.FORWARD_ALONE, Part.BACKWARD_ALONE):
-            least[spread, :, part] = np.maximum(least[spread, :, part] - 1, 0)
         return least
 
     @cached_property
@@ -1164,8 +1160,9 @@ class StageOptions:
 
     def hidden(self, hideable: Ints) -> Ints:
         """Return what hides of the gradient sync of stages at most."""
-        hidden: Ints = np.floor(self.fraction * hideable + 0.5)
-        return hidden.astype(np.int64)
+        exact = hideable.astype(object)  # products exceed 64 bits
+        hidden: Ints = most_hidden(exact, self.fraction).astype(np.int64)
+        return hidden
 
     def received(
         self, found: PlacedOptions, routes: Sequence[Routes], which: Ints

@@ -119,7 +119,7 @@ def score(problem: Problem, plan: Plan) -> Record:
         if number < num_stages - 1:
             for layer in layers:
                 if strategy.recompute == "full":
-                    recomputed += layer.one_pass("backward", None)
+                    recomputed += layer.one_pass("backward", None)[0]
                 else:
                     recomputed += layer.recomputation()
         sync = rounded(problem, o) + sum(

@@ -65,8 +65,8 @@ def score(problem: Problem, plan: Plan) -> Record:
             rounded(problem, (entering + leaving) / (dp * bandwidth) * 1e9)
             - receive_forward
         )
-        forward = sum(x.one_pass("forward", None) for x in layers)
-        backward = sum(x.one_pass("backward", None) for x in layers)
+        forward = sum(x.one_pass("forward", None)[0] for x in layers)
+        backward = sum(x.one_pass("backward", None)[0] for x in layers)
         recomputed = sum(x.recomputation() for x in layers)
         weights = sum(x.cost.weight_bytes for x in layers)
         sync = rounded(

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from nest.ir import (
     Device,
@@ -273,43 +274,56 @@ class LayerOfStage:
             "reduce-scatter", "data", dense
         ) + self.collective("reduce-scatter", "expert-data", expert)
 
-    def one_pass(self, phase: str, zero_ns: float | None) -> int:
-        """Return a pass, with the ZeRO traffic ``y`` in the term or not."""
+    def one_pass(self, phase: str, zero_ns: float | None) -> tuple[int, int]:
+        """Return a pass, with the ZeRO traffic ``y`` in the term or not.
+
+        And what of it may hide behind another micro-batch.
+        """
         fractions: dict[str, float] = {
             name: self.problem.job.overlap[name] for name in self.plan.overlap
         }
-        computation = self.computation(phase)
-        total = computation
-        hidden = 0.0
+        moved = apart = 0.0
+        shown = self.computation(phase)
         if zero_ns is not None:
-            total += zero_ns
-            hidden += fractions["weights"] * zero_ns
+            moved += zero_ns
+            shown += (1.0 - fractions["weights"]) * zero_ns
         for axis, time in self.calls(phase):
-            total += time
+            if axis == "ep" and self.pairs:
+                apart += time
+                continue
+            moved += time
             if axis in ("tp", "cp", "ep"):
-                hidden += fractions.get(axis, 0.0) * time
-        takes = total - min(computation, hidden)
-        return rounded(self.problem, max(takes, self.host(phase)))
+                shown += (1.0 - fractions.get(axis, 0.0)) * time
+            else:
+                shown += time
+        issued = rounded(self.problem, self.host(phase))
+        own = rounded(self.problem, max(moved, shown))
+        whole = max(own + rounded(self.problem, apart), issued)
+        return whole, whole - max(own, issued)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether experts' collectives hide behind another micro-batch."""
+        job, overlap = self.problem.job, self.plan.overlap
+        return job.schedule == "dualpipe-v" and "ep" not in overlap
+
+    def passes(self, phase: str) -> tuple[int, int]:
+        """Return a pass as the stage runs it, and what may hide in a pair."""
+        traffic = [self.gather_ns()]
+        if phase == "backward":
+            traffic.append(self.scatter_ns())
+        if "weights" in self.plan.overlap:
+            return self.one_pass(phase, sum(traffic))
+        whole, hidden = self.one_pass(phase, None)
+        return whole + sum(rounded(self.problem, x) for x in traffic), hidden
 
     def forward(self) -> int:
         """Return what the layer adds to the forward load."""
-        if "weights" in self.plan.overlap:
-            return self.one_pass("forward", self.gather_ns())
-        return self.one_pass("forward", None) + rounded(
-            self.problem, self.gather_ns()
-        )
+        return self.passes("forward")[0]
 
     def backward(self) -> int:
         """Return what it adds to the backward load, but recomputation."""
-        if "weights" in self.plan.overlap:
-            return self.one_pass(
-                "backward", self.gather_ns() + self.scatter_ns()
-            )
-        return (
-            self.one_pass("backward", None)
-            + rounded(self.problem, self.gather_ns())
-            + rounded(self.problem, self.scatter_ns())
-        )
+        return self.passes("backward")[0]
 
     def weight_backward(self) -> int:
         """Return what it adds to the gradients of weights of its stage."""
@@ -331,22 +345,11 @@ class LayerOfStage:
 
     def paired(self, phase: str) -> int:
         """Return what of a pass hides behind the other one of a pair."""
-        if self.problem.job.schedule != "dualpipe-v":
-            return 0
-        if "ep" in self.plan.overlap:
-            return 0
-        total = 0.0
-        for axis, time in self.calls(phase):
-            if axis == "ep":
-                total += time
-        issued = rounded(self.problem, self.host(phase))
-        return min(
-            rounded(self.problem, total), self.one_pass(phase, None) - issued
-        )
+        return self.passes(phase)[1]
 
     def recomputation(self) -> int:
         if self.strategy.recompute == "full":
-            return self.one_pass("forward", None)
+            return self.one_pass("forward", None)[0]
         if self.strategy.recompute == "selective":
             entry = activations_of(self.cost, "selective")
             assert entry is not None
@@ -1021,7 +1024,10 @@ def score(problem: Problem, plan: Plan) -> Record:
         hidden = 0
         if "gradients" in plan.overlap:
             hidden = min(
-                math.floor(job.overlap["gradients"] * syncs + 0.5),
+                math.floor(
+                    Fraction(repr(float(job.overlap["gradients"]))) * syncs
+                    + Fraction(1, 2)
+                ),
                 sum(stages[number].backward for number in numbers),
             )
         if chunks == 1:

@@ -1353,13 +1353,13 @@ HIDING = {
         1000 + 81,
         (),
     ),
-    # ⌊0.7 · 45 + 0.5⌋ is 31 in double precision, 32 exactly
-    "rounded-as-doubles-are": (
+    # ⌊0.7 · 45 + 1/2⌋ is 32 exactly, 31 in double precision
+    "rounded-as-written": (
         synced({"gradients": 0.7}, weight_bytes=25),
-        1000 + 45 - 31,
+        1000 + 45 - 32,
         ("gradients",),
     ),
-    # ⌊0.3 · 45 + 0.5⌋ is 14, and 0.3 is a little less than 3/10
+    # ⌊0.3 · 45 + 1/2⌋ is 14, and the double 0.3 is a little less than 3/10
     "rounded-up-from-below": (
         synced({"gradients": 0.3}, weight_bytes=25),
         1000 + 45 - 14,
