@@ -47,7 +47,11 @@ FORMS = {"": ("a value",), "=": ("an object",), "+": ("a list", ""),
          "-": ("a value", "a list", "an object", "-")}
 ONLY = {"problem.preset": ["standard"], "job.virtual_stages": [[1]],
         "job.schedule": ["1f1b", "gpipe"], "topology.kind": ["hierarchy"],
-        "topology.algorithms": ["nccl"]}
+        "topology.algorithms": ["nccl"],
+        "collectives.kind": ["all-reduce", "all-gather", "reduce-scatter",
+                             "all-to-all"],
+        "collectives.phase": ["forward", "backward"],
+        "collectives.axis": ["tp", "cp", "dp", "ep"]}
 
 class BadInputError(Exception):
     """A file is not what it should be, or asks for what is not covered."""

@@ -34,6 +34,15 @@ PHASES: tuple[str, ...] = get_args(Phase)
 NO_HOST_NS = 0.0
 
 
+def check_collective(kind: str) -> None:
+    """Raise ``ValueError`` unless there is such a kind of collective."""
+    if kind not in COLLECTIVES:
+        raise ValueError(
+            f"kind: expected one of {', '.join(COLLECTIVES)}, got {kind!r}; "
+            f"express the collective by these"
+        )
+
+
 class CollectiveCall(Struct, frozen=True, kw_only=True):
     """A collective that a layer issues in one pass.
 
@@ -57,6 +66,10 @@ class CollectiveCall(Struct, frozen=True, kw_only=True):
     phase: Phase
     size_bytes: Size
     count: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_collective(self.kind)
 
 
 class Activations(Struct, frozen=True, kw_only=True):

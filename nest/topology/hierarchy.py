@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from nest.ir.cluster import Hierarchy
-from nest.ir.graph import CollectiveKind
+from nest.ir.graph import CollectiveKind, check_collective
 from nest.topology.alphabeta import NS_PER_S, Line, femtoseconds, sums
 from nest.topology.protocol import Block, Link, ParallelGroups, Route
 from nest.topology.shares import Share, Spread, Step, offered
@@ -244,6 +244,7 @@ class HierarchyNetwork:
         size_bytes: float,
     ) -> float:
         """Return the time of parallel groups: the worst of them."""
+        check_collective(kind)
         if size_bytes == 0:
             return 0.0
         return max(
@@ -281,6 +282,7 @@ class HierarchyNetwork:
 
         ``shape`` has at least two ranks.
         """
+        check_collective(kind)
         share = self.share(shape)
         launch_ns = self.launches_ns[len(shape.levels) - 1]
         offers = _nccl if self.algorithms == "nccl" else offered

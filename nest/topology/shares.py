@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nest.ir.graph import CollectiveKind
+from nest.ir.graph import CollectiveKind, check_collective
 from nest.topology.alphabeta import NS_PER_S, Line
 
 if TYPE_CHECKING:  # loads NumPy
@@ -246,6 +246,7 @@ def offered(share: Share, kind: CollectiveKind) -> dict[str, Line]:
 
     Slopes are not rounded.
     """
+    check_collective(kind)
     n = share.size
     floor = n.bit_length() - 1
     power_of_two = n == 1 << floor

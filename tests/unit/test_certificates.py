@@ -1162,6 +1162,24 @@ def test_nothing_is_in_a_certificate_that_is_not_read() -> None:
             "problem: not one that nest takes",
         ),
         (
+            lambda p: p["graph"]["kinds"][0]["costs"][0].update(
+                collectives=[{"kind": "broadcast"}]
+            ),
+            "kind: expected all-reduce or .* got broadcast",
+        ),
+        (
+            lambda p: p["graph"]["kinds"][0]["costs"][0].update(
+                collectives=[{"phase": "update"}]
+            ),
+            "phase: expected forward or backward, .* got update",
+        ),
+        (
+            lambda p: p["graph"]["kinds"][0]["costs"][0].update(
+                collectives=[{"axis": "pp"}]
+            ),
+            "axis: expected tp or cp or dp or ep, .* got pp",
+        ),
+        (
             lambda p: p.update(quantum_ps=1500.5),
             "quantum_ps: expected a whole number, got 1500.5",
         ),

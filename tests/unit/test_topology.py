@@ -3,14 +3,20 @@
 One byte takes 1 ns at 1e9 bytes/s and 10 ns at 1e8 bytes/s.
 """
 
+import itertools
+
 import msgspec
 import pytest
 
 from nest.ir.cluster import GroupFraction, Hierarchy, Level
-from nest.topology import HierarchyNetwork
-from nest.topology.protocol import Block, Link
-from nest.topology.shares import Spread
-from tests.builders import PAIRS, make_levels
+from nest.topology import HierarchyNetwork, network_of
+from nest.topology.graph.algorithms import Places
+from nest.topology.graph.bounds import bound_ns
+from nest.topology.graph.network import GraphNetwork
+from nest.topology.protocol import Block, Link, ParallelGroups
+from nest.topology.shares import Share, Spread, Step, offered
+from tests.builders import PAIRS, call, make_levels
+from tests.graphs import make_graph
 
 #: Fan-outs 2, 2, 2; the top link is faster than the middle one.
 TREE = make_levels((2, 10.0, 1e9), (2, 100.0, 1e8), (2, 1000.0, 4e8))
@@ -621,3 +627,37 @@ def test_unknown_algorithms():
             '"bandwidth_bytes_per_s":1}],"algorithms":"magic"}',
             type=Hierarchy,
         )
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        make_levels((4, 1.0, 1e9)),
+        PAIRS,
+        Hierarchy(levels=PAIRS.levels, algorithms="nccl"),
+        make_graph("ab", [("a", "b", 1.0, 1e9)]),
+    ],
+    ids=["flat", "levels", "nccl", "graph"],
+)
+def test_a_kind_that_does_not_exist_is_refused(topology):
+    """By name, and also where there is nothing to send."""
+    network = network_of(topology)
+    groups = network.groups(ParallelGroups(Block(1, 2, 0, 2), 2, 1))
+    message = "kind: expected one of all-reduce, .* got 'broadcast'"
+    for own, size_bytes in itertools.product((groups, type(groups)()), (0, 1)):
+        with pytest.raises(ValueError, match=message):
+            network.collective_ns("broadcast", own, size_bytes)
+    with pytest.raises(ValueError, match=message):
+        call("broadcast", "tp", "forward", 1)
+
+
+def test_bounds_and_algorithms_refuse_a_kind_that_does_not_exist():
+    network = network_of(make_graph("ab", [("a", "b", 1.0, 1e9)]))
+    assert isinstance(network, GraphNetwork)
+    with pytest.raises(ValueError, match="got 'broadcast'"):
+        network.offered_ns("broadcast", [[0, 1]], 1)
+    with pytest.raises(ValueError, match="got 'broadcast'"):
+        bound_ns(network.routes, "broadcast", [[0, 1]], 1, Places())
+    share = Share(2, (Step(Spread(2, 1, 1, 2), 0, 1e9),))
+    with pytest.raises(ValueError, match="got 'broadcast'"):
+        offered(share, "broadcast")

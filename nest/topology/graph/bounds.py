@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from nest.ir.graph import CollectiveKind
+from nest.ir.graph import CollectiveKind, check_collective
 from nest.topology.alphabeta import NS_PER_S, rounded
 from nest.topology.graph.algorithms import Places
 from nest.topology.graph.routes import Routes, network_flow
@@ -54,6 +54,7 @@ def bound_ns(
         The units; cuts around them count, unless there are too many on a
         large network.
     """
+    check_collective(kind)
     together = [groups, *([group] for group in groups)]
     cuts = len(together) * sum(len({*map(int, x)}) for x in places.units)
     if cuts * len(routes.arcs) > MAX_CUTS:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nest.ir.base import FAST_BYTES_PER_S
-from nest.ir.graph import CollectiveKind
+from nest.ir.graph import CollectiveKind, check_collective
 from nest.ir.graph_topology import GraphTopology
 from nest.topology.alphabeta import (
     FS_PER_NS,
@@ -48,6 +48,7 @@ class Prices(NamedTuple):
 
     def lines(self, kind: CollectiveKind) -> tuple[Line, ...]:
         """Return those of a kind."""
+        check_collective(kind)
         part = PART_OF[kind]
         if part == "half":
             return self.half
@@ -290,6 +291,7 @@ class GraphNetwork:
 
         In the order in which ties are decided; none if nothing is to do.
         """
+        check_collective(kind)
         if size_bytes == 0:
             return {}
         return {
