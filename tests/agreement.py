@@ -27,6 +27,7 @@ from nest.ir import Problem, problem_hash, write
 from nest.solvers.base import SolveOptions, SolverOutput
 from nest.solvers.registry import get_solver
 from nest.targets import for_target, names
+from tests.half_quanta import half_quanta
 from tests.independent.generate import draw_spread
 from tests.properties.test_mixed_devices import mixed
 from tests.properties.test_solvers_agree import why_wrong
@@ -96,7 +97,10 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "graph": lambda: problems(graphs=True),
     "mixed": mixed,
     "overlap": lambda: problems(overlapping=True),
-    "fractions": lambda: problems(overlapping=True).map(_extreme),
+    "fractions": lambda: st.one_of(
+        problems(overlapping=True).map(_extreme),
+        st.integers(0, 2**63).map(lambda x: half_quanta(Random(x))),
+    ),
     # Passes that may wait for the host; of others one problem in four.
     "host": lambda: st.one_of(
         problems(preset="standard", hosts=True),

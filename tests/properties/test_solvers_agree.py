@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from unittest import mock
 
 import pytest
@@ -16,11 +17,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.score import score
+from nest.fit import Target, fewest_devices
 from nest.ir import Problem, write
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.registry import get_solver
 from tests import optima
 from tests.frontiers import enumerated, searched
+from tests.half_quanta import half_quanta
+from tests.inside import run_inside
 from tests.properties.profiles import examples
 from tests.strategies import problems
 
@@ -369,3 +373,29 @@ def check_setting(setting: str, problem: Problem) -> None:
 @examples(50, full=2000)
 def test_what_dp_proves_in_time_is_true(problem, setting, ticks):
     optima.check_limited(problem, setting, ticks, solve("brute", problem))
+
+
+@examples(150, full=2000)
+@given(st.integers(0, 2**63))
+def test_all_answers_agree_where_only_rounding_decides(seed):
+    """All exact solvers, the frontier, and what ``nest fit`` says."""
+    problem = half_quanta(Random(seed))
+    check(("dp", "cpsat"), problem)
+    best = solve("brute", problem).claimed_quanta
+    assert best is not None
+    assert searched(problem) == enumerated(problem)
+    assert enumerated(problem)[-1][1] == best
+    with mock.patch("nest.fit.run_solver", run_inside):
+        kept = fewest_devices(problem, Target(best, ""))
+        missed = fewest_devices(problem, Target(best - 1, ""))
+    assert kept.proven
+    assert kept.best is not None
+    assert kept.best.result.step_quanta <= best
+    assert missed.proven
+    assert missed.best is None
+
+
+@examples(40, full=1000)
+@given(st.integers(0, 2**63))
+def test_milp_agrees_where_only_rounding_decides(seed):
+    check(("milp",), half_quanta(Random(seed)))
