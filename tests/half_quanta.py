@@ -25,7 +25,10 @@ def half_quanta(random: Random) -> Problem:
     # Two samples per micro-batch where one device of the group has each.
     samples = 2 if name in ("ep", "weights") else 1
     for layer in names:
-        half_ns = (random.randrange(3, 900) + 0.5) * quantum_ps / 1000
+        # Just below a power of two a sum has fewer bits behind the point.
+        power = 2 ** random.randrange(6, 12) * 1000 // quantum_ps
+        number = random.choice((power - 1, power - 2, random.randrange(900)))
+        half_ns = (number + 0.5) * quantum_ps / 1000
         whole = make_cost(
             2 * half_ns + random.choice((0, 1)), 2 * half_ns, samples=samples
         )

@@ -476,7 +476,7 @@ class LayerPrices:
         assert cost is not None
         where = f"kind {self.kinds[layer]!r}"
         times = self._times(layer, cost, block)
-        forward, backward, *pairable = self._passes(
+        forward, backward, there, back = self._passes(
             cost, times, groups, where, overlap
         )
         recomputed = 0
@@ -490,7 +490,12 @@ class LayerPrices:
         weights = self.quanta.round(times.weights_ns(fraction), where)
         if strategy.zero < 2:
             return Passes(
-                forward, backward + recomputed, weights, *pairable, recomputed
+                forward,
+                backward + recomputed,
+                weights,
+                there,
+                back,
+                recomputed,
             )
 
         sizes = self._held(layer, strategy, micro_batch, PLAIN, 1).sizes
@@ -499,7 +504,7 @@ class LayerPrices:
             gather_ns = self.gather_ns(sizes, groups, DATA_GROUPS)
         scatter_ns = self.scatter_ns(sizes, groups, DATA_GROUPS)
         if "weights" in overlap:
-            forward, backward, *pairable = self._passes(
+            forward, backward, there, back = self._passes(
                 cost, times, groups, where, overlap, gather_ns, scatter_ns
             )
         else:
@@ -509,7 +514,7 @@ class LayerPrices:
             backward += gather + scatter
             weights += scatter
         return Passes(
-            forward, backward + recomputed, weights, *pairable, recomputed
+            forward, backward + recomputed, weights, there, back, recomputed
         )
 
     def _held(
@@ -657,7 +662,7 @@ class LayerPrices:
                 if call.axis != "dp" and call.axis in overlap:
                     time_ns *= 1.0 - fractions[call.axis]
                 shown_ns[call.phase] += time_ns
-            passes, pairable = [], []
+            whole, hides = [], []
             for phase, time_ns in shown_ns.items():
                 own, apart, issued = (
                     self.quanta.round(x, where)
@@ -667,9 +672,10 @@ class LayerPrices:
                         host_ns[phase],
                     )
                 )
-                passes.append(max(own + apart, issued))
-                pairable.append(passes[-1] - max(own, issued))
-            self._known_passes[key] = (*passes, *pairable)
+                whole.append(max(own + apart, issued))
+                hides.append(whole[-1] - max(own, issued))
+            forward, backward = whole
+            self._known_passes[key] = forward, backward, hides[0], hides[1]
         return self._known_passes[key]
 
     def collective_ns(
