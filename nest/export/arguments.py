@@ -14,6 +14,9 @@ from nest.text import whole_number
 #: Options that are read and have underscores.
 _UNDERSCORED = frozenset({"--deepspeed_config"})
 
+#: Megatron-LM has fewer arguments than this.
+_MAX_UNREAD = 1000
+
 
 class Given(NamedTuple):
     """One option as it is given: its values, and where it is written."""
@@ -226,6 +229,12 @@ class Arguments:
             begins like one: whoever wrote it may mean that.
         """
         left = [name for name in self.given if name not in self.used]
+        # Each one is compared with all that are read.
+        if len(left) > _MAX_UNREAD:
+            raise InvalidPlanError(
+                f"{self.where}: expected at most {_MAX_UNREAD} arguments that "
+                f"nest does not read, got {len(left)}; remove some"
+            )
         for name in left:
             meant = None if name in others else near(name, self.used)
             if meant is not None:

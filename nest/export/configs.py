@@ -18,6 +18,9 @@ from nest.ir.documents import check_yaml, parse_yaml, refusing
 #: OmegaConf's value of what must be given by others.
 MISSING = "???"
 
+#: An interpolation leads to a value through at most so many others.
+_MAX_CHAIN = 50
+
 _WHOLE = re.compile(r"\$\{([^${}]*)\}")
 
 
@@ -170,6 +173,13 @@ class Config:
         if key in through:
             raise self.refuse(
                 key, "a value", f"{entry.value}, which is itself"
+            )
+        if len(through) > _MAX_CHAIN:
+            raise self.refuse(
+                through[0],
+                f"a value within {_MAX_CHAIN} interpolations",
+                "more",
+                "write the value",
             )
         if not isinstance(entry.value, str) or "${" not in entry.value:
             return entry

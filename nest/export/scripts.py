@@ -462,7 +462,7 @@ def _launcher_options(launcher: Sequence[Word]) -> Iterator[_Option]:
     """Yield what the options of programs say that start others."""
     program, kinds = "", _USUAL
     for number, word in enumerate(launcher):
-        following = launcher[number + 1 :][:1]
+        following = launcher[number + 1 : number + 2]
         name, equals, text = word.text.partition("=")
         if not name.startswith("-"):
             new = _program(word)

@@ -97,6 +97,16 @@ _EXPORTING = ("export", "declare", "local", "readonly", "typeset")
 _SEPARATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "\n")
 #: Functions that call each other deeper, or more often, do not end for us.
 _DEPTH, _CALLS = 20, 1000
+#: Maximum lengths of a script and of one word, in characters. Linux passes no
+#: longer word to a program.
+_MAX_SCRIPT, _MAX_WORD = 2**18, 2**17
+#: Maximum work for one script: characters and words that are read or made. A
+#: script that grows its variables, arrays or calls exponentially exceeds it.
+_MAX_WORK = 2**20
+#: Work of one command, expansion or condition besides its characters.
+_STEP = 16
+#: ``test`` compares at most so many words.
+_MAX_TEST = 100
 #: Stands where a quoted text goes on in the next line, so that the lines of
 #: its words are known; no script has it.
 _JOINT = "\0"
@@ -121,9 +131,21 @@ def read_script(
     Raises
     ------
     InvalidOptionError
-        If quotes or brackets do not end.
+        If quotes or brackets do not end, or the script is too long, too deep,
+        or expands to more than :data:`_MAX_WORK` characters and words.
     """
-    return _Reader(text, where, given or {}).read()
+    if len(text) > _MAX_SCRIPT:
+        raise InvalidOptionError(
+            f"{where}: expected a script of at most {_MAX_SCRIPT} characters, "
+            f"got {len(text)}; pass only the part that starts the training"
+        )
+    try:
+        return _Reader(text, where, given or {}).read()
+    except RecursionError:
+        raise InvalidOptionError(
+            f"{where}: expected commands and expansions at most about a "
+            f"hundred deep, got more; simplify the script"
+        ) from None
 
 
 def _both(one: bool | None, other: bool | None) -> bool | None:
@@ -140,6 +162,8 @@ def _not(held: bool | None) -> bool | None:
 
 def _holds(words: Sequence[str]) -> bool | None:
     """Return what ``test`` gives, ``None`` for what is not known."""
+    if len(words) > _MAX_TEST:
+        return None
     match words:
         case []:
             return False
@@ -169,9 +193,10 @@ def _compared(one: str, name: str, other: str) -> bool | None:
     """Return what a comparison gives, ``None`` if it is none."""
     if name in _EQUAL:
         return (one == other) == _EQUAL[name]
-    if all(re.fullmatch(r"-?[0-9]+", text) for text in (one, other)):
-        return _COMPARED[name](int(one), int(other))
-    return None
+    numbers = [whole_number(text.removeprefix("-")) for text in (one, other)]
+    if None in numbers:
+        return None
+    return _COMPARED[name](int(one), int(other))
 
 
 _EQUAL = {"=": True, "==": True, "!=": False}
@@ -224,6 +249,8 @@ class _Reader:
         self.commands: list[Command] = []
         self.directives: dict[str, Word] = {}
         self.documents: list[tuple[str, bool, int]] = []
+        #: Remaining work, shared by all readers of one script.
+        self.budget = [_MAX_WORK]
 
     def share(self, outer: _Reader, line: int) -> None:
         """Read a text inside another one, which begins in a line."""
@@ -234,8 +261,32 @@ class _Reader:
         self.branch, self.goes_on = outer.branch, outer.goes_on
         self.unset, self.used = outer.unset, outer.used
         self.defaults = outer.defaults
+        self.budget = outer.budget
+        self._spend(len(self.text), line)
 
-    def refuse(self, line: int, expected: str, got: str) -> InvalidOptionError:
+    def _spend(self, work: int, line: int) -> None:
+        """Refuse a script that needs more than :data:`_MAX_WORK`."""
+        self.budget[0] -= work
+        if self.budget[0] < 0:
+            raise self.refuse(
+                line,
+                f"a script that expands to at most {_MAX_WORK} characters",
+                "more",
+            )
+
+    def _limit(self, length: int, line: int) -> None:
+        """Refuse a word that is too long, before it is made."""
+        if length > _MAX_WORD:
+            raise self.refuse(
+                line,
+                f"words and variables of at most {_MAX_WORD} characters",
+                length,
+            )
+        self._spend(length, line)
+
+    def refuse(
+        self, line: int, expected: str, got: object
+    ) -> InvalidOptionError:
         return InvalidOptionError(
             f"{self.where}:{line}: expected {expected}, got {got}; correct "
             f"the script"
@@ -486,6 +537,7 @@ class _Reader:
                 depth += 1
             elif here == closing:
                 depth -= 1
+        self._spend(self.position - start, line)
         return self.text[start : self.position - 1]
 
     # Commands
@@ -516,6 +568,7 @@ class _Reader:
                 break
             words.append(token)
             self.at += 1
+        self._spend(len(words), self.line)
         return words
 
     def _skip_lines(self) -> None:
@@ -587,6 +640,8 @@ class _Reader:
 
     def _state(self) -> tuple[dict[str, tuple[Word, ...]], bool | None, bool]:
         """Return what a shell of its own does not change."""
+        # A copy takes about as long as a step for eight variables.
+        self._spend(len(self.variables) // _STEP, self.line)
         return dict(self.variables), self.goes_on, self.exited
 
     def _restore(
@@ -596,6 +651,7 @@ class _Reader:
         self.variables = dict(variables)
 
     def _command(self) -> bool | None:
+        self._spend(_STEP, self.line)
         if self._is_separator():
             if self._here() != "(":
                 return None
@@ -717,6 +773,9 @@ class _Reader:
         known = self._joined(raw, 0)
         if value.unknown or known.unknown:
             return None
+        # Every star of a pattern may look through the whole value.
+        stars = known.text.count("*")
+        self._spend(len(value.text) * (1 + stars), value.line)
         if all(piece.quoted for piece in raw):
             return value.text == known.text
         if any(piece.expands or piece.text in ("(", "\\") for piece in raw):
@@ -824,6 +883,7 @@ class _Reader:
             return self._compare(words[1:-1])
         first = _text_from(words)
         found = [w for raw in words[:first] for w in self._expand(raw)]
+        self._spend(len(self.variables) // _STEP, line)
         saved = dict(self.variables)
         for raw in before:
             self._assign(raw)
@@ -888,6 +948,7 @@ class _Reader:
                 count = whole_number(texts[0]) if texts else None
                 count = 1 if count is None else count
                 if self.arguments is not None and self.runs:
+                    self._spend(len(self.arguments), line)
                     self.arguments = self.arguments[count:]
                 elif self.arguments is not None:
                     why = "$1, an argument that may be shifted"
@@ -917,6 +978,7 @@ class _Reader:
 
     def _compare(self, words: list[_Raw]) -> bool | None:
         """Return what ``[[ … ]]`` gives, ``None`` if nobody knows."""
+        self._spend(_STEP + len(words), self.line)
         for name in ("||", "&&"):
             depth = 0
             for number in range(len(words) - 1, -1, -1):
@@ -962,9 +1024,11 @@ class _Reader:
         return _ASSIGNMENT.match(head) is not None
 
     def _assign(self, raw: _Raw) -> None:
-        head, rest = "", list(raw)
+        head, number = "", 0
         while not head.endswith("="):
-            head += rest.pop(0).text
+            head += raw[number].text
+            number += 1
+        rest = raw[number:]
         found = _ASSIGNMENT.fullmatch(head)
         assert found is not None
         name, line = found[1], raw[0].line
@@ -980,11 +1044,13 @@ class _Reader:
                 why = f"${name}, set element by element"
                 value = (_nobody_knows(why, line),)
             if found[3]:
+                self._spend(len(before), line)
                 value = (*before, *value)
         else:
             value = (self._joined(rest, line),)
             if found[3]:
                 one = before[0] if before else Word("", line)
+                self._limit(len(one.text) + len(value[0].text), line)
                 text = one.text + value[0].text
                 unknown = one.unknown or value[0].unknown
                 value = (Word(text, one.line, unknown), *before[1:])
@@ -992,6 +1058,7 @@ class _Reader:
 
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
         """Set a variable, or leave it open where nobody knows that it is."""
+        self._spend(_STEP + len(value), line)
         if name in self.given:
             self.used.add(name)
             value = (Word(self.given[name], line),)
@@ -1004,6 +1071,7 @@ class _Reader:
             if len(value) == len(before) == 1:
                 # What was there stays where it only grows.
                 text = before[0].text
+                self._limit(len(text) + len(unknown.text), line)
                 text *= value[0].text.startswith(text)
                 value = (unknown._replace(text=text + unknown.text),)
             else:
@@ -1016,6 +1084,7 @@ class _Reader:
     ) -> tuple[Word, ...] | None:
         """Return an array with one element set, ``None`` if it is open."""
         before = list(self.variables.get(name, ()))
+        self._spend(len(before), value.line)
         number = self._arithmetic(index[1:-1], value.line)
         if number.unknown or any(word.unknown for word in before):
             return None
@@ -1039,12 +1108,14 @@ class _Reader:
 
     def _joined(self, raw: _Raw, line: int) -> Word:
         """Return a word as an assignment takes it: never split."""
+        self._spend(len(raw), line)
         parts = [
             _one(self._value(piece), piece.line)
             if piece.expands
             else Word(piece.text, piece.line)
             for piece in raw
         ]
+        self._limit(sum(len(part.text) for part in parts), line)
         return Word(
             "".join(part.text for part in parts),
             parts[0].line if parts else line,
@@ -1054,20 +1125,18 @@ class _Reader:
     def _expand(self, raw: _Raw) -> list[Word]:
         """Return the words that a word becomes."""
         words: list[Word] = []
-        open_word: Word | None = None
-        for part in self._parts(raw):
-            if part is None:
-                words += [open_word] if open_word else []
-                open_word = None
-            elif open_word is None:
-                open_word = part
-            else:
-                open_word = Word(
-                    open_word.text + part.text,
-                    open_word.line if open_word.text else part.line,
-                    open_word.unknown or part.unknown,
-                )
-        words += [open_word] if open_word else []
+        parts: list[Word] = []
+        for part in (*self._parts(raw), None):
+            if part is not None:
+                parts.append(part)
+            elif parts:
+                line = next((x.line for x in parts if x.text), parts[-1].line)
+                self._spend(_STEP, line)
+                self._limit(sum(len(x.text) for x in parts), line)
+                text = "".join(x.text for x in parts)
+                unknown = next((x.unknown for x in parts if x.unknown), "")
+                words.append(Word(text, line, unknown))
+                parts = []
         if [word[0::2] for word in words] == [("", "")] and any(
             piece.expands and _is_several(piece) for piece in raw
         ):
@@ -1095,6 +1164,13 @@ class _Reader:
 
     def _value(self, piece: _Piece) -> tuple[Word, ...]:
         """Return what an expansion stands for."""
+        values = self._values(piece)
+        length = sum(len(value.text) for value in values)
+        steps = _STEP * (1 + len(values))
+        self._spend(steps + len(piece.text) + length, piece.line)
+        return values
+
+    def _values(self, piece: _Piece) -> tuple[Word, ...]:
         inside, line = piece.text, piece.line
         if inside.startswith("(("):
             return (self._arithmetic(inside[2:-1], line),)
@@ -1224,7 +1300,7 @@ class _Reader:
                 raise ValueError(text)
             arithmetic = Arithmetic(plain.text, look_up)
             number = arithmetic.value()
-        except (ValueError, ZeroDivisionError):
+        except (ValueError, ZeroDivisionError, RecursionError):
             for name in written_names(plain.text):
                 why = f"${name}, which is computed in line {line}"
                 self._set(name, (_nobody_knows(unknown or why, line),), line)

@@ -12,11 +12,14 @@ _TOKEN = re.compile(
     r")"
 )
 _WRITES = re.compile(
-    r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)"
-    r"|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+    # Possessive, and from the first letter of a name: linear in the text.
+    r"(?<!\w)([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)"
+    r"|(?:\+\+|--)\s*+([A-Za-z_]\w*+)"
 )
 #: Numbers of more bits are none of a launch.
 _BITS = 62
+#: Nor are longer expressions, in characters.
+_MAX_LENGTH = 400
 
 
 def _quotient(one: int, other: int) -> int:
@@ -35,9 +38,12 @@ def _shift(one: int, other: int) -> int:
 
 
 def _power(one: int, other: int) -> int:
-    if not 0 <= other < _BITS:
+    if not 0 <= other < _BITS or one.bit_length() > _BITS:
         raise ValueError(other)
-    return int(one**other)
+    value = int(one**other)
+    if value.bit_length() > _BITS:
+        raise ValueError(other)
+    return value
 
 
 _BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
@@ -88,9 +94,11 @@ class Arithmetic:
         self.tokens: list[str] = []
         position = 0
         text = text.strip()
+        if len(text) > _MAX_LENGTH:
+            raise ValueError(text)
         while position < len(text):
             found = _TOKEN.match(text, position)
-            if found is None or len(text) > 400:
+            if found is None:
                 raise ValueError(text)
             self.tokens.append(found[0].strip())
             position = found.end()

@@ -1,0 +1,109 @@
+"""Small inputs that grow without end when they are read: one line each."""
+
+from __future__ import annotations
+
+import pytest
+
+from nest.errors import NestError
+from nest.export.configs import Config
+from nest.export.scripts import read_launch
+from nest.export.shell import read_script
+from nest.export.shell_arithmetic import written_names
+from tests.fuzz import limited
+
+_LONG = "words and variables of at most 131072 characters"
+_WORK = "a script that expands to at most 1048576 characters"
+_DEEP = "commands and expansions at most about a hundred deep"
+
+#: Scripts, and what the message expects of them.
+SCRIPTS = {
+    "a variable": ("A=ab\n" + "A=$A$A$A$A$A$A$A$A\n" * 30, _LONG),
+    "an appended variable": ("A=ab\n" + "A+=$A$A$A$A\n" * 30, _LONG),
+    "an exported variable": ("A=ab\n" + 'export A="$A$A$A"\n' * 30, _LONG),
+    "a default": ("A=ab\n" + "A=${B:-$A$A$A$A}\n" * 30, "at most"),
+    "an unknown variable": ('A="$B"\n' + 'A="$A$A$A$A"\n' * 30, _LONG),
+    "an argument": ("f() { f $1$1$1$1; }\nA=1\nf abcdefghijklmnop\n", _LONG),
+    "an array": ("A=(a b)\n" + "A=(${A[@]} ${A[@]} ${A[@]})\n" * 30, _WORK),
+    "empty elements": (
+        'A=("" "")\n' + 'A+=("${A[@]}" "${A[@]}")\n' * 30,
+        _WORK,
+    ),
+    "an element": ("".join(f"A[{i}]=1\n" for i in range(9000)), _WORK),
+    "a function": (
+        "f() {\n" + "A=1;B=2\n" * 2000 + "}\n" + "f\n" * 900,
+        _WORK,
+    ),
+    "a shift": ("f() {\n" + "shift\n" * 9000 + "}\nf" + " 1" * 9000, _WORK),
+    "a pattern": (
+        f"A={'a' * 100_000}\ncase $A in {'*a' * 30_000}b) B=1;; esac\n",
+        _WORK,
+    ),
+    "subshells": ("(" * 30_000 + "x" + " y)" * 30_000, _WORK),
+    "nested defaults": ("A=" + "${a:-" * 3000 + "x" + "}" * 3000, "at most"),
+    "nested conditions": ("if a; then\n" * 3000 + "fi\n" * 3000, _DEEP),
+    "a comparison": (
+        f"if [[ {' || '.join(['a == b'] * 9000)} ]]; then A=1; fi\n",
+        _WORK,
+    ),
+    "a long script": ("A=1\n" * 2**17, "a script of at most 262144"),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_grows_is_refused(name: str) -> None:
+    text, expected = SCRIPTS[name]
+    with pytest.raises(NestError, match=expected) as caught, limited():
+        read_script(text, "exp.sh")
+    assert str(caught.value).startswith("exp.sh:")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2**99999",
+        "1<<10**9",
+        "9**9**9**9",
+        "(((((2**61)**61)**61)**61)**61)",
+        "(" * 190 + "1" + ")" * 190,
+        "a" * 100_000,
+        "9" * 5000,
+    ],
+)
+def test_arithmetic_beyond_a_launch_is_not_known(text: str) -> None:
+    with limited():
+        script = read_script(f"A=$(({text}))\n", "exp.sh")
+    assert script.variables["A"][0].unknown
+
+
+def test_names_that_arithmetic_sets_are_found_in_linear_time() -> None:
+    with limited():
+        assert written_names("a" * 100_000 + " " * 100_000) == []
+        assert written_names("b = " + "a " * 100_000 + "++") == ["b", "a"]
+
+
+def test_numbers_of_thousands_of_digits_are_not_compared() -> None:
+    text = f"A={'9' * 5000}\n" + "".join(
+        f"if {test}; then {name}=1; fi\n"
+        for name, test in (("B", "[ $A -eq 1 ]"), ("C", "[[ $A -eq 1 ]]"))
+    )
+    found = read_script(text, "exp.sh").variables
+    assert found["B"][0].unknown
+    assert found["C"][0].unknown
+
+
+def test_arguments_that_are_not_read_are_few() -> None:
+    """Each is compared with all that are."""
+    words = " ".join(f"--hidden-o{i} 1" for i in range(2000))
+    with pytest.raises(NestError, match="at most 1000 arguments"), limited():
+        read_launch(f"run pretrain.py --num-layers 2 {words}", "exp.sh", 8)
+
+
+def test_interpolations_that_lead_to_each_other_are_few() -> None:
+    text = "".join(f"k{i}: ${{k{i + 1}}}\n" for i in range(2000)) + "k2000: 1"
+    config = Config(text, "run.yaml")
+    with pytest.raises(NestError, match="within 50 interpolations"):
+        config.get("k0")
+    value = config.get("k1960")
+    assert value is not None
+    assert value.value == 1
