@@ -68,6 +68,7 @@ def _of_cluster(text: str) -> Any:
     from nest.hardware.fabric import mixed_cluster
     from nest.ir.cluster import Hierarchy
     from nest.ir.io import decode, read_bytes
+    from nest.topology.generators.build import check_size
     from nest.topology.graph.convert import graph_of, networkx_of
 
     if os.path.exists(text):
@@ -86,6 +87,7 @@ def _of_cluster(text: str) -> Any:
     if cluster is None:
         (site, count), *rest = parts
         cluster = mixed_cluster(parts) if rest else site.cluster(count)
+    check_size("NETWORK", cluster.num_devices, 0)
     network = cluster.topology
     if isinstance(network, Hierarchy):
         network = graph_of(network)

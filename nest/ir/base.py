@@ -83,6 +83,11 @@ def check_real(field: str, value: float, *, positive: bool = False) -> None:
         raise ValueError(
             f"{field}: expected <= 1e21, got {value:g}; check its unit"
         )
+    # The inverse of what divides stays finite, with any number of bytes.
+    if positive and value < 1e-21:
+        raise ValueError(
+            f"{field}: expected >= 1e-21, got {value:g}; check its unit"
+        )
 
 
 def check_distinct(field: str, values: tuple[object, ...]) -> None:

@@ -13,6 +13,7 @@ from nest.ir.base import (
     PositiveReal,
     Real,
     Struct,
+    check_positive,
     check_real,
 )
 
@@ -30,6 +31,12 @@ def _check_latency(field: str, value: float) -> None:
             f"{field}: expected <= {MAX_LATENCY_NS:g} (1 s), got {value:g}; "
             f"check its unit"
         )
+
+
+def check_link(bandwidth_bytes_per_s: float, latency_ns: float) -> None:
+    """Raise ``ValueError`` unless a link may have these values."""
+    check_positive("bandwidth (bytes/s)", bandwidth_bytes_per_s)
+    _check_latency("latency_ns", latency_ns)
 
 
 class NetworkNode(Struct, frozen=True, kw_only=True):

@@ -642,3 +642,17 @@ def test_the_page_has_the_errors_as_they_are(text):
         generate(text)
     shortened = re.sub(r"(dgx), .*;( got)", r"\1, …;\2", str(error.value))
     assert shortened in page
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ring:devices=4,link_bytes_per_s=1e300", "expected <= 1e21"),
+        ("ring:devices=4,link_bytes_per_s=1e-300", "expected >= 1e-21"),
+        ("torus:2x2,link_bytes_per_s=9e20", "expected <= 1e21"),
+        ("ring:devices=4,link_latency_ns=1e10", r"expected <= 1e\+09"),
+    ],
+)
+def test_links_that_no_problem_may_have_are_refused(text, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        generate(text)

@@ -13,6 +13,7 @@ from itertools import combinations_with_replacement
 
 import networkx as nx
 
+from nest.ir.graph_topology import check_link
 from nest.topology.files.source import Source, listed
 from nest.topology.routes import forwards
 
@@ -65,8 +66,8 @@ def finish(
     Raises
     ------
     InvalidProblemError
-        If there is no device, the order is not all devices, each once, or two
-        devices cannot reach each other.
+        If there is no device, the order is not all devices, each once, two
+        devices cannot reach each other, or a link is out of range.
     """
     devices = [
         node for node, kind in graph.nodes(data="kind") if kind == DEVICE
@@ -75,6 +76,7 @@ def finish(
         raise source.refuse("", "devices", "none", "add some")
     check_order(source, devices, order)
     _check_reach(source, graph, devices)
+    _check_links(source, graph)
     graph.graph["order"] = list(order)
     if name is not None:
         graph.graph["name"] = name
@@ -116,6 +118,23 @@ def check_order(
             f"none of {listed(missing)}",
             "add them",
         )
+
+
+def _check_links(source: Source, graph: nx.Graph) -> None:
+    """Refuse a link that no problem may have, parallel ones added up."""
+    for start, end, kept in graph.edges(data=True):
+        try:
+            check_link(kept["bandwidth"], kept["latency_ns"])
+        except ValueError as error:
+            place, _, text = str(error).partition(": expected ")
+            expected, _, rest = text.partition(", got ")
+            got, _, remedy = rest.partition("; ")
+            raise source.refuse(
+                f"link from {start} to {end}: {place}",
+                expected,
+                got,
+                remedy or "check its unit",
+            ) from None
 
 
 def _check_reach(

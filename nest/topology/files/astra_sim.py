@@ -23,14 +23,11 @@ from nest.topology.files.lattice import (
     num_links,
 )
 from nest.topology.files.source import Source, parse_yaml, shown
+from nest.topology.generators.build import MAX_DEVICES, MAX_LINKS
 from nest.units import GIB
 
 WORDS = ("Ring", "Switch", "FullyConnected")
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")
-
-#: More devices or links than this are a typing error.
-MAX_DEVICES = 2**20
-MAX_LINKS = 2**22
 
 
 def read(source: Source, beside: Beside) -> nx.Graph:

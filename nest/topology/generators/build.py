@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import networkx as nx
 
 from nest.errors import InvalidOptionError
+from nest.ir.graph_topology import check_link
 
 #: The most devices and links that a generator makes, so that a slip of the
 #: keyboard is an error and not a machine out of memory.
@@ -84,14 +85,22 @@ def connect(
     """Add a link, full duplex, both figures one way.
 
     Of parallel links the bandwidths add up and the worse latency counts.
+
+    Raises
+    ------
+    InvalidOptionError
+        If no problem may have such a link.
     """
     before: Mapping[str, Any] = graph.get_edge_data(one, other, {})
-    graph.add_edge(
-        one,
-        other,
-        bandwidth=before.get("bandwidth", 0.0) + float(bandwidth_bytes_per_s),
-        latency_ns=max(before.get("latency_ns", 0.0), float(latency_ns)),
-    )
+    bandwidth = before.get("bandwidth", 0.0) + float(bandwidth_bytes_per_s)
+    latency_ns = max(before.get("latency_ns", 0.0), float(latency_ns))
+    try:
+        check_link(bandwidth, latency_ns)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"network: link from {one} to {other}: {error}"
+        ) from None
+    graph.add_edge(one, other, bandwidth=bandwidth, latency_ns=latency_ns)
 
 
 def set_units(
