@@ -7,10 +7,13 @@ are forbidden (mail, viewers of build artefacts). What a mark stands for is its
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -51,6 +54,23 @@ _CONFIG: dict[str, Any] = {
 }
 
 
+#: Draws the charts of standard input, one a line. Where V8 gets no memory it
+#: ends its process, so it has one of its own, which leaves no core file.
+_DRAW = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+sys.path.append(sys.argv[1])
+import vl_convert
+for line in sys.stdin:
+    try:
+        chart = json.loads(line)
+        svg = vl_convert.vegalite_to_svg(chart, allowed_base_urls=[])
+    except ValueError:
+        svg = None
+    print(json.dumps(svg), flush=True)
+"""
+
+
 def can_draw() -> bool:
     """Whether the package that draws is there."""
     return find_spec("vl_convert") is not None
@@ -64,13 +84,52 @@ def pictures(charts: Iterable[Chart]) -> dict[str, str] | None:
     if not can_draw():
         return None
     found = {}
+    open_charts = []
     for chart in charts:
         if chart.spec is None:
             found[chart.name] = _named(chart.picture, chart.title)
-            continue
-        with contextlib.suppress(ValueError):
-            found[chart.name] = picture(chart.spec, chart.title)
+        else:
+            open_charts.append(chart)
+    drawn = _drawn([chart.spec or {} for chart in open_charts])
+    for chart, svg in zip(open_charts, drawn, strict=True):
+        if svg is not None:
+            found[chart.name] = _for_page(svg, chart.title)
     return found
+
+
+def _drawn(specs: Sequence[dict[str, Any]]) -> list[str | None]:
+    """Return charts as vl-convert draws them, ``None`` for those it cannot.
+
+    Where its process fails, standard error says so in one line.
+    """
+    if not specs:
+        return []
+    package = find_spec("vl_convert")
+    assert package is not None
+    assert package.origin is not None
+    place = str(Path(package.origin).parents[1])
+    lines = [json.dumps(_clean({**spec, "config": _CONFIG})) for spec in specs]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _DRAW, place],
+            input="".join(f"{line}\n" for line in lines).encode(),
+            capture_output=True,
+            check=False,
+        )
+        output, why = done.stdout, f"exit status {done.returncode}"
+    except OSError as error:
+        output, why = b"", str(error.strerror)
+    # What follows the last end of a line is incomplete.
+    drawn = [json.loads(line) for line in output.split(b"\n")[:-1]]
+    missing = len(specs) - len(drawn)
+    if missing:
+        print(
+            f"nest: note: {missing} charts are tables: the process that "
+            f"draws them failed ({why}); a higher memory limit (ulimit -v) "
+            f"may help",
+            file=sys.stderr,
+        )
+    return [*drawn, *[None] * missing]
 
 
 def picture(spec: dict[str, Any], title: str) -> str:
@@ -88,11 +147,14 @@ def picture(spec: dict[str, Any], title: str) -> str:
     ValueError
         If the chart cannot be drawn.
     """
-    import vl_convert
+    (svg,) = _drawn([spec])
+    if svg is None:
+        raise ValueError(f"chart: {title}: expected one that can be drawn")
+    return _for_page(svg, title)
 
-    text = vl_convert.vegalite_to_svg(
-        _clean({**spec, "config": _CONFIG}), allowed_base_urls=[]
-    )
+
+def _for_page(text: str, title: str) -> str:
+    """Return what vl-convert draws as a page has it."""
     root = ElementTree.fromstring(text)
     _simplify(root)
     root.set("role", "img")

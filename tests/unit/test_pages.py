@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from fractions import Fraction
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from msgspec.structs import replace
 
 from nest.cost.breakdown import breakdown
 from nest.cost.score import score
+from nest.ir import encode
 from nest.ir.cluster import DeviceRange
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.pages import charts, draw
@@ -712,3 +716,64 @@ def test_a_step_without_time_is_drawn():
     rows = [{"meaning": "computation", "name": "compute", "time_ns": 0}]
     spec = charts.terms(rows, TimeScale.fitting(None), 0)
     assert draw.picture(spec, "nothing").startswith("<svg")
+
+
+@needs_charts
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("import os; os.abort()", r"exit status -6"),
+        ("import sys; sys.exit(3)", r"exit status 3"),
+        # The first chart arrives, the second one only in part.
+        (
+            "print('null'); print('\"<svg', end='', flush=True); "
+            "import os; os.abort()",
+            r"exit status -6",
+        ),
+    ],
+)
+def test_a_page_is_without_charts_where_their_process_fails(
+    made: Any,
+    program: str,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(draw, "_DRAW", program)
+    text = to_html(made)
+    assert "Charts that could not be drawn are tables." in text
+    said = capfd.readouterr().err
+    assert re.fullmatch(rf"nest: note: .* are tables: .*{why}.*\n", said)
+
+
+@needs_charts
+def test_a_page_is_written_within_little_memory(tmp_path: Path):
+    """V8 ends its process where it may not reserve what it wants."""
+    code = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1_500_000 << 10,) * 2)\n"
+        "from nest.cli.main import main\n"
+        "main(['report', sys.argv[1], '--solver', 'dp', '-o', sys.argv[2]])\n"
+    )
+    path, problem_path = tmp_path / "page.html", tmp_path / "problem.json"
+    problem_path.write_bytes(encode(tiny_problem()))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code.replace("tiny", str(problem_path)),
+            str(path),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    notes = [x for x in done.stderr.splitlines() if "nest: note:" in x]
+    assert len(notes) == 1
+    assert "are tables" in notes[0]
+    assert "<table" in path.read_text()
+    assert "<svg" not in path.read_text()
+    names = {one.name for one in tmp_path.iterdir()}
+    assert names == {"page.html", "problem.json"}
