@@ -12,7 +12,8 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
-_ENDS = re.compile(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+_BLANKS = re.compile(r"\s+")
+_ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 _DIGITS = re.compile(r"\d{41,}")
 _WORD = re.compile(r"\S{301,}")
 
@@ -38,6 +39,11 @@ def whole_number(text: str) -> int | None:
     if len(text) > _MOST_DIGITS or not (text.isascii() and text.isdecimal()):
         return None
     return int(text)
+
+
+def count_text(count: int) -> str:
+    """Return a count as text; Python refuses to write the largest ones."""
+    return str(count) if count < 10**_MOST_DIGITS else "more than 10**19"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
@@ -126,13 +132,17 @@ def clipped(text: str) -> str:
     Numbers and words keep their beginning and say how long they are; of a
     very long text the middle is left out.
     """
-    text = _ENDS.sub(" ", text)
+    text = _BLANKS.sub(_short_blank, text)
     text = _DIGITS.sub(_short_number, text)
     text = _WORD.sub(_short_word, text)
     if len(text) > _MOST:
         head, tail = text[: _MOST * 3 // 4], text[-_MOST // 4 :]
         text = f"{head} … {tail}"
     return text
+
+
+def _short_blank(match: re.Match[str]) -> str:
+    return " " if _ENDS.search(match[0]) else match[0]
 
 
 def _short_number(match: re.Match[str]) -> str:

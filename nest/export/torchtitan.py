@@ -68,6 +68,8 @@ class Key(NamedTuple):
     known: tuple[Any, ...] = ()
 
 
+#: Dots of a line, at most.
+_MAX_DOTS = 100
 _DEGREE = Key(int, 1)
 #: What is written and read, by section.
 KEYS: dict[str, dict[str, Key]] = {
@@ -289,6 +291,13 @@ class JobFile:
     def __init__(self, text: str, where: str) -> None:
         self.where = where
         self.text = text
+        # What reads TOML needs memory that grows with the square of a key.
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.count(".") > _MAX_DOTS and line.lstrip()[0] != "#":
+                raise InvalidPlanError(
+                    f"{where}:{number}: expected at most {_MAX_DOTS} dots, "
+                    f"got {line.count('.')}; correct the line"
+                )
         try:
             self.sections: dict[str, Any] = tomllib.loads(text)
         # Besides malformed text: integers of thousands of digits, and tables

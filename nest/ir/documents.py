@@ -49,7 +49,7 @@ _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _JSON_KEY = re.compile(rf"({_STRING})(\s*:)?|([{{\[])|([}}\]])", re.DOTALL)
 _JSON_NAN = re.compile(rf"{_STRING}|(NaN|-?Infinity)", re.DOTALL)
 _JSON_DIGITS = re.compile(
-    rf"{_STRING}|(\d{{{_MAX_DIGITS + 1},}})(?![\d.eE])", re.DOTALL
+    rf"{_STRING}|(?<![\d.])(\d{{{_MAX_DIGITS + 1},}}+)(?![.eE])", re.DOTALL
 )
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -166,6 +166,8 @@ MEASURED_COLUMNS = (
     "peak_mem_gb",
 )
 
+#: Characters of a cell, at most; those that come along have 125.
+_MAX_CELL = 1000
 _MODEL = ("layers", "hidden", "heads", "vocab")
 _BATCH = ("seq_len", "global_batch", "micro_batch")
 _MESH = ("num_devices", "tp", "pp", "dp")
@@ -303,6 +305,11 @@ def parse_rows(data: bytes, where: str = "measurements") -> list[Row]:
         _check_header(names, where)
         line = reader.line_num + 1
         for cells in reader:
+            if max(map(len, cells), default=0) > _MAX_CELL:
+                raise InvalidMeasurementsError(
+                    f"{where}:{line}: expected cells of at most {_MAX_CELL} "
+                    f"characters, got a longer one; shorten it"
+                )
             if cells:
                 rows.append(complete(_row(names, cells, line)))
             line = reader.line_num + 1

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from nest.calibration.template import template_csv
 from nest.errors import NestError
 from nest.export.configs import Config
 from nest.export.scripts import read_launch
 from nest.export.shell import read_script
 from nest.export.shell_arithmetic import written_names
+from nest.export.torchtitan import read_foreign
+from nest.ir.documents import MalformedError, parse_json
+from nest.text import clipped
+from nest.topology.files import read_topology
+from nest.topology.generators import generate
+from nest.validation.rows import parse_rows
 from tests.fuzz import limited
+from tests.unit.test_topology_files import DATA, HOW
 
 _LONG = "words and variables of at most 131072 characters"
 _WORK = "a script that expands to at most 1048576 characters"
@@ -107,3 +117,86 @@ def test_interpolations_that_lead_to_each_other_are_few() -> None:
     value = config.get("k1960")
     assert value is not None
     assert value.value == 1
+
+
+def _topology(name: str, text: str, folder: Path) -> None:
+    form, settings = HOW[name]
+    path = folder / name
+    path.write_text(text)
+    read_topology(path, format=form, **settings)
+
+
+_SLURM = (DATA / "slurm-tree.conf").read_text() + "SwitchName=s99 Nodes="
+_DIMS = 20_000
+
+#: Files that are read in linear time, and what the message expects of them.
+FILES = {
+    "astra-rings.yml": (
+        f"topology: [{','.join(['Ring'] * _DIMS)}]\n"
+        f"npus_count: [{','.join(['2'] * _DIMS)}]\n"
+        f"bandwidth: [{','.join(['2'] * _DIMS)}]\n"
+        f"latency: [{','.join(['2'] * _DIMS)}]\n",
+        "at most 131072 devices, got more than",
+    ),
+    "simai.txt": (
+        "9 2 2 3 10 H100\n4 5 6 7 8\n" + f"0 4 {'a' * 10**6}1 0ns 0\n" * 10,
+        "line 3: bandwidth: expected a number with",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_network_beyond_its_budget_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    text, expected = FILES[name]
+    with pytest.raises(NestError, match=expected), limited():
+        _topology(name, text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        (",".join(f"g{i}" for i in range(100_000)), "without a common root"),
+        ("g" + "[0-1]" * 30_000, "at most 65536 prefixes"),
+        ("g[0-999999999]", "at most 65536 hosts in a range"),
+        ("g[0-65535][0-65535]", "at most 1048571 hosts"),
+        ("g[0-1,", "brackets that match"),
+    ],
+)
+def test_lists_of_hosts_are_read_in_linear_time(
+    nodes: str, expected: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NestError, match=expected), limited():
+        _topology("slurm-tree.conf", _SLURM + nodes, tmp_path)
+
+
+def test_networks_of_countless_devices_are_refused() -> None:
+    shape = "x".join(["131072"] * 1000)
+    with pytest.raises(NestError, match="devices, got more than"), limited():
+        generate(f"torus:{shape}")
+
+
+def test_digits_of_json_are_looked_for_in_linear_time() -> None:
+    text = f"[{'1' * 10**6}e5, 0.{'1' * 10**6}, {'1' * 5000}]"
+    with pytest.raises(MalformedError, match="4300 digits"), limited():
+        parse_json(text)
+
+
+def test_keys_of_toml_have_few_parts() -> None:
+    with pytest.raises(NestError, match="at most 100 dots"), limited():
+        read_foreign(f"{'.'.join('a' * 20_000)} = 1", "run.toml", 8)
+    with pytest.raises(NestError, match="flavor"):
+        read_foreign(f"#{'.' * 200}\nx = 1\n\n", "run.toml", 8)
+
+
+def test_cells_of_runs_are_short() -> None:
+    text = template_csv().rstrip() + "_" * 10**5
+    with pytest.raises(NestError, match="at most 1000"), limited():
+        parse_rows(text.encode(), "runs.csv")
+
+
+def test_blanks_of_a_message_are_looked_through_once() -> None:
+    with limited():
+        text = f"a{' ' * 10**6}b \n\n c"
+        assert clipped(text).endswith(" b c")

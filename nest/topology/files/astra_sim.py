@@ -14,6 +14,7 @@ from math import prod
 
 import networkx as nx
 
+from nest.text import count_text
 from nest.topology.files.assemble import DEVICE, finish, telling
 from nest.topology.files.beside import Beside
 from nest.topology.files.lattice import (
@@ -54,7 +55,7 @@ def read(source: Source, beside: Beside) -> nx.Graph:
     count = prod(axis.size for axis in axes)
     if count > MAX_DEVICES:
         raise source.refuse(
-            "npus_count", f"at most {MAX_DEVICES} devices", count
+            "npus_count", f"at most {MAX_DEVICES} devices", count_text(count)
         )
     links = sum(count // axis.size * num_links(axis) for axis in axes)
     if links > MAX_LINKS:

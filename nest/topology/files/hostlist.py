@@ -13,6 +13,7 @@ import re
 from math import prod
 
 from nest.errors import InvalidProblemError
+from nest.text import count_text
 
 #: Slurm's own limits: hosts in one range, combinations in front of the last
 #: bracket (``MAX_RANGE``, ``MAX_PREFIX_CNT``), ranges in a list.
@@ -23,6 +24,7 @@ MAX_RANGES = 262_144
 #: More hosts than this in a file are a typing error.
 MAX_HOSTS = 2**20
 
+_BRACKETS = re.compile(r"\[[^]]*\]?")
 _PIECE = re.compile(r"\[([^][]*)\]")
 
 
@@ -72,7 +74,8 @@ def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
 
 def _split(text: str, where: str) -> list[str]:
     """Split at the commas outside of brackets."""
-    names = [name.strip() for name in re.split(r",(?![^[]*\])", text.strip())]
+    joined = _BRACKETS.sub(lambda x: x[0].replace(",", "\0"), text.strip())
+    names = [x.strip().replace("\0", ",") for x in joined.split(",")]
     if "" in names:
         raise _error(
             where, "names between commas", text, "remove the comma or the list"
@@ -117,7 +120,7 @@ def _limit(count: int, most: int, what: str, name: str, where: str) -> None:
         raise _error(
             where,
             f"at most {most} {what}",
-            f"{name} with {count}",
+            f"{name} with {count_text(count)}",
             "correct the range",
             quote=False,
         )

@@ -181,7 +181,8 @@ def _quantity(
     units: dict[str, float],
     positive: bool,
 ) -> float:
-    match = _QUANTITY.fullmatch(word)
+    # Longer ones are none, and would be looked through again and again.
+    match = _QUANTITY.fullmatch(word) if len(word) < 100 else None
     if match is None or match[2] not in units:
         raise source.refuse(
             place, f"a number with {' or '.join(units)}", shown(word)

@@ -9,6 +9,7 @@ import networkx as nx
 
 from nest.errors import InvalidOptionError
 from nest.ir.graph_topology import check_link
+from nest.text import count_text
 
 #: The most devices and links that a generator makes, so that a slip of the
 #: keyboard is an error and not a machine out of memory.
@@ -44,7 +45,10 @@ def check_size(where: str, num_devices: int, num_links: int) -> None:
         ("links", num_links, MAX_LINKS),
     ):
         if count > most:
-            refuse(where, f"at most {most} {what}", count, "ask for less")
+            refuse(
+                *(where, f"at most {most} {what}", count_text(count)),
+                "ask for less",
+            )
 
 
 def divide(where: str, what: str, total: int, part: int, remedy: str) -> int:
