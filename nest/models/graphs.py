@@ -14,6 +14,7 @@ cannot cut inside a node.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -117,7 +118,7 @@ def build_problem(
     InvalidProblemError
         If the model is so large that a figure is out of range.
     """
-    try:
+    with in_range(model.name):
         return problem_of(
             model,
             build_graph(model, site, choices),
@@ -129,11 +130,18 @@ def build_problem(
                 f"analytic operator count, {grain(choices)}"
             ),
         )
+
+
+@contextlib.contextmanager
+def in_range(name: str) -> Iterator[None]:
+    """Refuse a model that makes a figure of its graph out of range."""
+    try:
+        yield
     except ValueError as error:
         if isinstance(error, NestError):
             raise
         raise InvalidProblemError(
-            f"{model.name}: {error}; check the shape of the model"
+            f"{name}: {error}; check the shape of the model"
         ) from None
 
 

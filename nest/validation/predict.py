@@ -52,7 +52,7 @@ from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.models.choices import Choices, Degrees
-from nest.models.graphs import build_graph
+from nest.models.graphs import build_graph, in_range
 from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
 from nest.units import ceil_div
 from nest.validation.complete import architecture_of
@@ -245,7 +245,8 @@ def predicted_run(
         choices = choices[:1]
     found: PredictedRun | None = None
     for choice, every in product(choices, periods(row)):
-        case = build(row, choice, options, every)
+        with in_range(row.row_id or "row"):
+            case = build(row, choice, options, every)
         if isinstance(case, Skip):
             return case
         try:

@@ -681,6 +681,9 @@ def _value(name: str, cell: str) -> str | bool | int | float | None:
     if kind is float:
         if not 0 < number < math.inf:
             raise ValueError("expected a finite number > 0")
+        # Other units of it, and quotients, stay finite.
+        if not 1e-21 <= number <= 1e21:
+            raise ValueError("expected a number from 1e-21 to 1e21")
         return number
     lowest, most = 0 if name in _FROM_ZERO else 1, _MOST.get(name, MAX_TERM)
     if not (lowest <= number <= most and number.is_integer()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -291,7 +292,7 @@ def _number(
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
-        or not least <= value < math.inf
+        or not least <= value <= sys.float_info.max
     ):
         raise InvalidProblemError(
             f"{at}: expected {key!r} to be a finite number "
