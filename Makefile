@@ -13,7 +13,7 @@
 #   make docs       the site of build/docs: cells and the gallery are run
 #   make pictures   the pictures of the report in the repository anew
 #   make test-scip  the tests that need SCIP, another engine of milp
-#   make fuzz       break 100,000 files of all readers; none may do harm
+#   make fuzz       run commands on 100,000 broken files; none may do harm
 #   make mutation   break the solvers on purpose; some test must notice
 #   make bench-quick  a small benchmark with its report in build/bench-quick
 #   make coverage   the whole test suite, with what it reaches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -33,9 +34,22 @@ PIECES = (
 )
 
 
+#: Numbers whose products, sums or inverses may be out of range.
+NUMBERS = (
+    *("0", "1", "-1", "2", "3", "7", "64", "1000003", "0.5", "1e-9"),
+    *("1e9", "1e15", "1e18", "1e21", "1e-21", "1e22", "1e300", "1e308"),
+    *("1.7e308", "1e-300", "5e-324", "1e999", "-0.0", "2147483648"),
+    *("9007199254740991", "9007199254740993", "9223372036854775807"),
+    *("18446744073709551616", "9" * 30, "9" * 400),
+)
+_NUMBER = re.compile(rb"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
 def broken(rng: Random, examples: Sequence[bytes], suffix: str) -> bytes:
     """Return one of some files with a few things wrong in it."""
     data = rng.choice(examples)
+    if rng.random() < 0.4:
+        return _renumbered(rng, data)
     if suffix in (".json", ".yaml") and rng.random() < 0.6:
         with_odd = _odd_document(rng, data, suffix)
         if with_odd is not None:
@@ -44,6 +58,18 @@ def broken(rng: Random, examples: Sequence[bytes], suffix: str) -> bytes:
                 return data
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         data = _damaged(rng, data, examples)
+    return data
+
+
+def _renumbered(rng: Random, data: bytes) -> bytes:
+    """Return data with other numbers in a few places: most are still read."""
+    found = list(_NUMBER.finditer(data))
+    for match in sorted(
+        rng.sample(found, min(len(found), rng.choice((1, 1, 1, 2, 3)))),
+        key=lambda x: -x.start(),
+    ):
+        number = rng.choice(NUMBERS).encode()
+        data = data[: match.start()] + number + data[match.end() :]
     return data
 
 

@@ -1,9 +1,10 @@
 """Break files of every reader: ``python -m tests.fuzz COUNT [SEED]``.
 
-A broken file is read, or refused with an error of the project in one line,
-within limits of time and memory. Whatever else comes of one is printed with
-its reader, seed and number; ``python -m tests.fuzz READER SEED NUMBER`` reads
-that one again, and shows the traceback.
+A whole command gets each broken file (tests/commands.py); what no command
+takes is read. It ends with 0, 1 or 2 and at most one error line, within limits
+of time and memory, and leaves nothing. Whatever else comes of one is printed
+with its reader, seed and number; ``python -m tests.fuzz READER SEED NUMBER``
+takes that one again, and shows the traceback.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, NoReturn
 
 from nest.errors import NestError
 from tests.broken import broken
+from tests.commands import READ, line_of, run
 from tests.readers import READERS
 
 #: Seconds of CPU that one file may take, and bytes of memory beyond what the
@@ -71,11 +73,17 @@ def made(reader: str, seed: int, number: int) -> bytes:
     return broken(rng, kind.examples(), kind.suffix)
 
 
-def complaint(reader: str, data: bytes, folder: Path) -> str | None:
-    """Return ``read`` or ``refused``, or raise what should not come."""
+def complaint(
+    reader: str, data: bytes, folder: Path, line: str = READ
+) -> str | None:
+    """Return why a file is refused, or raise what should not come."""
     kind = READERS[reader]
     path = folder / f"file{kind.suffix}"
     path.write_bytes(data)
+    if line != READ:
+        with limited():
+            ended = run(line, path)
+        return ended.said if ended.code == 2 else None
     try:
         with limited():
             kind.read(path)
@@ -95,21 +103,21 @@ def _chunk(
     os.dup2(devnull, 2)
     ends: Counter[str] = Counter()
     wrong = []
-    with tempfile.TemporaryDirectory() as name:
-        for number in range(first, first + count):
-            current.value = number
-            try:
-                said = complaint(
-                    reader, made(reader, seed, number), Path(name)
-                )
-                ends["read" if said is None else "refused"] += 1
-            except (Exception, TooSlowError) as error:
-                ends["wrong"] += 1
-                text = " ".join(str(error).split())[:200]
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                where = f"{Path(place.filename).name}:{place.lineno}"
-                what = f"{type(error).__name__} at {where}: {text}"
-                wrong.append((number, what))
+    for number in range(first, first + count):
+        current.value = number
+        line = line_of(reader, seed, number)
+        data = made(reader, seed, number)
+        try:
+            with tempfile.TemporaryDirectory() as name:
+                said = complaint(reader, data, Path(name), line)
+            ends["read" if said is None else "refused"] += 1
+        except (Exception, TooSlowError) as error:
+            ends["wrong"] += 1
+            text = " ".join(str(error).split())[:500]
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            what = f"{type(error).__name__} at {where}: {text}"
+            wrong.append((number, what))
     told.send((ends, wrong))
 
 
@@ -184,8 +192,11 @@ def main() -> int:
         reader, seed, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
         data = made(reader, seed, number)
         sys.stdout.buffer.write(data[:5000] + b"\n")
+        os.environ["NEST_DEBUG"] = "1"
+        line = line_of(reader, seed, number)
+        print(line)
         with tempfile.TemporaryDirectory() as name:
-            print(complaint(reader, data, Path(name)))
+            print(complaint(reader, data, Path(name), line))
         return 0
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0

@@ -124,7 +124,7 @@ def _instances() -> list[bytes]:
     folder = ROOT / "nest" / "instances" / "data" / "problems"
     found = sorted(folder.glob("*.json.gz"), key=lambda x: x.stat().st_size)
     packed = [gzip.decompress(path.read_bytes()) for path in found[:6]]
-    return [encode(tiny_problem()), *packed]
+    return [encode(tiny_problem()), encode(proven_pair()[0]), *packed]
 
 
 def _check(path: Path) -> None:
@@ -140,7 +140,7 @@ def _plan(path: Path) -> None:
 
 
 @cache
-def _proven() -> tuple[Problem, Plan]:
+def proven_pair() -> tuple[Problem, Plan]:
     """Return a problem that certificates are for, with its best plan."""
     for problem in draw_covered(0):
         plan = run_inside(problem, "dp").plan
@@ -150,13 +150,13 @@ def _proven() -> tuple[Problem, Plan]:
 
 
 def _certificates() -> list[bytes]:
-    proven = _proven()
+    proven = proven_pair()
     return [json.dumps(certify(*proven, encode(proven[0])), indent=1).encode()]
 
 
 def _nest_check(path: Path) -> None:
     problem = path.with_name("problem.json")
-    problem.write_bytes(encode(_proven()[0]))
+    problem.write_bytes(encode(proven_pair()[0]))
     said = io.StringIO()
     with (
         contextlib.redirect_stdout(said),
@@ -220,7 +220,9 @@ def _profiles() -> list[bytes]:
         forward_flops=1e9,
     )
     other = msgspec.structs.replace(entry, tp=2)
-    profile = Profile(device="x", dtype="bf16", entries=(entry, other))
+    profile = Profile(
+        device="H100-80GB-SXM", dtype="bf16", entries=(entry, other)
+    )
     return [encode(profile)]
 
 

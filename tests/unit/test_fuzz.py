@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +15,13 @@ import pytest
 from nest.errors import NestError
 from tests import fuzz
 from tests.broken import broken
+from tests.commands import COMMANDS, READ, line_of, run
 from tests.fuzz import complaint, made
 from tests.readers import READERS, Reader
 
-#: Files per reader, of the seed that is read each time.
-FILES = 12
+#: Files per reader, of the seed that is taken each time; a command gets one
+#: in four, the others are read, which takes less.
+FILES = 10
 SEED = 0
 
 
@@ -30,7 +35,68 @@ def test_files_that_are_fine_are_read(reader: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("reader", READERS)
 def test_broken_files_are_read_or_refused(reader: str, tmp_path: Path) -> None:
     for number in range(FILES):
-        complaint(reader, made(reader, SEED, number), tmp_path)
+        line = READ if number % 4 else line_of(reader, SEED, number)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        complaint(reader, made(reader, SEED, number), folder, line)
+
+
+@pytest.mark.parametrize("reader", sorted(COMMANDS))
+def test_commands_take_files_that_are_fine(
+    reader: str, tmp_path: Path
+) -> None:
+    """Or else fuzzing would break what no command looks at."""
+    data, suffix = READERS[reader].examples()[0], READERS[reader].suffix
+    codes = set()
+    for number, line in enumerate({*COMMANDS[reader]} - {READ}):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = folder / f"file{suffix}"
+        path.write_bytes(data)
+        codes.add(run(line, path).code)
+    assert codes & {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        ("print('nest: internal error: x', file=sys.stderr)", "internal"),
+        ("print('Traceback (most recent', file=sys.stderr)", "Traceback"),
+        ("pass  # An end without a code is none.\nraise SystemExit", "None"),
+        ("sys.exit(3)", "3"),
+        ("print('nest: error: a\\nnest: error: b', file=sys.stderr)", "b"),
+        ("sys.exit(2)", "2"),
+        ("open('stray', 'w').close()", "left .*stray"),
+        ("open(os.environ['TMPDIR'] + '/x', 'w').close()", "left .*x"),
+        ("subprocess.Popen(['sleep', '9'])", "child"),
+    ],
+)
+def test_how_no_command_may_end_is_noticed(
+    act: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = []
+
+    def popen(*words: Any) -> None:
+        started.append(subprocess.Popen(*words))
+
+    def acts(_: Any) -> None:
+        fake = SimpleNamespace(Popen=popen)
+        exec(act, {"sys": sys, "os": os, "subprocess": fake})
+        sys.exit(0)
+
+    monkeypatch.setattr("tests.commands.main", acts)
+    path = tmp_path / "file.json"
+    path.write_text("{}")
+    try:
+        with pytest.raises(AssertionError, match=message):
+            run("topology show FILE", path)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def test_files_are_broken_in_many_ways() -> None:
@@ -92,6 +158,7 @@ def test_a_process_that_dies_is_told(
     fine = Reader("", lambda: [b"x"], lambda path: None)
     readers = {"dies": dies, "fine": fine}
     monkeypatch.setattr(fuzz, "READERS", readers)
+    monkeypatch.setattr("tests.commands.COMMANDS", {})
     assert fuzz.fuzz(6, 5, jobs=2) == 1
     said = capsys.readouterr().out
     assert "'dies' 5 0: the process ended with 3" in said
