@@ -17,6 +17,8 @@ from nest.ir.documents import MalformedError, parse_json
 from nest.text import clipped
 from nest.topology.files import read_topology
 from nest.topology.generators import generate
+from nest.validation.predict import predict
+from nest.validation.report import assess
 from nest.validation.rows import parse_rows
 from tests.fuzz import limited
 from tests.unit.test_topology_files import DATA, HOW
@@ -200,3 +202,25 @@ def test_blanks_of_a_message_are_looked_through_once() -> None:
     with limited():
         text = f"a{' ' * 10**6}b \n\n c"
         assert clipped(text).endswith(" b c")
+
+
+@pytest.mark.parametrize("cell", ["1e308", "1e-300"])
+def test_figures_of_runs_have_limits(cell: str) -> None:
+    header, row, *_ = template_csv().splitlines()
+    cells = dict(zip(header.split(","), row.split(","), strict=True))
+    cells["peak_mem_gb"] = cell
+    text = f"{','.join(cells)}\n{','.join(cells.values())}\n"
+    (found,) = parse_rows(text.encode(), "runs.csv")
+    assert any("from 1e-21 to 1e21" in text for text in found.unreadable)
+    assert assess(found, predict).reason is not None
+
+
+def test_runs_whose_layers_are_out_of_range_are_refused() -> None:
+    header, row, *_ = template_csv().splitlines()
+    cells = dict(zip(header.split(","), row.split(","), strict=True))
+    count = "1000000000"
+    cells |= {"seq_len": count, "micro_batch": count, "global_batch": count}
+    text = f"{','.join(cells)}\n{','.join(cells.values())}\n"
+    (found,) = parse_rows(text.encode(), "runs.csv")
+    with pytest.raises(NestError, match="check the shape of the model"):
+        predict(found)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from nest.ir import GraphTopology
+from nest.errors import InvalidProblemError
+from nest.ir import GraphTopology, Hierarchy, Level
 from nest.topology import Block, Link, ParallelGroups, network_of
 from nest.topology.graph import GraphNetwork
 from nest.topology.graph.algorithms import NAMES
 from nest.topology.graph.bounds import bound_ns
+from nest.topology.graph.convert import graph_of, read_node_link
 from tests.graphs import make_graph
 
 PAGE = Path(__file__).parents[2] / "docs" / "graphs.md"
@@ -437,3 +439,28 @@ def test_cuts_do_not_bound_large_networks(monkeypatch):
     with_cuts = bound_ns(*asked)
     monkeypatch.setattr("nest.topology.graph.bounds.MAX_CUTS", 0)
     assert bound_ns(*asked) < with_cuts == pytest.approx(1000)
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "latency_ns", "message"),
+    [
+        (1e21, 0.0, r"levels\[1\]: as links: .*expected <= 1e21, got 2e\+21"),
+        (1e9, 1e10, r"levels\[0\]: as links: latency_ns: expected <= 1e\+09"),
+    ],
+)
+def test_trees_whose_links_are_out_of_range_have_no_graph(
+    bandwidth, latency_ns, message
+):
+    level = Level(
+        fan_out=2, bandwidth_bytes_per_s=bandwidth, latency_ns=latency_ns
+    )
+    with pytest.raises(InvalidProblemError, match=message):
+        graph_of(Hierarchy(levels=(level, level)))
+
+
+def test_numbers_that_no_float_holds_are_refused():
+    link = {"source": "a", "target": "b", "bandwidth": 10**400}
+    nodes = [{"id": "a", "kind": "device"}, {"id": "b", "kind": "device"}]
+    document = {"nodes": nodes, "edges": [link]}
+    with pytest.raises(InvalidProblemError, match="to be a finite number > 0"):
+        read_node_link(document)

@@ -176,7 +176,8 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
     Raises
     ------
     InvalidProblemError
-        If a level has less latency than the one below: no wires have that.
+        If a level has less latency than the one below, or its devices
+        together more bandwidth or latency than a link may have.
     """
     count = tree.capacities[-1]
     members = [f"d{i}" for i in range(count)]
@@ -185,14 +186,18 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
     below_ns, devices = 0.0, 1
 
     def join(one: str, other: str, bandwidth: float, ns: float) -> None:
-        links.append(
-            NetworkLink(
+        try:
+            link = NetworkLink(
                 source=one,
                 target=other,
                 bandwidth_bytes_per_s=devices * bandwidth,
                 latency_ns=ns,
             )
-        )
+        except ValueError as error:
+            raise InvalidProblemError(
+                f"levels[{number}]: as links: {error}"
+            ) from None
+        links.append(link)
 
     for number, level in enumerate(tree.levels):
         way_ns = level.latency_ns - below_ns
