@@ -90,6 +90,7 @@ def _of_cluster(text: str) -> Any:
     check_size("NETWORK", cluster.num_devices, 0)
     network = cluster.topology
     if isinstance(network, Hierarchy):
+        check_size("NETWORK", network.capacities[-1], 0)
         network = graph_of(network)
     return networkx_of(network)
 

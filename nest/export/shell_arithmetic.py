@@ -38,7 +38,7 @@ def _shift(one: int, other: int) -> int:
 
 
 def _power(one: int, other: int) -> int:
-    if not 0 <= other < _BITS or one.bit_length() > _BITS:
+    if not 0 <= other < _BITS:
         raise ValueError(other)
     value = int(one**other)
     if value.bit_length() > _BITS:

@@ -458,6 +458,12 @@ def test_trees_whose_links_are_out_of_range_have_no_graph(
         graph_of(Hierarchy(levels=(level, level)))
 
 
+def test_trees_with_room_for_too_many_devices_have_no_graph():
+    level = Level(fan_out=2**40, bandwidth_bytes_per_s=1e9)
+    with pytest.raises(InvalidProblemError, match="room for at most 1048576"):
+        graph_of(Hierarchy(levels=(level, level)))
+
+
 def test_numbers_that_no_float_holds_are_refused():
     link = {"source": "a", "target": "b", "bandwidth": 10**400}
     nodes = [{"id": "a", "kind": "device"}, {"id": "b", "kind": "device"}]

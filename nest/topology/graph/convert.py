@@ -16,13 +16,14 @@ from typing import Any
 import msgspec
 
 from nest.errors import InvalidProblemError
-from nest.ir.cluster import Hierarchy
+from nest.ir.cluster import MAX_DEVICES, Hierarchy
 from nest.ir.graph_topology import (
     NODE_KINDS,
     GraphTopology,
     NetworkLink,
     NetworkNode,
 )
+from nest.text import count_text
 
 
 def read_node_link(document: Any, where: str = "graph") -> Any:
@@ -180,6 +181,11 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
         together more bandwidth or latency than a link may have.
     """
     count = tree.capacities[-1]
+    if count > MAX_DEVICES:
+        raise InvalidProblemError(
+            f"levels: expected room for at most {MAX_DEVICES} devices in a "
+            f"graph, got {count_text(count)}; lower fan_out"
+        )
     members = [f"d{i}" for i in range(count)]
     nodes = [NetworkNode(id=name) for name in members]
     links: list[NetworkLink] = []
