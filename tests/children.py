@@ -1,10 +1,32 @@
-"""The processes that a test leaves behind."""
+"""Processes of tests: which there are, and waiting for what they do."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+#: Seconds after which a test counts as hanging, however busy the machine is.
+HANG_S = 600.0
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds; fail if it never does."""
+    end_s = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < end_s, "the test hangs"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def children() -> set[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from nest.benchmarks.cells import BenchCell, Finished, TracePoint
-from nest.benchmarks.parallel import follow
 from nest.compare import claimed
 from nest.errors import InvalidPlanError, NestError
 from nest.ir.plan import Plan
@@ -48,25 +47,16 @@ class Work:
         return self.cell.key
 
 
-def run_cell(work: Work, parent: int | None = None) -> bytes:
+def run_cell(work: Work) -> bytes:
     """Run a cell and return its :class:`Finished` in JSON.
 
     Whatever the solver does, there is an answer.
-
-    Parameters
-    ----------
-    work
-        What to run.
-    parent
-        The process to follow into death, where this one is its own.
 
     Raises
     ------
     NestError
         If another version of the project is installed here.
     """
-    if parent is not None:
-        follow(parent)
     version = nest_version()
     if version != work.cell.version:
         raise NestError(

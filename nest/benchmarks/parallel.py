@@ -6,12 +6,14 @@ bytes. What they are about is no matter here.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import logging
 import os
+import shutil
 import signal
-import threading
-import time
+import tempfile
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,7 +21,8 @@ from concurrent.futures import CancelledError
 from typing import Any, Protocol
 
 from nest.errors import NestError
-from nest.interrupts import heard_again, unheard
+from nest.interrupts import deferred, heard_again, unheard
+from nest.solvers.descendants import end_with_parent
 
 #: Seconds to wait for a scheduler.
 _CONNECT_S = 10.0
@@ -35,9 +38,8 @@ class Task(Protocol):
         """What it is called: equal only for equal tasks."""
 
 
-#: Runs a task; the second argument is the process to follow into death, where
-#: this one is its own, else ``None``.
-Run = Callable[[Any, int | None], bytes]
+#: Runs a task.
+Run = Callable[[Any], bytes]
 
 #: Returns the answer of a task that ended its process, with the reason.
 Died = Callable[[Any, str], bytes]
@@ -86,7 +88,7 @@ def _here(
     """
     if jobs == 1:
         for task in tasks:
-            yield run(task, None)
+            yield run(task)
         return
     pending = deque(tasks)
     while pending:
@@ -130,16 +132,19 @@ def _pool(
         batch_size=1,
         pre_dispatch="n_jobs",
         return_as="generator_unordered",
+        # Those that wait for their first task follow, too.
+        initializer=follow,
+        initargs=(os.getpid(), _temporary_folder()),
     )
-    parent = os.getpid()
     # It lets SIGINT through when it starts (before Python 3.14), so it is
     # started before.
     ensure_running()
     # Else Ctrl-C, which reaches all processes of a terminal, would end those
-    # that are not yet through their imports, with a traceback.
-    with unheard():
+    # that are not yet through their imports, with a traceback. A pool that
+    # has started half of its threads cannot be closed.
+    with unheard(), deferred():
         found: Generator[tuple[str, bytes]] = pool(
-            delayed(_keyed)(run, task, parent) for task in tasks
+            delayed(_keyed)(run, task) for task in tasks
         )
     try:
         # Not "yield from", which would close it before the line below.
@@ -152,8 +157,29 @@ def _pool(
             found.close()
 
 
-def _keyed(run: Run, task: Task, parent: int) -> tuple[str, bytes]:
-    return task.key, run(task, parent)
+@functools.cache
+def _temporary_folder() -> str:
+    """Return a folder for the temporary files of the processes of pools.
+
+    Loky kills these processes with all that they started, which then removes
+    nothing. The folder is removed when this process ends. If this process is
+    killed, the process that tracks the resources of loky removes it.
+    """
+    from joblib.externals.loky.backend import resource_tracker
+
+    folder = tempfile.mkdtemp(prefix="nest-")
+    resource_tracker.register(folder, "folder")
+
+    def remove() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        resource_tracker.unregister(folder, "folder")
+
+    atexit.register(remove)
+    return folder
+
+
+def _keyed(run: Run, task: Task) -> tuple[str, bytes]:
+    return task.key, run(task)
 
 
 def _broken_pool() -> type[BaseException]:
@@ -212,7 +238,7 @@ def _on_dask(
         slots = sum(client.nthreads().values())
         while pending and len(running) < max(2, 2 * slots):
             task = pending.popleft()
-            future = client.submit(run, task, None, key=task.key)
+            future = client.submit(run, task, key=task.key)
             running[future.key] = task
             done.add(future)
 
@@ -234,25 +260,13 @@ def _on_dask(
         submit()
 
 
-_followed: set[int] = set()
-
-
-def follow(parent: int) -> None:
+def follow(parent: int, folder: str | None = None) -> None:
     """End this process when its parent has ended, however it did.
 
     The processes that it started then end by themselves. Ctrl-C is left to the
-    parent.
+    parent. Temporary files are written into ``folder``, if there is one.
     """
-    if parent in _followed:
-        return
-    _followed.add(parent)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        heard_again()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    tempfile.tempdir = folder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heard_again()
+    end_with_parent(parent)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import signal
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from nest.benchmarks.parallel import follow
 from nest.cli.declare import integer, names, option
 from nest.cli.inputs import people, write_text
 from nest.cli.options import Options, takes
@@ -256,17 +257,13 @@ def _predict_all(
         jobs,
         # A fork would inherit the handlers of signals.
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_process,
+        initializer=follow,
+        initargs=(os.getpid(),),
     )
     try:
         yield from executor.map(predicted, rows, chunksize=_CHUNK)
     finally:
         executor.shutdown(cancel_futures=True)
-
-
-def _start_process() -> None:
-    """Leave Ctrl-C to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _assess(

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from nest.benchmarks.parallel import follow
 from nest.benchmarks.store import taken
 from nest.codesign.architecture import Architecture
 from nest.codesign.evaluate import Solved, solve_point, solve_together
@@ -140,18 +139,8 @@ def workload_of(setting: Setting) -> Workload:
     return Workload(model.name, base.problem, works, setting.convention)
 
 
-def run_task(task: Task, parent: int | None = None) -> bytes:
-    """Run a task and return what it came to, :class:`Solved` in JSON.
-
-    Parameters
-    ----------
-    task
-        What to run.
-    parent
-        The process to follow into death, where this one is its own.
-    """
-    if parent is not None:
-        follow(parent)
+def run_task(task: Task) -> bytes:
+    """Run a task and return what it came to, :class:`Solved` in JSON."""
     if task.version != nest_version():
         raise NestError(
             f"worker: expected nest {task.version}, as where the search "

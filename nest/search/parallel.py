@@ -8,6 +8,7 @@ others, whose bounds get tighter by it.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -15,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from nest.errors import SolverError
 from nest.interrupts import end_in_order
 from nest.solvers.base import OutOfTimeError
+from nest.solvers.descendants import end_with_parent
 
 
 class Link:
@@ -110,8 +112,10 @@ def _share(
     counter = context.Value("i", 0)
     pipes: list[Connection] = []
     processes = []
+    parent = os.getpid()
 
     def work(pipe: Connection) -> None:
+        end_with_parent(parent)
         end_in_order()
         link = Link(pipe)
         in_time = True

@@ -284,7 +284,8 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
         return known.reason
     code = (
         "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        "from nest.solvers.descendants import adopt; adopt(); "
+        "from nest.solvers.descendants import adopt, end_with_parent; "
+        "adopt(); end_with_parent(int(sys.argv[3])); "
         "from nest.solvers.registry import load_target\n"
         "try: load_target(sys.argv[2])\n"
         "except Exception: pass\n"
@@ -292,7 +293,10 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
     )
     mark = f"import-{os.getpid()}-{uuid.uuid4().hex}"
     with subprocess.Popen(
-        [*(sys.executable, "-c", code), *(json.dumps(sys.path), target)],
+        [
+            *(sys.executable, "-c", code),
+            *(json.dumps(sys.path), target, str(os.getpid())),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

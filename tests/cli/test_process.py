@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from nest.cli.progress import ProgressLine
 from nest.ir import write
 from nest.solvers.cell import Running
+from tests.children import is_alive, wait_until
 from tests.loopback import tiny_problem
 
 ROOT = Path(__file__).parents[2]
@@ -115,22 +115,23 @@ def test_interrupt(
             *("--option", f"loopback.pids={pids}"),
         ),
         cwd=ROOT,
+        # Wide enough that no cell of the table is wrapped, whatever it says.
+        env={**os.environ, "COLUMNS": "200"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         # What runs in the background of a shell inherits that it is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    end = time.monotonic() + 30
-    while not (pids.exists() and pids.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert process.stderr is not None
+    # By then the command has received the plan of the second cell.
+    while " best 9e-08 s" not in process.stderr.readline():
+        assert process.poll() is None
     # The finished cell is on disk before the second one ends.
     cells = json.loads(document.read_text())["cells"]
     assert [cell["outcome"] for cell in cells] == ["solved"]
-    time.sleep(0.3)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate()
     assert process.returncode == code
     assert told(err.encode()) == [text.strip()]
     assert "baseline" in out
@@ -287,3 +288,53 @@ def test_progress_in_a_pipe_is_a_line_now_and_then() -> None:
         "dp: 11 s, no time limit, has a plan",
         "milp: 2 s, no time limit, has a plan",
     ]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL],
+    ids=lambda number: number.name,
+)
+def test_a_run_that_is_stopped_leaves_nothing(
+    problem: str, tmp_path: Path, number: signal.Signals, jobs: str
+) -> None:
+    """No process and no temporary file, wherever its solvers work."""
+    pids, temporary = tmp_path / "pids", tmp_path / "temporary"
+    temporary.mkdir()
+    planner = tmp_path / "hangs.yaml"
+    script = f"echo $$ >> {pids}; while :; do sleep 1; done"
+    command_line = ["sh", "-c", script, "{problem}", "{plan}"]
+    planner.write_text(
+        json.dumps(
+            {
+                "schema": "nest-planner/1",
+                "name": "hangs",
+                "command": command_line,
+            }
+        )
+    )
+    process = subprocess.Popen(
+        command(
+            *("bench", problem, "--solvers", str(planner), "--seeds", "0,1"),
+            *("--jobs", jobs, "-o", str(tmp_path / "run"), "-q"),
+        ),
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    wait_until(
+        lambda: pids.exists() and len(pids.read_text().split()) == int(jobs)
+    )
+    process.send_signal(number)
+    _, err = process.communicate()
+    if number is signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        assert len(err.splitlines()) == 1
+    started = [int(pid) for pid in pids.read_text().split()]
+    wait_until(lambda: not any(map(is_alive, started)))
+    wait_until(lambda: not list(temporary.iterdir()))

@@ -8,8 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from nest.solvers import registry
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome as Result
 from tests.benchmarks import go, instances, make_run
+from tests.children import is_alive, wait_until
 from tests.loopback import BASELINE, GOOD_NS, TARGET
 
 ROOT = Path(__file__).parents[2]
@@ -49,21 +49,6 @@ def _solvers() -> Iterator[None]:
 def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time, and are tested elsewhere."""
     monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def waiting(place: Path) -> dict[str, dict[str, str]]:
@@ -132,13 +117,13 @@ def test_a_killed_run_goes_on_to_the_same_report(place):
     cells = place / "killed" / "cells"
     pids = place / "pids"
     try:
-        wait_for(lambda: cells.is_dir() and list(cells.glob("[!.]*.json")))
-        wait_for(lambda: pids.exists() and pids.read_text())
+        wait_until(lambda: cells.is_dir() and list(cells.glob("[!.]*.json")))
+        wait_until(lambda: pids.exists() and pids.read_text())
     finally:
         began.kill()
         began.wait()
     pid = int(pids.read_text())
-    wait_for(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid))
     before = {path: path.stat().st_mtime_ns for path in cells.glob("*.json")}
     (place / "go").touch()
     finished: list[Finished] = []
@@ -155,7 +140,7 @@ def test_the_same_report_from_a_cluster_that_loses_a_worker(place):
 
     def kill_one(finished: Finished) -> None:
         if not (place / "go").exists():
-            wait_for(lambda: pids.exists() and pids.read_text())
+            wait_until(lambda: pids.exists() and pids.read_text())
             stat = Path(f"/proc/{pids.read_text()}/stat").read_text()
             os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
             (place / "go").touch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from nest.solvers.command import (
 )
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
+from tests.children import is_alive, wait_until
 from tests.loopback import GOOD_NS, good_plan, tiny_problem
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shell-planner"
@@ -204,18 +204,7 @@ def test_a_command_and_its_children_are_gone_after_the_limit(
     assert result.detail.startswith("stopped at its limit of ")
     numbers = pids.read_text().split()
     assert len(numbers) == 3
-    end = time.monotonic() + 5
-    while any(map(alive, numbers)) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not any(map(alive, numbers))
-
-
-def alive(pid: str) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    wait_until(lambda: not any(is_alive(int(pid)) for pid in numbers))
 
 
 def test_the_judge_believes_no_command(good: str, tmp_path: Path) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
 
 from nest.cost.model import CostModel
 from nest.errors import SolverError
+from nest.ir.io import write_atomically
 from nest.models import builtin
 from nest.search import frontier
 from nest.search.closed_sets import closed_sets
 from nest.search.parallel import Link, share
 from nest.solvers.base import Deadline, OutOfTimeError
-from tests.children import children
+from tests.children import children, is_alive, wait_until
 
 
 def run_all(run, num_tasks=4, workers=2):
@@ -127,3 +129,23 @@ def test_frontiers_are_the_same(limit_s):
         curves.append((pairs, gaps))
     assert curves[0] == curves[1]
     assert bool(curves[0][0]) == (limit_s is None)
+
+
+def test_processes_end_with_the_one_that_searches(tmp_path):
+    """However it ends: they hold each other's pipes open."""
+    files = [tmp_path / str(number) for number in range(2)]
+
+    def run(number: int, link: Link) -> None:
+        write_atomically(files[number], str(os.getpid()).encode())
+        while True:
+            time.sleep(1)
+
+    pid = os.fork()
+    if not pid:
+        run_all(run, num_tasks=2)
+        os._exit(0)
+    wait_until(lambda: all(file.exists() for file in files))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    pids = [int(file.read_text()) for file in files]
+    wait_until(lambda: not any(map(is_alive, pids)))

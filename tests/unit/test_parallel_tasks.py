@@ -7,12 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
-from nest.benchmarks.parallel import answers, follow
+from nest.benchmarks import parallel
+from nest.ir.io import write_atomically
+from nest.solvers import descendants
+from tests.children import is_alive, wait_until
 
 
 class Asked(NamedTuple):
@@ -26,24 +32,59 @@ def blocks() -> bool:
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def hears(_: Asked, parent: int | None) -> bytes:
-    """Return whether SIGINT is held back before and after following."""
-    assert parent is not None
-    before = blocks()
-    follow(parent)
-    return json.dumps([os.getpid(), before, blocks()]).encode()
+def follow(parent: int, folder: str) -> None:
+    """Note whether SIGINT is held back while a process starts."""
+    os.environ["BLOCKED_AT_START"] = json.dumps(blocks())
+    parallel.follow(parent, folder)
+
+
+def hears(_: Asked) -> bytes:
+    """Return whether SIGINT was held back at the start, and is now."""
+    before = json.loads(os.environ["BLOCKED_AT_START"])
+    return json.dumps([before, blocks()]).encode()
+
+
+def waits(task: Asked) -> bytes:
+    """Tell which process runs the task, and wait, if it is the first."""
+    write_atomically(Path(task.key), str(os.getpid()).encode())
+    while task.key == "0":
+        time.sleep(0.01)
+    return b""
 
 
 def died(task: Asked, text: str) -> bytes:
     raise AssertionError(f"{task.key}: {text}")
 
 
-def main() -> None:
-    """Print what four tasks in two processes say, and then this one."""
+def hear() -> None:
+    """Print what four tasks in two processes say, and then this process."""
     tasks = [Asked(str(number)) for number in range(4)]
-    for data in answers(tasks, hears, died, jobs=2):
-        print(data.decode())
+    with mock.patch.object(parallel, "follow", follow):
+        for data in parallel.answers(tasks, hears, died, jobs=2):
+            print(data.decode())
     print(json.dumps(blocks()))
+
+
+def wait() -> None:
+    """Run a task that never ends beside one that ends at once.
+
+    Then one process works, and the other waits for a task.
+    """
+    for _ in parallel.answers([Asked("0"), Asked("1")], waits, died, jobs=2):
+        print("one is idle", flush=True)
+
+
+def start(name: str, folder: Path | None = None) -> subprocess.Popen[str]:
+    """Run a function of this file in a process of its own."""
+    root = Path(__file__).parents[2]
+    code = f"from tests.unit.test_parallel_tasks import {name}; {name}()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.skipif(
@@ -54,23 +95,76 @@ def test_processes_do_not_hear_ctrl_c_while_they_start() -> None:
 
     In a process of its own, as those of the pool outlive the call.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.test_parallel_tasks"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    *lines, last = map(json.loads, done.stdout.splitlines())
+    output, _ = start("hear").communicate()
+    *lines, last = map(json.loads, output.splitlines())
     assert last is False
-    told: dict[int, list[list[bool]]] = {}
-    for process, *rest in lines:
-        told.setdefault(process, []).append(rest)
-    assert len(lines) == 4
-    for first, *others in told.values():
-        assert first == [True, False]
-        assert all(other == [False, False] for other in others)
+    assert lines == [[True, False]] * 4
 
 
-if __name__ == "__main__":
-    main()
+def test_processes_end_with_their_parent_idle_or_not(tmp_path: Path) -> None:
+    files = [tmp_path / key for key in ("0", "1")]
+    with start("wait", tmp_path) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "one is idle\n"
+            wait_until(lambda: all(map(Path.exists, files)))
+            pids = [int(file.read_text()) for file in files]
+            assert all(map(is_alive, pids))
+        finally:
+            process.kill()
+    wait_until(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_process_ends_with_its_parent(
+    kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the system does not send a signal: then it watches."""
+    if not kernel:
+        monkeypatch.setattr(descendants, "_prctl", lambda *_: False)
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if not parent:
+        middle = os.getpid()
+        child = os.fork()
+        if child:
+            while True:
+                time.sleep(1)
+        descendants.end_with_parent(middle)
+        os.write(writer, f"{os.getpid()}\n".encode())
+        while True:
+            time.sleep(1)
+    child = int(os.read(reader, 20))
+    assert is_alive(child)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    wait_until(lambda: not is_alive(child))
+
+
+def test_a_process_whose_parent_is_gone_ends_at_once() -> None:
+    child = os.fork()
+    if not child:
+        descendants.end_with_parent(os.getppid() + 1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+
+
+def test_pools_of_threads_that_have_ended_are_no_obstacle() -> None:
+    """A system may tie a process to the thread that started it."""
+    for _ in range(2):
+        output: list[bytes] = []
+
+        def work(output: list[bytes] = output) -> None:
+            tasks = [Asked("1"), Asked("2")]
+            output += parallel.answers(tasks, returns, died, jobs=2)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert sorted(output) == [b"1", b"2"]
+
+
+def returns(task: Asked) -> bytes:
+    """Return its key."""
+    return task.key.encode()

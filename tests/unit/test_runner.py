@@ -40,7 +40,7 @@ from nest.solvers.judge import judge
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, run_solver
 from nest.versions import num_cpus
-from tests.children import children
+from tests.children import children, is_alive, wait_until
 from tests.loopback import (
     BASELINE,
     EXACT_OVERRUNNER,
@@ -94,22 +94,10 @@ def solve(
     return run_solver(tiny_problem(), solver, options)
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; an unburied one does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
 def assert_gone(pids_file: Path) -> None:
     pids = [int(pid) for pid in pids_file.read_text().split()]
     assert pids
-    end = time.monotonic() + 5
-    while any(map(is_alive, pids)) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert [pid for pid in pids if is_alive(pid)] == []
+    wait_until(lambda: not any(map(is_alive, pids)))
 
 
 # Honest solvers
@@ -914,10 +902,7 @@ def test_no_process_survives_its_parent(
         env={**os.environ, "TMPDIR": str(temporary)},
     )
     try:
-        end = time.monotonic() + 20
-        while not (pids.exists() and pids.read_text()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: pids.exists() and pids.read_text())
     finally:
         parent.send_signal(number)
         parent.wait()
