@@ -87,3 +87,10 @@ class InvalidOptionError(NestError, ValueError):
 
 class SolverError(NestError, RuntimeError):
     """An engine failed; the original exception is chained."""
+
+
+class KilledError(SolverError):
+    """A signal ended a process of a solver, so it may not fail again.
+
+    The system sends signals where memory runs out, and users do.
+    """

@@ -36,11 +36,11 @@ from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular, ns_text
 from nest.neighbours import Neighbour, neighbours
 from nest.restrictions import Restrictions, describe, restrict
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.cell import OnProgress, about
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
-from nest.solvers.run import CellInterrupted, run_solver
+from nest.solvers.run import CellInterrupted, not_run, run_solver
 from nest.units import quanta_to_ns
 from nest.versions import provenance
 
@@ -279,7 +279,7 @@ def explain(
     search
         Whether to solve anything: without, only terms and neighbours.
     solver, options
-        Who solves, and its limits for each of the problems.
+        Who solves, and its limits; the problems share the time limit.
     on_progress
         Called while it solves.
 
@@ -298,15 +298,27 @@ def explain(
     pinned = restrict(problem, prefer, option="--prefer")
     optimum, relaxed, preferred = None, [], None
     stopped: CellInterrupted | None = None
+    clock = Deadline(options.time_limit_s)
+    others = tuple(relaxations(problem)) if search else ()
+    num_left = search + len(others) + bool(prefer)
 
     def solve(name: str, other: Problem, start: Plan | None) -> SolveResult:
-        warm = replace(options, warm_start=_start(other, start, solver))
+        nonlocal num_left
+        left_s = clock.remaining_s
+        warm = replace(
+            options,
+            warm_start=_start(other, start, solver),
+            time_limit_s=left_s and left_s / num_left,
+        )
+        num_left -= 1
+        if left_s == 0:
+            return not_run(other, solver, warm)
         return run_solver(other, solver, warm, about(name, on_progress))
 
     try:
         if search:
             optimum = solve("best plan", problem, plan)
-            for item in relaxations(problem):
+            for item in others:
                 # The best plan stays one, and its step takes no longer.
                 start = optimum.plan if item.num_steps == 1 else None
                 result = solve(item.name, item.problem, start)

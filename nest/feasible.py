@@ -285,7 +285,9 @@ def remedies_within(
     on_progress: OnProgress | None = None,
 ) -> Remedies:
     """Return :func:`remedies` within the limit of a solver, if it is less."""
-    limit_s = min(time_limit_s or TIME_LIMIT_S, TIME_LIMIT_S)
+    limit_s = TIME_LIMIT_S
+    if time_limit_s is not None:
+        limit_s = min(time_limit_s, TIME_LIMIT_S)
     return remedies(problem, limit_s, on_progress=on_progress)
 
 

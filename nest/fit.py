@@ -2,10 +2,11 @@
 
 Every candidate gets a verdict from a solver through the runner: a plan within
 the target (*yes*), a proof that there is none (*no*), or neither before the
-time limit (*open*). The step time need not fall with every added device, so
-the answer is the smallest candidate that says yes, and it is proven only if
-every smaller one says no. With memory it never rises, so an interval closes
-around the smallest size: what a plan needs above, what is refuted below.
+time limit (*open*), which all candidates share. The step time need not fall
+with every added device, so the answer is the smallest candidate that says yes,
+and it is proven only if every smaller one says no. With memory it never rises,
+so an interval closes around the smallest size: what a plan needs above, what
+is refuted below.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from nest.interrupts import Interrupted
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.cell import OnProgress, about
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
-from nest.solvers.run import CellInterrupted, run_solver
+from nest.solvers.run import CellInterrupted, not_run, run_solver
 from nest.units import MAX_TERM, MAX_TOTAL, format_bytes, quanta_to_ns
 from nest.versions import provenance
 
@@ -351,7 +352,7 @@ def fewest_devices(
     counts
         Candidates; by default :func:`device_counts`.
     solver, options
-        Who answers, and its limits for each candidate.
+        Who answers, and its limits; the time limit is that of the question.
     on_progress
         Called while a candidate is examined.
 
@@ -375,8 +376,11 @@ def fewest_devices(
             )
     ask = Asker(solver, options or SolveOptions(), on_progress)
     trials: list[Trial] = []
+    num_left = len(set(counts)) + 1  # the best plan for the answer is sought
     for count in sorted(set(counts)):
-        trials.append(ask(with_devices(problem, count), target.quanta))
+        candidate = with_devices(problem, count)
+        trials.append(ask(candidate, target.quanta, num_left))
+        num_left -= 1
         if trials[-1].answer == "yes" or ask.stopped is not None:
             break
     if trials[-1].answer == "yes":
@@ -431,7 +435,7 @@ def smallest_memory(
     low, proven = problem.cluster.reserve_bytes(), True
     at_edge = False
     while low < best.memory_bytes:
-        if ask.stopped is not None:
+        if ask.stopped is not None or ask.clock.passed:
             proven = False
             break
         middle = (low + best.memory_bytes) // 2
@@ -461,7 +465,8 @@ def shrunk(trial: Trial) -> Trial:
 class Asker:
     """Asks one solver about one problem after the other.
 
-    On Ctrl-C ``stopped`` is the interrupt, and nothing more is asked.
+    All runs share the time limit of ``options``. On Ctrl-C ``stopped`` is the
+    interrupt, and nothing more is asked.
     """
 
     def __init__(
@@ -472,16 +477,29 @@ class Asker:
     ) -> None:
         self.solver, self.options = solver, options
         self.on_progress = on_progress
+        self.clock = Deadline(options.time_limit_s)
         self.stopped: CellInterrupted | None = None
         promised = solver_class(solver, options.time_limit_s).capabilities
         self.stops = _AT_MOST in promised.options
 
-    def solve(self, problem: Problem, quanta: int | None) -> SolveResult:
-        """Run the solver, up to a target if it can stop there."""
+    def solve(
+        self, problem: Problem, quanta: int | None, num_left: int = 1
+    ) -> SolveResult:
+        """Run the solver, up to a target if it can stop there.
+
+        It gets an equal share of the time, if ``num_left`` runs are left.
+        """
         extra = dict(self.options.extra)
         if quanta is not None and self.stops:
             extra[_AT_MOST] = str(quanta)
-        options = replace(self.options, extra=extra)
+        left_s = self.clock.remaining_s
+        options = replace(
+            self.options,
+            extra=extra,
+            time_limit_s=left_s and left_s / num_left,
+        )
+        if left_s == 0:
+            return not_run(problem, self.solver, options)
         cluster = problem.cluster
         what = (
             f"{cluster.num_devices} devices of "
@@ -506,9 +524,11 @@ class Asker:
             raise Interrupted(fit) from self.stopped
         return fit
 
-    def __call__(self, problem: Problem, quanta: int) -> Trial:
+    def __call__(
+        self, problem: Problem, quanta: int, num_left: int = 1
+    ) -> Trial:
         """Return whether some plan takes at most so many quanta."""
-        result = self.solve(problem, quanta)
+        result = self.solve(problem, quanta, num_left)
         answer: Decision = "open"
         step, bound = result.step_quanta, result.lower_bound_quanta
         if step is not None and step <= quanta:

@@ -193,7 +193,7 @@ def best_offer(
     limits, quotas
         What plans and devices may take.
     solver, options
-        Who answers, and its limits for each candidate.
+        Who answers, and its limits; the time limit is that of the question.
     on_progress
         Called while a candidate is examined.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from formulations.engine_log import printing_to
-from nest.errors import InvalidOptionError, SolverError
+from nest.errors import InvalidOptionError, KilledError, SolverError
 from nest.solvers.base import Deadline, OutOfTimeError
 from nest.versions import DISTRIBUTION
 
@@ -159,7 +159,9 @@ def run(problem: Any, how: Run) -> Outcome:
     except (SolverError, OutOfTimeError):
         raise
     except Exception as error:  # an engine may raise anything
-        raise SolverError(f"milp: engine {how.name}: {error}") from error
+        killed = getattr(error, "returncode", 0) < 0
+        kind = KilledError if killed else SolverError
+        raise kind(f"milp: engine {how.name}: {error}") from error
 
 
 #: Result lines of CBC; the first that matches counts.

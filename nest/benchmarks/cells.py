@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -192,6 +193,12 @@ class Finished(
 
     key: str
     cell: BenchCell
-    result: dict[str, object]
+    result: dict[str, Any]
     trace: tuple[TracePoint, ...] = ()
     machine: dict[str, str | int] = {}
+
+    @property
+    def killed(self) -> str:
+        """How a signal ended its process; empty if none did."""
+        extra = self.result.get("extra")
+        return str(extra.get("killed", "")) if isinstance(extra, dict) else ""

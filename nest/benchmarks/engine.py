@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from nest.benchmarks.cells import Finished
-from nest.benchmarks.execute import Work, died, run_cell
+from nest.benchmarks.execute import Work, died, run_cell, without_answer
 from nest.benchmarks.parallel import answers, dask_client
 from nest.benchmarks.store import RunFolder
 from nest.errors import InvalidOptionError, NestError
@@ -157,7 +157,7 @@ def run_missing(
         client = dask and stack.enter_context(dask_client(dask))
         for work in works:
             if work.cell.solver in broken:
-                keep(died(work, broken[work.cell.solver]))
+                keep(without_answer(work, broken[work.cell.solver]))
         sound = [work for work in works if work.cell.solver not in broken]
         found = answers(
             sound, run_cell, died, jobs=jobs, dask=dask, client=client

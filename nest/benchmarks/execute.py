@@ -95,19 +95,27 @@ def run_cell(work: Work) -> bytes:
 
 def died(work: Work, text: str) -> bytes:
     """Return the answer of a cell whose process is gone."""
+    return without_answer(work, text, killed=text)
+
+
+def without_answer(work: Work, text: str, **extra: str) -> bytes:
+    """Return the answer of a cell that failed before its solver began."""
     quantum_ps = msgspec.json.decode(work.problem, type=Problem).quantum_ps
-    result = failed(work.cell, quantum_ps, text)
+    result = failed(work.cell, quantum_ps, text, **extra)
     return msgspec.json.encode(
         Finished(key=work.cell.key, cell=work.cell, result=result.to_json())
     )
 
 
-def failed(cell: BenchCell, quantum_ps: int, text: str) -> SolveResult:
+def failed(
+    cell: BenchCell, quantum_ps: int, text: str, **extra: str
+) -> SolveResult:
     """Return the result of a cell that came to nothing."""
     return SolveResult(
         outcome=Outcome.ERROR,
         status=Status.NO_SOLUTION,
         detail=text,
+        extra=extra,
         solver=cell.solver,
         exact=False,
         problem_hash=cell.problem_hash,

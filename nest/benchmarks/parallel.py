@@ -53,6 +53,7 @@ def answers(
     jobs: int = 1,
     dask: str | None = None,
     client: Any = None,
+    prepared: Callable[[Any], Any] = lambda task: task,
 ) -> Generator[bytes]:
     """Yield the answers of tasks, in the order in which they are finished.
 
@@ -67,6 +68,9 @@ def answers(
     dask, client
         What was asked for, and the client of :func:`dask_client`; then
         ``jobs`` does not matter.
+    prepared
+        Called with each task when it is handed out; returns the task to run,
+        with the same key.
 
     Raises
     ------
@@ -74,12 +78,16 @@ def answers(
         If the scheduler is lost.
     """
     if dask:
-        return _on_dask(tasks, run, died, client, dask)
-    return _here(tasks, run, died, jobs)
+        return _on_dask(tasks, run, died, client, dask, prepared)
+    return _here(tasks, run, died, jobs, prepared)
 
 
 def _here(
-    tasks: Sequence[Task], run: Run, died: Died, jobs: int
+    tasks: Sequence[Task],
+    run: Run,
+    died: Died,
+    jobs: int,
+    prepared: Callable[[Any], Any],
 ) -> Generator[bytes]:
     """Yield answers of tasks that run on this machine.
 
@@ -88,18 +96,20 @@ def _here(
     """
     if jobs == 1:
         for task in tasks:
-            yield run(task)
+            yield run(prepared(task))
         return
     pending = deque(tasks)
     while pending:
         taken: dict[str, Task] = {}
         try:
-            for key, data in _pool(_draw(pending, taken), run, jobs):
+            for key, data in _pool(
+                map(prepared, _draw(pending, taken)), run, jobs
+            ):
                 del taken[key]
                 yield data
         except _broken_pool():
             for task in tuple(taken.values()):
-                yield _alone(task, run, died)
+                yield _alone(prepared(task), run, died)
 
 
 def _alone(task: Task, run: Run, died: Died) -> bytes:
@@ -221,7 +231,12 @@ def dask_client(where: str) -> Iterator[Any]:
 
 
 def _on_dask(
-    tasks: Sequence[Task], run: Run, died: Died, client: Any, where: str
+    tasks: Sequence[Task],
+    run: Run,
+    died: Died,
+    client: Any,
+    where: str,
+    prepared: Callable[[Any], Any],
 ) -> Generator[bytes]:
     """Yield answers of tasks that run on a cluster.
 
@@ -238,7 +253,7 @@ def _on_dask(
         slots = sum(client.nthreads().values())
         while pending and len(running) < max(2, 2 * slots):
             task = pending.popleft()
-            future = client.submit(run, task, key=task.key)
+            future = client.submit(run, prepared(task), key=task.key)
             running[future.key] = task
             done.add(future)
 

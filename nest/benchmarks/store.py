@@ -108,6 +108,11 @@ class RunFolder:
                         f"{path}: expected the cell of its name, got another; "
                         f"restore or remove the file"
                     )
+                if found.killed:
+                    raise NestError(
+                        f"{path}: expected an answer, got none as "
+                        f"{found.killed}"
+                    )
             except NestError as error:
                 self.complaints.append(f"{error}; the cell counts as not run")
             else:

@@ -29,6 +29,7 @@ from nest.interrupts import Interrupted
 if TYPE_CHECKING:
     from nest.codesign.records import Answers, Wave
     from nest.codesign.spec import Spec
+    from nest.solvers.base import Deadline
 
 
 def _show_published(
@@ -116,7 +117,7 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
 )
 @takes(
     *("time_limit", "json_path"),
-    time_limit="Wall-clock seconds for the whole search, after which the "
+    time_limit="Wall-clock seconds for the whole command, after which the "
     "best point known and a bound on all others are shown.  [default: none]",
 )
 def codesign_command(
@@ -149,7 +150,9 @@ def codesign_command(
     from nest.plots import check_plot
     from nest.report.codesign import read_block
     from nest.report.table import show
+    from nest.solvers.base import Deadline
 
+    clock = Deadline(options.time_limit)
     json_path = options.json_path
     outputs = {
         **{"--json": json_path, "--html": html_path},
@@ -180,7 +183,8 @@ def codesign_command(
         from nest.benchmarks.engine import check_parallel
 
         check_parallel(jobs, 1, None)
-    return _Searching(spec, options, html_path, plot_path, csv_path).go(
+    paths = options.json_path, html_path, plot_path, csv_path
+    return _Searching(spec, clock, *paths).go(
         samples=samples,
         folder=folder,
         resume=resume,
@@ -256,13 +260,14 @@ class _Searching:
     def __init__(
         self,
         spec: Spec,
-        options: Options,
+        clock: Deadline,
+        json_path: str | None,
         html_path: str | None,
         plot_path: str | None,
         csv_path: str | None,
     ) -> None:
-        self._spec, self._limit_s = spec, options.time_limit
-        self._json, self._html = options.json_path, html_path
+        self._spec, self._clock = spec, clock
+        self._json, self._html = json_path, html_path
         self._plot, self._csv = plot_path, csv_path
 
     def go(
@@ -295,7 +300,7 @@ class _Searching:
                     resume=resume,
                     jobs=jobs,
                     dask=dask,
-                    time_limit_s=self._limit_s,
+                    time_limit_s=self._clock.remaining_s,
                     on_wave=line,
                     on_complaint=lambda text: say(f"nest: {text}", err=True),
                 )

@@ -267,8 +267,8 @@ _OPTIONS: dict[str, Callable[..., Decorator]] = {
     ),
     "time_limit": _shared(
         "--time-limit S",
-        "Wall-clock seconds per run of the solver.  [default: none, 60 with "
-        "--model]",
+        "Wall-clock seconds for the run of the solver.  [default: none, 60 "
+        "with --model]",
         seconds,
     ),
     "gap": _shared(

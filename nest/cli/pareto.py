@@ -86,8 +86,8 @@ if TYPE_CHECKING:
     *(*RESTRICTIONS, *MODEL),
     workers="Processes that share the work; threads of --prove.  [default: "
     "the CPUs at hand]",
-    time_limit="Wall-clock seconds for the frontier, and for each run of "
-    "--prove.  [default: none]",
+    time_limit="Wall-clock seconds for the whole frontier, and again for each "
+    "run of --prove.  [default: none]",
 )
 def pareto_command(
     options: Options,

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Help of --time-limit where one question takes several runs of a solver.
+QUESTION_LIMIT = (
+    "Wall-clock seconds for all runs of the solver together.  [default: none, "
+    "60 with --model]"
+)
+
 #: Values of --within, --tokens-per-s, --days and --tokens.
 _Target = dict[str, Fraction | None]
 
@@ -79,6 +85,7 @@ _Target = dict[str, Fraction | None]
 @takes(
     *("problem_text", "solver", "output", "time_limit", "granularity"),
     *("json_path", *RESTRICTIONS, *MODEL),
+    time_limit=QUESTION_LIMIT,
 )
 def fit_command(
     options: Options,
@@ -111,6 +118,7 @@ def fit_command(
     from nest.fit import fewest_devices, smallest_memory, to_document
     from nest.report.fit import fit_block
     from nest.report.table import show
+    from nest.solvers.base import Deadline
 
     options = options.limited()
     options.check_problem_choice()
@@ -143,6 +151,7 @@ def fit_command(
     problem = restricted.problem
     goal = find_target(problem, target)
     solver, limits = options.solver, options.solve_options(options.solver)
+    clock = Deadline(options.time_limit)
     if asked:
         types = problem.cluster.types
         prices = _by_type("--price", price, types, amount)
@@ -180,7 +189,7 @@ def fit_command(
         remedied = None
         if not asked and stop is None and fit.without_plan:
             remedied = remedies_within(
-                fit.trials[-1].problem, limit_s, progress
+                fit.trials[-1].problem, clock.remaining_s, progress
             )
     parts = fit_block(
         *(problem, fit, restricted.text),
@@ -305,6 +314,7 @@ def find_target(problem: Problem, target: _Target) -> Target | None:
 @takes(
     *PLANNED,
     *("solver", "time_limit", "granularity", "json_path", *RESTRICTIONS),
+    time_limit=QUESTION_LIMIT,
 )
 def explain_command(
     options: Options,

@@ -95,8 +95,8 @@ def answer(
         How many placements are solved at the same time, or where, see
         :func:`nest.benchmarks.parallel.answers`.
     time_limit_s
-        When to end with what is known, after the base is solved. What is left
-        is shared by the questions about best points that are left.
+        When to end with what is known. What is left is shared by the
+        questions about best points that are left.
     on_wave
         Called now and then with how far a question is.
     on_complaint
@@ -113,7 +113,7 @@ def answer(
     NestError
         If the directory cannot be used.
     SolverError
-        If an answer is wrong.
+        If an answer is wrong, or the base is not solved in time.
     """
     if not spec.models:
         raise InvalidOptionError(
@@ -153,11 +153,17 @@ class _Study:
         self.architectures = oracle.architectures
         self.models = range(len(spec.models))
         self.state = State(oracle.points, len(spec.models))
-        # Nothing can be said without the base, however long it takes.
-        self.deadline = Deadline(None)
-        self.base_quanta = self._base_quanta()
-        self._bound_all()
         self.deadline = deadline
+        try:
+            self.base_quanta = self._base_quanta()
+            self._bound_all()
+        except OutOfTimeError:
+            raise SolverError(
+                f"--time-limit: expected enough time to solve "
+                f"{spec.objective.base_name}, to which all points are "
+                f"compared, got too little, so nothing is proven; allow "
+                f"more time"
+            ) from None
         self.objective = self._objective(self.models)
 
     def answers(self, wanted: Wanted) -> Answers:
@@ -330,8 +336,12 @@ class _Study:
         if placement:
             step, _ = best_plan(problem, limit_s=self.deadline.remaining_s)
             return None if step >= NO_PLAN else step * QUANTUM_PS
+        left_s = self.deadline.remaining_s
+        if left_s == 0:
+            raise OutOfTimeError
+        limits = SolveOptions(num_workers=1, time_limit_s=left_s)
+        result = run_solver(problem, PLANNER, limits)
         self.deadline.check()
-        result = run_solver(problem, PLANNER, SolveOptions(num_workers=1))
         if result.status is Status.OVER_MEMORY or not result.step_quanta:
             return None
         return result.step_quanta * QUANTUM_PS
@@ -461,6 +471,7 @@ class _Study:
         for category, largest in largest_of(self.oracle.points).items():
             place = self._add(largest)
             for model in self.models:
+                self.deadline.check()
                 quanta = self.oracle.bound(place, model)
                 self.state.raise_all(category, model, quanta)
 

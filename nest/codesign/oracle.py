@@ -161,11 +161,13 @@ class PointOracle:
     def _run(
         self, tasks: Sequence[Task], deadline: Deadline
     ) -> Iterator[Solved]:
-        limit_s = deadline.remaining_s
-        limited = [
-            msgspec.structs.replace(task, limit_s=limit_s) for task in tasks
-        ]
-        found = answers(limited, run_task, died, **self._how)
+        def limited(task: Task) -> Task:
+            """Return a task with the time that is left when it begins."""
+            return msgspec.structs.replace(task, limit_s=deadline.remaining_s)
+
+        if tasks:
+            deadline.check()
+        found = answers(tasks, run_task, died, prepared=limited, **self._how)
         with contextlib.closing(found):
             for data in found:
                 yield self.store.keep(data)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
-from nest.errors import SolverError
+from nest.errors import KilledError
 from nest.interrupts import end_in_order
 from nest.solvers.base import OutOfTimeError
 from nest.solvers.descendants import end_with_parent
@@ -168,7 +168,7 @@ def _relay(
             try:
                 kind, *rest = pipe.recv()
             except EOFError:
-                raise SolverError(
+                raise KilledError(
                     "a search process ended without an answer; give it more "
                     "memory, or use fewer --workers"
                 ) from None

@@ -23,6 +23,7 @@ import msgspec
 from nest.errors import (
     InvalidOptionError,
     InvalidPlanError,
+    KilledError,
     SolverError,
     SolverNotInstalledError,
     UnsupportedProblemError,
@@ -317,7 +318,8 @@ class CommandSolver:
             last = [line for line in said.splitlines() if line.strip()][-1:]
             text = f": {last[0].strip()}" if last else ""
             how = f"code {code}" if code > 0 else f"signal {-code}"
-            raise SolverError(f"the command ended with {how}{text}")
+            kind = SolverError if code > 0 else KilledError
+            raise kind(f"the command ended with {how}{text}")
         return killed
 
     def _read(self, path: Path, killed_s: float | None) -> SolverOutput:

@@ -169,6 +169,21 @@ def run_solver(
         raise _interrupted(run) from None
 
 
+def not_run(problem: Problem, name: str, options: SolveOptions) -> SolveResult:
+    """Return the result of a run for which no time is left."""
+    return SolveResult(
+        outcome=Outcome.SOLVED,
+        status=Status.NO_SOLUTION,
+        limit=Limit.TIME,
+        detail="the time limit passed before this search began",
+        solver=name,
+        exact=_known_capabilities(name).exact,
+        problem_hash=problem_hash(problem),
+        quantum_ps=problem.quantum_ps,
+        options=options,
+    )
+
+
 def _interrupted(run: _Run) -> CellInterrupted:
     """Return what is known of a run that the user stopped."""
     verdict = run.settle(
@@ -210,15 +225,23 @@ class _Run:
                 f"{cell.clock.elapsed_s:.1f} s",
             )
         text = _describe_exit(cell.usage)
-        return self.settle(Outcome.ERROR, None, text, log=cell.usage.log)
+        return self.settle(
+            Outcome.ERROR,
+            None,
+            text,
+            killed=text if cell.usage.exit_code < 0 else "",
+            log=cell.usage.log,
+        )
 
     def _fail(self, failure: Failure, usage: Usage) -> Verdict:
         match failure.error:
-            case "SolverError" | "InvalidPlanError" | "":
+            case "KilledError" | "SolverError" | "InvalidPlanError" | "":
+                killed = failure.error == "KilledError"
                 return self.settle(
                     Outcome.ERROR,
                     None,
                     failure.text,
+                    killed=failure.text if killed else "",
                     traceback=failure.traceback,
                     log=usage.log,
                 )

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nest.benchmarks import engine
 from nest.benchmarks.cells import BenchCell, Finished, Run
-from nest.benchmarks.execute import Work, run_cell
+from nest.benchmarks.execute import Work, died, run_cell
 from nest.benchmarks.report import reports
 from nest.benchmarks.rows import read_rows
 from nest.benchmarks.session import Ended
@@ -27,10 +27,12 @@ from nest.errors import InvalidProblemError, NestError
 from nest.ir.io import encode, write_atomically
 from nest.solvers import registry
 from nest.solvers.base import Status
+from nest.solvers.command import Planner, target_of
 from nest.solvers.result import Outcome as Result
+from nest.solvers.run import run_solver
 from tests.benchmarks import go, instances, make_run
 from tests.children import is_alive, wait_until
-from tests.loopback import BASELINE, GOOD_NS, TARGET
+from tests.loopback import BASELINE, GOOD_NS, TARGET, tiny_problem
 
 ROOT = Path(__file__).parents[2]
 
@@ -203,6 +205,60 @@ def test_a_process_that_dies_costs_one_cell(tmp_path, monkeypatch):
         ("quick", ""),
     ] * 2
     assert [row.outcome for row in rows] == [Result.ERROR, Result.SOLVED] * 2
+
+
+def test_a_cell_whose_process_was_killed_runs_again(tmp_path):
+    """What a solver did wrong itself is an answer, and kept."""
+    run = make_run(
+        instances(1),
+        ["quick", "slow"],
+        {"quick": {"act": "raise-engine"}, "slow": {"act": "kill"}},
+    )
+    first = go(tmp_path / "run", run, instances(1))
+    assert [row.outcome for row in first.rows] == [Result.ERROR] * 2
+    again: list[Finished] = []
+    folders: list[RunFolder] = []
+    ended = go(
+        tmp_path / "run",
+        *(None, []),
+        resume=True,
+        on_open=folders.append,
+        on_finished=again.append,
+    )
+    assert [each.cell.solver for each in again] == ["slow"]
+    (complaint,) = folders[0].complaints
+    assert complaint.endswith(
+        "expected an answer, got none as the process was killed by SIGKILL "
+        "(out of memory?); the cell counts as not run"
+    )
+    assert [row.outcome for row in ended.rows] == [Result.ERROR] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "killed"),
+    [("kill -9 $$", "KilledError: the command ended with signal 9"),
+     ("exit 9", "")],
+)  # fmt: skip
+def test_a_command_that_was_killed_says_so(words, killed):
+    planner = Planner(
+        name="command", command=("sh", "-c", words, "{problem}", "{plan}")
+    )
+    registry.register_solver("command", target_of(planner))
+    try:
+        result = run_solver(tiny_problem(), "command")
+    finally:
+        registry.unregister_solver("command")
+    assert result.extra.get("killed", "") == killed
+    assert result.outcome is Result.ERROR
+
+
+def test_a_process_of_a_pool_that_died_was_killed():
+    run = make_run(instances(1), ["quick"])
+    ((_, cell),) = run.cells()
+    problem = msgspec.json.encode(instances(1)[0].problem)
+    data = died(Work(cell, problem, TARGET), "the process that ran it died")
+    finished = msgspec.json.decode(data, type=Finished)
+    assert finished.killed == "the process that ran it died"
 
 
 def test_an_unknown_option_of_a_solver_costs_its_cells(tmp_path):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.explain import explain, relaxations, to_document
 from nest.ir import Plan, Problem
 from nest.restrictions import parse
-from nest.solvers.base import Status
+from nest.solvers.base import Limit, SolveOptions, Status
 from tests.builders import (
     SINGLE,
     make_cost,
@@ -16,6 +18,7 @@ from tests.builders import (
     make_plan,
     make_problem,
 )
+from tests.clock import spending
 from tests.inside import run_inside
 
 
@@ -236,3 +239,17 @@ def test_signs_of_life_name_what_is_solved(monkeypatch):
         "global batch doubled (time per old step): busy",
         "pp=2: busy",
     ]
+
+
+def test_the_problems_share_the_time_limit(monkeypatch):
+    """Evenly; what is left when it is up is not searched."""
+    limits = spending(monkeypatch, "nest.explain", 100)
+    limited = SolveOptions(time_limit_s=60)
+    num_runs = 1 + len(tuple(relaxations(chain())))
+    explain(chain(), BOTH, options=limited)
+    assert limits == pytest.approx([60 / num_runs] * num_runs)
+    limits.clear()
+    found = explain(chain(), BOTH, options=replace(limited, time_limit_s=0))
+    assert limits == []
+    assert found.optimum.limit is Limit.TIME
+    assert not found.optimum.outcome.failed

@@ -26,6 +26,7 @@ from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import MAX_TOTAL
 from tests.builders import PAIRS, make_cost, make_levels, make_problem
+from tests.clock import spending
 from tests.inside import run_inside
 
 
@@ -522,3 +523,30 @@ def test_the_candidate_is_shown_with_the_plan_of_the_answer() -> None:
     found = smallest_memory(problem, Target(170, ""))
     assert found.best is not None
     assert found.trials[-1] is found.best
+
+
+def test_candidates_share_the_time_limit(monkeypatch):
+    """Evenly; the last share is for the best plan of the answer."""
+    limits = spending(monkeypatch, "nest.fit", 10)
+    limited = SolveOptions(time_limit_s=60)
+    fit = fewest_devices(chain(), at_most(150), [1, 2], options=limited)
+    assert [trial.answer for trial in fit.trials] == ["no", "yes"]
+    assert fit.proven
+    assert limits == [60 / 3, 50 / 2, 40]
+
+
+def test_what_is_left_when_the_time_is_up_is_open(monkeypatch):
+    """No solver begins, and nothing is proven that was not before."""
+    limits = spending(monkeypatch, "nest.fit", 100)
+    limited = SolveOptions(time_limit_s=60)
+    fit = smallest_memory(chain(), at_most(180), options=limited)
+    assert limits == [60]
+    assert not fit.proven
+    assert fit.best is not None
+    limits = spending(monkeypatch, "nest.fit", 0)
+    none = SolveOptions(time_limit_s=0)
+    fit = fewest_devices(chain(), at_most(150), [1, 2], options=none)
+    assert limits == []
+    assert [trial.answer for trial in fit.trials] == ["open", "open"]
+    assert {trial.result.limit for trial in fit.trials} == {Limit.TIME}
+    assert (fit.proven, fit.best, fit.fastest) == (False, None, None)

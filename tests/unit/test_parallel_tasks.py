@@ -25,6 +25,7 @@ class Asked(NamedTuple):
     """A task with nothing to do."""
 
     key: str
+    num_before: int = 0
 
 
 def blocks() -> bool:
@@ -168,3 +169,28 @@ def test_pools_of_threads_that_have_ended_are_no_obstacle() -> None:
 def returns(task: Asked) -> bytes:
     """Return its key."""
     return task.key.encode()
+
+
+def test_tasks_are_prepared_when_they_are_handed_out() -> None:
+    """So that each gets the time that is left then."""
+    for jobs in (1, 2):
+        handed_out: list[int] = []
+
+        def prepared(task: Asked, before: list[int] = handed_out) -> Asked:
+            before.append(len(before))
+            return task._replace(num_before=len(before) - 1)
+
+        output: list[bytes] = []
+        tasks = [Asked(str(number)) for number in range(6)]
+        for data in parallel.answers(
+            tasks, tells, died, jobs=jobs, prepared=prepared
+        ):
+            output.append(data)
+            # A pool goes on while this process works.
+            assert jobs == 2 or len(handed_out) == len(output)
+        assert sorted(output) == [b"%d after %d" % (n, n) for n in range(6)]
+
+
+def tells(task: Asked) -> bytes:
+    """Return how many tasks were handed out before."""
+    return f"{task.key} after {task.num_before}".encode()
