@@ -24,7 +24,7 @@ def make_run(
     solvers: Sequence[str],
     extra: Mapping[str, Mapping[str, str]] | None = None,
     seeds: Sequence[int] = (0,),
-    time_limit_s: float | None = 30.0,
+    time_limit_s: float | None = 600.0,
 ) -> Run:
     """Return a run of them."""
     options = SolveOptions(time_limit_s=time_limit_s)

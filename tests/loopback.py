@@ -262,7 +262,7 @@ class Loopback:
         act = options.extra.get("act", "optimal")
         pids = [os.getpid()]
         if act.endswith("-grandchild"):
-            pids.append(subprocess.Popen(["sleep", "60"]).pid)
+            pids.append(subprocess.Popen(["sleep", "1000"]).pid)
             act = act.removesuffix("-grandchild")
         for ending, code in (("-daemon", ""), ("-hidden", ", env={}")):
             if act.endswith(ending):

@@ -188,7 +188,9 @@ class ProgressLine(StatusLine):
             self.restart()
             self._solver = running.solver
             self._number += 1
-        self.show(running.elapsed_s, self._describe(running))
+        # Bad input is refused in one line, however long its check takes.
+        if running.begun:
+            self.show(running.elapsed_s, self._describe(running))
 
     def _describe(self, running: Running) -> str:
         parts = [f"{running.solver}: {running.elapsed_s:.0f} s"]

@@ -19,6 +19,7 @@ from nest.interrupts import deferred
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline, Progress, SolveOptions
 from nest.solvers.messages import (
+    BegunMessage,
     Failure,
     Message,
     OutputMessage,
@@ -51,6 +52,8 @@ class Running:
         Its last words.
     quantum_ps
         Size of the quantum.
+    begun
+        Whether the search has begun, so that no input is refused any more.
     """
 
     solver: str
@@ -60,6 +63,7 @@ class Running:
     has_plan: bool = False
     message: str = ""
     quantum_ps: int = 1000
+    begun: bool = True
 
 
 OnProgress = Callable[[Running], None]
@@ -107,6 +111,8 @@ class Cell:
         the last words.
     last
         What it ended with, if it said so.
+    started
+        Whether the solver was called before the process ended.
     out_of_time, within_gap
         Whether it was stopped, and why.
     usage
@@ -125,10 +131,12 @@ class Cell:
     bound: int | None = None
     message: str = ""
     last: OutputMessage | Failure | None = None
+    started: bool = False
     out_of_time: bool = False
     within_gap: bool = False
     usage: Usage | None = None
     _worker: Worker | None = None
+    _begun: bool = False
 
     @property
     def num_detached(self) -> int:
@@ -199,6 +207,7 @@ class Cell:
                     has_plan=self.best.plan is not None,
                     message=self.message,
                     quantum_ps=self.problem.quantum_ps,
+                    begun=self._begun,
                 )
             )
 
@@ -209,9 +218,13 @@ class Cell:
         except msgspec.MsgspecError as error:
             text = f"its answer is malformed: {error}"
             message = Failure(error="", text=text)
+        if isinstance(message, BegunMessage):
+            self.started, self._begun = True, message.checked
+            return
         if not isinstance(message, ProgressMessage):
             self.last = message
             return
+        self._begun = True
         report = message.progress
         if self.on_report is not None:
             self.on_report(self.clock.elapsed_s, report)

@@ -80,7 +80,7 @@ def _prctl(option: int, value: int) -> bool:
 
     words = map(ctypes.c_ulong, (value, 0, 0, 0))
     with contextlib.suppress(OSError, AttributeError):
-        return ctypes.CDLL(None).prctl(option, *words) == 0
+        return bool(ctypes.CDLL(None).prctl(option, *words) == 0)
     return False
 
 

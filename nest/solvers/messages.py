@@ -34,6 +34,12 @@ class ProgressMessage(msgspec.Struct, frozen=True, tag="progress"):
     progress: Progress
 
 
+class BegunMessage(msgspec.Struct, frozen=True, tag="begun"):
+    """The solver is called; ``checked`` if it has no options to refuse."""
+
+    checked: bool
+
+
 class OutputMessage(msgspec.Struct, frozen=True, tag="output"):
     """What a solver hands back in the end.
 
@@ -64,4 +70,4 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     num_detached: int = 0
 
 
-Message = ProgressMessage | OutputMessage | Failure
+Message = BegunMessage | ProgressMessage | OutputMessage | Failure

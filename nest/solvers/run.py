@@ -218,12 +218,13 @@ class _Run:
         if cell.within_gap:
             return self.settle(Outcome.SOLVED, None, "")
         if cell.out_of_time:
-            return self.settle(
-                Outcome.SOLVED,
-                Limit.TIME,
+            text = (
                 f"did not stop at its limit; killed after "
-                f"{cell.clock.elapsed_s:.1f} s",
+                f"{cell.clock.elapsed_s:.1f} s"
+                if cell.started
+                else "the limit passed before the search began"
             )
+            return self.settle(Outcome.SOLVED, Limit.TIME, text)
         text = _describe_exit(cell.usage)
         return self.settle(
             Outcome.ERROR,

@@ -31,6 +31,7 @@ from nest.errors import (
 from nest.solvers.base import Limit, Progress, SolverOutput, Status
 from nest.solvers.descendants import adopt, end_detached
 from nest.solvers.messages import (
+    BegunMessage,
     Failure,
     Message,
     OutputMessage,
@@ -120,6 +121,7 @@ def _solve(request: Request, channel: _Channel) -> SolverOutput:
     def report(progress: Progress) -> None:
         channel.send(ProgressMessage(progress))
 
+    channel.send(BegunMessage(checked=not options.extra))
     output: object = solver.solve(request.problem, options, report)
     if not isinstance(output, SolverOutput):
         raise TypeError(

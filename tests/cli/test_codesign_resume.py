@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from nest.codesign.answers import problem_on
@@ -18,6 +17,7 @@ from nest.codesign.spec import read_spec
 from nest.codesign.workload import QUANTUM_PS
 from nest.cost.score import score
 from nest.ir import read_plan, read_problem, write
+from tests.children import wait_until
 from tests.cli.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
@@ -79,11 +79,12 @@ def killed(arguments: list[str], folder: Path, count: int) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    end = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < end:
-        if folder.exists() and len(answers(folder)) >= count:
-            break
-        time.sleep(0.02)
+    wait_until(
+        lambda: (
+            process.poll() is not None
+            or (folder.exists() and len(answers(folder)) >= count)
+        )
+    )
     assert process.poll() is None, "it ended before it was killed"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

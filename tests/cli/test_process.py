@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -223,12 +224,15 @@ def test_piped_tables_are_as_wide_as_columns_says(problem: str) -> None:
     assert b"\x1b" not in out
 
 
-def test_terminal(problem: str) -> None:
+def test_terminal(problem: str, tmp_path: Path) -> None:
+    """The solver answers once its progress was shown."""
+    answered = tmp_path / "answered"
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         command(
-            *("solve", problem, "--solver", "loopback", "--time-limit", "8"),
-            *("--option", "loopback.act=wait"),
+            *("solve", problem, "--solver", "loopback"),
+            *("--time-limit", "600", "--option", "loopback.act=await"),
+            *("--option", f"loopback.until={answered}"),
             *("--option", "loopback.report=good"),
         ),
         cwd=ROOT,
@@ -242,12 +246,14 @@ def test_terminal(problem: str) -> None:
     try:
         while chunk := os.read(controller, 4096):
             chunks.append(chunk)
+            if b"found one" in b"".join(chunks):
+                answered.touch()
     except OSError:  # how Linux says that the other side closed
         pass
     os.close(controller)
     assert process.wait() == 0
     text = b"".join(chunks).decode()
-    assert re.search(r"\d s, at most \d s left, best 9e-08 s, ", text)
+    assert re.search(r"\d s, at most \d+ m?[ins]+ left, best 9e-08 s, ", text)
     assert "bound 6e-08 s, gap 33.33 %" in text
     assert "found one" in text
     assert "step time" in text
@@ -288,6 +294,16 @@ def test_progress_in_a_pipe_is_a_line_now_and_then() -> None:
         "dp: 11 s, no time limit, has a plan",
         "milp: 2 s, no time limit, has a plan",
     ]
+
+
+def test_nothing_is_said_before_the_input_is_checked() -> None:
+    """Bad input costs one line, however busy the machine is."""
+    file = io.StringIO()
+    progress = ProgressLine("s", file)
+    progress(replace(running(9.0), begun=False))
+    assert file.getvalue() == ""
+    progress(running(9.5))
+    assert file.getvalue() == "dp: 10 s, no time limit, has a plan\n"
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

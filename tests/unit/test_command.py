@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from nest.errors import (
 from nest.ir import read_problem, write
 from nest.solvers import registry
 from nest.solvers.base import Limit, SolveOptions, SolverOutput, Status
+from nest.solvers.cell import GRACE_S, Running
 from nest.solvers.command import (
     Planner,
     planner_of,
@@ -28,7 +31,8 @@ from nest.solvers.command import (
 )
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
-from tests.children import is_alive, wait_until
+from tests.children import HANG_S, is_alive, wait_until
+from tests.clock import Spending
 from tests.loopback import GOOD_NS, good_plan, tiny_problem
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shell-planner"
@@ -174,8 +178,24 @@ def test_no_such_program() -> None:
     ],
 )
 def test_a_command_is_stopped_at_its_limit(
-    good: str, script: str, expected: tuple[Status, Limit]
+    good: str,
+    script: str,
+    expected: tuple[Status, Limit],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The limit passes when the command sleeps."""
+    asleep = tmp_path / "asleep"
+    wait = subprocess.Popen.wait
+
+    def wait_for(process: Any, timeout: float | None = None) -> int:
+        if timeout is None:
+            return wait(process)
+        wait_until(asleep.exists)
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_for)
+    script = script.replace("sleep 60", f"touch {asleep}; exec sleep 60")
     options = SolveOptions(time_limit_s=1)
     found = ask(script.replace("{good}", good), options)
     assert (found.status, found.limit) == expected
@@ -184,7 +204,7 @@ def test_a_command_is_stopped_at_its_limit(
 
 
 def test_a_command_and_its_children_are_gone_after_the_limit(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those in the background are of its group, or its descendants."""
     pids = tmp_path / "pids"
@@ -198,10 +218,16 @@ def test_a_command_and_its_children_are_gone_after_the_limit(
         "command: sh {here}/slow.sh {problem} {plan}\n"
     )
     name = registry.register_planner(description)
-    options = SolveOptions(time_limit_s=4)
-    result = run_solver(tiny_problem(), name, options)
+    clock = Spending(HANG_S)
+    monkeypatch.setattr("nest.solvers.run.Deadline", lambda _: clock)
+
+    def show(_: Running) -> None:
+        if pids.exists() and len(pids.read_text().split()) == 3:
+            clock.spent_s = HANG_S + GRACE_S
+
+    options = SolveOptions(time_limit_s=HANG_S)
+    result = run_solver(tiny_problem(), name, options, show)
     assert (result.status, result.limit) == ("no-solution", "time")
-    assert result.detail.startswith("stopped at its limit of ")
     numbers = pids.read_text().split()
     assert len(numbers) == 3
     wait_until(lambda: not any(is_alive(int(pid)) for pid in numbers))

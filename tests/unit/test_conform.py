@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from nest.solvers import cell, challenge, registry
 from nest.solvers.base import Capabilities, SolveOptions, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
+from tests.children import wait_until
 from tests.inside import run_inside
 from tests.loopback import GOOD_NS, good_plan, tiny_problem
 from tests.loopback import TARGET as LOOPBACK
@@ -121,10 +121,7 @@ def test_every_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         "tidy": "expected no file where it runs, got 'left.txt' (and 1 more)",
     }.items():
         assert reasons[name].startswith(text), name
-    end = time.monotonic() + 5
-    while sleeping() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not sleeping()
+    wait_until(lambda: not sleeping())
     document = report.to_json()
     assert document["conforms"] is False
     assert [x["check"] for x in document["checks"]] == [x.name for x in CHECKS]

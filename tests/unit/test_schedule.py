@@ -709,7 +709,7 @@ def test_ctrl_c_is_heard_while_cpsat_works_and_afterwards() -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
