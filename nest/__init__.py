@@ -12,7 +12,19 @@ functions takes: the words of the command of that name.
 
 from __future__ import annotations
 
+import os
 import sys
+
+# ``python -m nest`` searches the working directory first, for every module.
+if (
+    sys.argv[:1] == ["-m"]
+    and not sys.flags.safe_path
+    and sys.orig_argv[-len(sys.argv)].removeprefix("-m").split(".")[0]
+    == "nest"
+    and sys.path[0] != os.path.dirname(os.path.dirname(__file__))
+):
+    del sys.path[0]
+
 from importlib import import_module
 from types import ModuleType
 

@@ -6,9 +6,13 @@ is no error of theirs.
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
+from nest.interpreters import ignore_working_directory
+
+ignore_working_directory()  # before more modules are imported
+
+import os  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
 
 TYPE_CHECKING = False  # see nest
 

@@ -21,6 +21,7 @@ from concurrent.futures import CancelledError
 from typing import Any, Protocol
 
 from nest.errors import NestError
+from nest.interpreters import leave_safe_environment, safe_environment
 from nest.interrupts import deferred, heard_again, unheard
 from nest.solvers.descendants import end_with_parent
 
@@ -146,25 +147,27 @@ def _pool(
         initializer=follow,
         initargs=(os.getpid(), _temporary_folder()),
     )
-    # It lets SIGINT through when it starts (before Python 3.14), so it is
-    # started before.
-    ensure_running()
-    # Else Ctrl-C, which reaches all processes of a terminal, would end those
-    # that are not yet through their imports, with a traceback. A pool that
-    # has started half of its threads cannot be closed.
-    with unheard(), deferred():
-        found: Generator[tuple[str, bytes]] = pool(
-            delayed(_keyed)(run, task) for task in tasks
-        )
-    try:
-        # Not "yield from", which would close it before the line below.
-        for answer in found:  # noqa: UP028
-            yield answer
-    finally:
-        with warnings.catch_warnings():
-            # Of tasks that are cut off: whoever does so says why.
-            warnings.simplefilter("ignore")
-            found.close()
+    # The pool may start processes as long as there are tasks.
+    with safe_environment():
+        # It lets SIGINT through when it starts (before Python 3.14), so it is
+        # started before.
+        ensure_running()
+        # Else Ctrl-C, which reaches all processes of a terminal, would end
+        # those that are not yet through their imports, with a traceback. A
+        # pool that has started half of its threads cannot be closed.
+        with unheard(), deferred():
+            found: Generator[tuple[str, bytes]] = pool(
+                delayed(_keyed)(run, task) for task in tasks
+            )
+        try:
+            # Not "yield from", which would close it before the line below.
+            for answer in found:  # noqa: UP028
+                yield answer
+        finally:
+            with warnings.catch_warnings():
+                # Of tasks that are cut off: whoever does so says why.
+                warnings.simplefilter("ignore")
+                found.close()
 
 
 @functools.cache
@@ -189,6 +192,7 @@ def _temporary_folder() -> str:
 
 
 def _keyed(run: Run, task: Task) -> tuple[str, bytes]:
+    leave_safe_environment()
     return task.key, run(task)
 
 
@@ -206,7 +210,7 @@ def dask_client(where: str) -> Iterator[Any]:
 
     for name in ("distributed", "tornado", "bokeh"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    with contextlib.ExitStack() as stack:
+    with safe_environment(), contextlib.ExitStack() as stack:
         address: Any = where
         if where.isdecimal():
             address = stack.enter_context(

@@ -18,6 +18,7 @@ from nest.cli.options import Options, takes
 from nest.cli.pages import HTML, check_page, command_line
 from nest.cli.progress import StatusLine, share_left
 from nest.errors import InvalidOptionError, UnknownNameError
+from nest.interpreters import safe_environment
 from nest.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -260,10 +261,11 @@ def _predict_all(
         initializer=follow,
         initargs=(os.getpid(),),
     )
-    try:
-        yield from executor.map(predicted, rows, chunksize=_CHUNK)
-    finally:
-        executor.shutdown(cancel_futures=True)
+    with safe_environment():
+        try:
+            yield from executor.map(predicted, rows, chunksize=_CHUNK)
+        finally:
+            executor.shutdown(cancel_futures=True)
 
 
 def _assess(

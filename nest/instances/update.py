@@ -20,6 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+import nest
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, SolverNotInstalledError
 from nest.instances import store
@@ -39,6 +40,14 @@ COMPARED, BENCHED = "nest-compare/1", "nest-bench-cell/1"
 
 #: Who proves what certificates say.
 CHECKER = "nest-check"
+
+#: Runs it without modules of the user: neither the working directory, nor
+#: ``PYTHONPATH``, nor ``sitecustomize`` can answer in its place.
+_CHECK = (
+    *("-I", "-S", "-c"),
+    "import sys; sys.path.append(sys.argv.pop()); "
+    "from nest.certificates.check import main; sys.exit(main())",
+)
 
 #: Lets a solver work on a problem; returns its answer, as documents have it.
 Prover = Callable[[Problem, str], Mapping[str, Any]]
@@ -79,10 +88,22 @@ class _Benched(msgspec.Struct, frozen=True):
 
 
 class _Certificate(msgspec.Struct, frozen=True):
-    """What is read of a certificate that holds."""
+    """The part of a certificate that an update reads."""
 
     plan: Plan | None
+    step_time_quanta: int | None
     lower_bound_quanta: int | None
+    status: str
+
+    @property
+    def verified(self) -> str:
+        """The line that ``nest-check`` prints if the certificate holds."""
+        if self.plan is None:
+            return f"verified: {self.status}, no plan fits"
+        return (
+            f"verified: {self.status}, step time {self.step_time_quanta} "
+            f"quanta, lower bound {self.lower_bound_quanta}"
+        )
 
 
 class Change(NamedTuple):
@@ -230,8 +251,10 @@ def with_certificate(
         If ``nest-check`` does not accept it, or it contradicts what is known.
     """
     problem = store.load(name)
-    _check_certificate(problem, data, where, limit_s)
+    said = _checked(problem, data, where, limit_s)
     found = convert(json.loads(data), where, _Certificate, NestError)
+    if said != found.verified:
+        raise _not_accepted(problem, where, said)
     new = old = _known(records, name)
     if found.plan is not None:
         quanta = _scored(problem, found.plan, where)
@@ -247,10 +270,11 @@ def with_certificate(
     return {**records, name: new}, _changes(name, old, new)
 
 
-def _check_certificate(
+def _checked(
     problem: Problem, data: bytes, where: str, limit_s: float | None
-) -> None:
-    """Let the program check that a certificate holds for a problem."""
+) -> str:
+    """Return what ``nest-check`` prints of a certificate that it accepts."""
+    root = Path(nest.__path__[0]).parent
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "problem.json"), Path(folder, "certificate.json")
         # Numbers of the type of their field, as 'nest certify' has them.
@@ -258,7 +282,7 @@ def _check_certificate(
         files[1].write_bytes(data)
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "nest.certificates.check", *files],
+                [sys.executable, *_CHECK, *files, root],
                 capture_output=True,
                 text=True,
                 timeout=limit_s,
@@ -272,11 +296,16 @@ def _check_certificate(
     if done.returncode:
         said = " ".join((done.stdout or done.stderr).split())
         said = said.replace(f"{files[1]}: ", "")
-        raise NestError(
-            f"{where}: expected a certificate for {problem.name} that "
-            f"{CHECKER} accepts, got one that it does not ({said}); make it "
-            f"with 'nest certify {problem.name} PLAN'"
-        )
+        raise _not_accepted(problem, where, said)
+    return done.stdout.strip()
+
+
+def _not_accepted(problem: Problem, where: str, said: str) -> NestError:
+    return NestError(
+        f"{where}: expected a certificate for {problem.name} that "
+        f"{CHECKER} accepts, got one that it does not ({said}); make it "
+        f"with 'nest certify {problem.name} PLAN'"
+    )
 
 
 def _scored(problem: Problem, plan: Plan, where: str) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+from nest.interpreters import environment, python, search_path
 from nest.solvers.descendants import MARK, end_all
 
 _BOOTSTRAP = (
@@ -80,8 +81,8 @@ class Worker:
             Path(self._directory, REQUEST).write_bytes(request)
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-c", _BOOTSTRAP),
-                    *(self._directory, json.dumps(_search_path())),
+                    *python("-c", _BOOTSTRAP),
+                    *(self._directory, json.dumps(search_path())),
                 ],
                 cwd=folder,
                 stdin=subprocess.PIPE,
@@ -160,11 +161,6 @@ class Worker:
         return self._usage
 
 
-def _search_path() -> list[str]:
-    """Return where modules are, for a process that starts elsewhere."""
-    return [path or os.getcwd() for path in sys.path]
-
-
 def _environment(directory: str, num_threads: int) -> dict[str, str]:
     """Return an environment that makes runs comparable and repeatable."""
     threads = dict.fromkeys(
@@ -178,7 +174,7 @@ def _environment(directory: str, num_threads: int) -> dict[str, str]:
     )
     # Engines that are killed leave files; they leave them in here.
     return {
-        **os.environ,
+        **environment(),
         **threads,
         "PYTHONHASHSEED": "0",
         "TMPDIR": directory,

@@ -32,6 +32,7 @@ from nest.errors import (
     SolverNotInstalledError,
     UnknownSolverError,
 )
+from nest.interpreters import environment, python, search_path
 from nest.solvers.base import COMMAND, Capabilities, Solver
 from nest.solvers.descendants import MARK, end_all, end_marked
 from nest.versions import (
@@ -293,14 +294,14 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
     )
     mark = f"import-{os.getpid()}-{uuid.uuid4().hex}"
     with subprocess.Popen(
-        [
-            *(sys.executable, "-c", code),
-            *(json.dumps(sys.path), target, str(os.getpid())),
-        ],
+        python(
+            *("-c", code, json.dumps(search_path())),
+            *(target, str(os.getpid())),
+        ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, MARK: mark},
+        env={**environment(), MARK: mark},
         start_new_session=True,
     ) as process:
         try:
