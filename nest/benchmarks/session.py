@@ -12,14 +12,14 @@ from nest.benchmarks.engine import OnFinished, run_missing
 from nest.benchmarks.instances import Instance
 from nest.benchmarks.report import reports
 from nest.benchmarks.rows import Row, read_rows
-from nest.benchmarks.store import RunFolder, open_run
+from nest.benchmarks.store import MANIFEST, RunFolder, open_run
 from nest.benchmarks.summary import to_document
 from nest.errors import InvalidProblemError, NestError
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import (
     is_built_in,
     is_command,
-    register_solver,
+    is_registered,
     solver_target,
 )
 from nest.solvers.run import check_request
@@ -98,6 +98,32 @@ def plan_run(
     return run
 
 
+def _check_trusted(folder: RunFolder, named: bool) -> None:
+    """Refuse commands and log files that the directory alone names.
+
+    The directory may be another person's. ``named`` is whether this call has
+    the options of the run, which are then those of the directory.
+    """
+    run = folder.run
+    for name in dict.fromkeys(cell.solver for cell in folder.missing()):
+        planner = run.planners.get(name)
+        if planner is not None and not is_registered(name, planner):
+            own = ",".join(x if x != name else "FILE" for x in run.solvers)
+            raise NestError(
+                f"-o {folder.path}: expected this call to name planner "
+                f"{name!r} as the run began, because nest runs no command "
+                f"that only {MANIFEST} names, got none; add --solvers {own}, "
+                f"where FILE is the description of {name!r}"
+            )
+        if not named and (log := run.extra.get(name, {}).get("log")):
+            raise NestError(
+                f"-o {folder.path}: expected this call to name the log of "
+                f"{name!r}, because nest writes no file that only {MANIFEST} "
+                f"names, got none; add SET and the options of the run, also "
+                f"--option {name}.log={log}"
+            )
+
+
 class Ended:
     """What came of a run.
 
@@ -166,9 +192,8 @@ def execute(
     """
     end = on_end or Ended.write
     with open_run(path, run, instances, resume) as folder:
-        for name, target in folder.run.planners.items():
-            register_solver(name, target)
         read_rows(folder)  # what is broken is known, and runs again
+        _check_trusted(folder, named=run is not None)
         if on_open is not None:
             on_open(folder)
         try:

@@ -21,6 +21,7 @@ from nest.errors import InvalidProblemError, NestError
 from nest.ir.io import (
     decode,
     encode,
+    half_written,
     problem_hash,
     read_bytes,
     read_problem,
@@ -93,10 +94,7 @@ class RunFolder:
     def _load(self) -> None:
         wanted = {cell.key: cell for _, cell in self.run.cells()}
         for path in sorted((self.path / "cells").iterdir()):
-            if path.name.startswith("."):  # half written, by a run that died
-                path.unlink(missing_ok=True)
-                continue
-            if path.stem not in wanted:
+            if half_written(path) or path.stem not in wanted:
                 continue
             try:
                 data = read_bytes(path, NestError, "finished cell")
@@ -181,7 +179,9 @@ def taken(path: Path) -> Iterator[None]:
         If somebody else holds it, or it cannot be written.
     """
     try:
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = os.open(
+            path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666
+        )
     except OSError as error:
         raise _not_writable(path, error) from None
     try:

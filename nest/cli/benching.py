@@ -66,10 +66,7 @@ _FOLDER = option(
     "folder",
 )
 #: Options that say what a run is.
-_OF_RUNS = (
-    *("solvers_text", "seeds", "time_limit", "gap", "workers", "repair"),
-    "extra",
-)
+_OF_RUNS = (*("seeds", "time_limit", "gap", "workers", "repair", "extra"),)
 _RESUME = option(
     "--resume",
     "Go on with the run of DIR: what is finished is kept.",
@@ -129,13 +126,13 @@ def bench_command(
             f"files or a set such as 'quick', pass --model and --cluster, or "
             f"--resume a run"
         )
+    solvers = split_solvers(solvers_text)
     if not given:
-        _check_nothing_given()
+        _check_resumed(place, solvers)
     if options.given_job:
         named = replace(options, problem_text=texts[0] if texts else None)
         named.check_problem_choice()
     run, instances = None, []
-    solvers = split_solvers(solvers_text)
     check_distinct_files(
         {"-o": folder, "--json": options.json_path, "--html": html_path}
     )
@@ -161,6 +158,12 @@ def _of_model(options: Options) -> Instance:
 
 @click.command("sweep")
 @click.argument("grid_path", metavar="GRID")
+@option(
+    "--solvers A,B,…",
+    "Solvers in place of those of GRID; a command must be named here.",
+    None,
+    "solvers_text",
+)
 @_FOLDER
 @JOBS
 @_DASK
@@ -172,6 +175,7 @@ def _of_model(options: Options) -> Instance:
 def sweep_command(
     options: Options,
     grid_path: str,
+    solvers_text: str | None,
     folder: str | None,
     jobs: int,
     dask: str | None,
@@ -185,12 +189,19 @@ def sweep_command(
     Exits with 1 if a cell failed.
     """
     from nest.benchmarks.sweep import expand, read_sweep
+    from nest.solvers.command import is_description
 
     place = _wanted(options, folder)
     sweep = read_sweep(grid_path)
     options = replace(options, time_limit=sweep.time_limit_s)
     calibration = options.job["calibration"]
-    solvers = split_solvers(",".join(sweep.solvers))
+    if solvers_text is None and any(map(is_description, sweep.solvers)):
+        raise InvalidOptionError(
+            f"{grid_path}: solvers: expected names, because nest runs no "
+            f"command that only a file names, got a description of a "
+            f"command; add --solvers {','.join(sweep.solvers)}"
+        )
+    solvers = split_solvers(solvers_text or ",".join(sweep.solvers))
     instances = expand(sweep, grid_path, calibration)
     title = f"Sweep of {grid_path}"
     run = _run(options, title, instances, solvers, sweep.seeds)
@@ -258,9 +269,26 @@ def compare_several(
         return running.go(place, run, instances, resume=True, jobs=jobs)
 
 
-def _check_nothing_given() -> None:
-    """Refuse options of a run beside ``--resume`` without SET."""
+def _check_resumed(folder: str, solvers: list[str]) -> None:
+    """Refuse options of a run beside ``--resume`` without SET.
+
+    Solvers may be named again, which allows to run those that are commands.
+    """
+    from nest.benchmarks.store import begun
+
     context = click.get_current_context()
+    before = begun(folder)
+    source = context.get_parameter_source("solvers_text")
+    if (
+        before is not None
+        and source is not ParameterSource.DEFAULT
+        and tuple(solvers) != before.solvers
+    ):
+        raise InvalidOptionError(
+            f"--solvers: expected those of the run, "
+            f"{','.join(before.solvers)}, got {','.join(solvers)}; correct "
+            f"it, or leave it out if none of them is a command"
+        )
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)

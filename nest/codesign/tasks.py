@@ -24,7 +24,13 @@ from nest.codesign.systolic import Convention
 from nest.codesign.workload import Workload
 from nest.errors import NestError
 from nest.ir.base import Struct
-from nest.ir.io import decode, encode, read_bytes, write_atomically
+from nest.ir.io import (
+    decode,
+    encode,
+    half_written,
+    read_bytes,
+    write_atomically,
+)
 from nest.models.architectures import Architecture as Model
 from nest.models.choices import Request
 from nest.solvers.base import OutOfTimeError
@@ -201,8 +207,7 @@ class Store:
             self._load(file)
 
     def _load(self, file: Path) -> None:
-        if file.name.startswith("."):  # half written, by a run that died
-            file.unlink(missing_ok=True)
+        if half_written(file):
             return
         try:
             data = read_bytes(file, NestError, "solved point")

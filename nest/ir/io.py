@@ -42,6 +42,10 @@ from nest.ir.problem import Problem
 
 T = TypeVar("T")
 
+#: Names of the files that :func:`write_atomically` leaves if it is killed,
+#: where the name of the file itself is a key.
+_HALF_WRITTEN = re.compile(r"\.[0-9a-f]{32}\.json\.[a-z0-9_]{8}")
+
 #: Fields that take one of a few names; with the one around them where that
 #: says which.
 _NAMES = {
@@ -139,6 +143,18 @@ def write_atomically(path: Path, data: bytes, durable: bool = False) -> None:
             f"{path}: expected a writable file, got {error}; "
             f"{'make room, or ' if full else ''}choose another path"
         ) from error
+
+
+def half_written(path: Path) -> bool:
+    """Return whether a killed process left a file; if so, remove it.
+
+    Only in a directory proper: what a link leads to belongs to others.
+    """
+    if not _HALF_WRITTEN.fullmatch(path.name):
+        return False
+    if path.is_file() and not (path.is_symlink() or path.parent.is_symlink()):
+        path.unlink(missing_ok=True)
+    return True
 
 
 def problem_hash(problem: Problem) -> str:

@@ -180,6 +180,11 @@ def is_command(name: str) -> bool:
     return solver_target(name).startswith(COMMAND)
 
 
+def is_registered(name: str, target: str) -> bool:
+    """Whether :func:`register_solver` has added a solver in this process."""
+    return _registered.get(name) == target
+
+
 def unregister_solver(name: str) -> None:
     """Forget what :func:`register_solver` added; unknown names are fine."""
     _registered.pop(name, None)

@@ -206,7 +206,8 @@ def test_a_command_takes_part(cli, files, tmp_path, monkeypatch):
     (cell_file,) = (run / "cells").iterdir()
     cell_file.unlink()
     registry.unregister_solver("replicate")
-    assert cli("bench", "--resume", "-o", str(run), "--json", "-") == 0
+    resume = ("bench", "--resume", "-o", str(run), "--json", "-")
+    assert cli(*resume, "--solvers", str(SHELL)) == 0
     names = [x["solver"] for x in json.loads(cli.out)["answers"]["rows"]]
     assert names == ["replicate"]
     assert cell_file.exists()
@@ -217,6 +218,114 @@ def test_a_command_takes_part(cli, files, tmp_path, monkeypatch):
         *("bench", files["problem"], "--solvers", str(changed)),
         *("--resume", "-o", str(run)),
     )
+
+
+def mine(folder: Path) -> tuple[str, Path]:
+    """Return the description of a command, and the file that it leaves."""
+    path, trace = folder / "mine.yaml", folder / "it-ran"
+    words = ["sh", "-c", f"touch {trace}; cp {{problem}} {{plan}}"]
+    description = {"schema": "nest-planner/1", "name": "mine"}
+    path.write_text(json.dumps({**description, "command": words}))
+    return str(path), trace
+
+
+@pytest.fixture
+def command_run(cli, files, tmp_path) -> Iterator[tuple[Path, str, Path]]:
+    """A run with a command, of which no cell is finished."""
+    path, trace = mine(tmp_path)
+    run = tmp_path / "run"
+    solvers = f"random,{path}"
+    cli("bench", files["problem"], "--solvers", solvers, "-o", str(run))
+    trace.unlink()
+    for cell in (run / "cells").iterdir():
+        cell.unlink()
+    registry.unregister_solver("mine")
+    yield run, path, trace
+    registry.unregister_solver("mine")
+
+
+def test_a_directory_runs_no_command(cli, command_run, tmp_path):
+    """Only this call can name one, whatever the directory says."""
+    run, path, trace = command_run
+    resume = ("bench", "--resume", "-o", str(run))
+    assert cli.refuses(*resume) == (
+        f"-o {run}: expected this call to name planner 'mine' as the run "
+        f"began, because nest runs no command that only run.json names, got "
+        f"none; add --solvers random,FILE, where FILE is the description of "
+        f"'mine'"
+    )
+    assert "expected those of the run, random,mine, got mine" in cli.refuses(
+        *resume, "--solvers", path
+    )
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(Path(path).read_text().replace("touch", "touch  "))
+    assert "expected this call to name planner 'mine'" in cli.refuses(
+        *resume, "--solvers", f"random,{changed}"
+    )
+    assert not trace.exists()
+    assert not any((run / "cells").iterdir())
+    cli(*resume, "--solvers", f"random,{path}")
+    assert trace.exists()
+    # Once its cells are finished nothing of it runs.
+    trace.unlink()
+    registry.unregister_solver("mine")
+    assert cli(*resume) == 1
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("planners", "solver"),
+    [
+        ({"mine": "tests.loopback:Loopback"}, "mine"),
+        ({"random": "command:{}"}, "random"),
+        ({"dp": "tests.loopback:Loopback"}, "dp"),
+    ],
+)
+def test_a_directory_imports_no_class(cli, command_run, planners, solver):
+    """Neither one that it names, nor one in place of a solver of nest."""
+    run, _, trace = command_run
+    manifest = run / "run.json"
+    data = json.loads(manifest.read_text())
+    data |= {"planners": planners, "solvers": [solver]}
+    manifest.write_text(json.dumps(data))
+    assert f"expected this call to name planner {solver!r}" in cli.refuses(
+        "bench", "--resume", "-o", str(run)
+    )
+    assert not trace.exists()
+
+
+def test_a_directory_names_no_log(cli, files, command_run, tmp_path):
+    run, _, _ = command_run
+    manifest, log = run / "run.json", tmp_path / "log"
+    data = json.loads(manifest.read_text())
+    data |= {"planners": {}, "solvers": ["milp"]}
+    data["extra"] = {"milp": {"log": str(log)}}
+    manifest.write_text(json.dumps(data))
+    assert "expected this call to name the log of 'milp'" in cli.refuses(
+        "bench", "--resume", "-o", str(run)
+    )
+    assert not log.exists()
+
+
+def test_a_grid_runs_no_command(cli, tmp_path):
+    path, trace = mine(tmp_path)
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        "schema: nest-sweep/1\nmodels: [gpt2]\nclusters: [h100x1]\n"
+        f"job: {{layers_per_node: 12, global_batch: 4}}\nsolvers: [{path}]\n"
+    )
+    sweep = ("sweep", str(grid), "-o", str(tmp_path / "run"))
+    try:
+        assert cli.refuses(*sweep) == (
+            f"{grid}: solvers: expected names, because nest runs no command "
+            f"that only a file names, got a description of a command; add "
+            f"--solvers {path}"
+        )
+        assert not trace.exists()
+        cli(*sweep, "--solvers", path)
+        assert trace.exists()
+    finally:
+        registry.unregister_solver("mine")
 
 
 def test_bad_descriptions(cli, files, tmp_path):

@@ -415,7 +415,8 @@ def test_a_cell_file_cut_short_is_told_and_runs_again(folder, size):
     first, second = sorted((folder / "cells").glob("*.json"))
     kept = second.read_bytes()
     first.write_bytes(first.read_bytes()[:size])
-    (folder / "cells" / ".half").write_text("{")
+    half = folder / "cells" / f".{first.name}.abc_1234"
+    half.write_text("{")
     found = opened(folder)
     (text,) = found.complaints
     assert text.startswith(f"{first}: line ")
@@ -423,10 +424,39 @@ def test_a_cell_file_cut_short_is_told_and_runs_again(folder, size):
     assert text.endswith("the cell counts as not run")
     assert "\n" not in text
     assert list(found.finished) == [second.stem]
-    assert not (folder / "cells" / ".half").exists()
+    assert not half.exists()
     outcome = go(folder, None, [], resume=True)
     assert len(outcome.rows) == 2
     assert second.read_bytes() == kept
+
+
+def test_resuming_removes_no_file_of_others(folder, tmp_path):
+    """Not what has another name, and nothing through a link."""
+    cells, half = folder / "cells", f".{'a' * 32}.json.abcd1234"
+    others = [cells / name for name in (".half", f"{half}5", half[:-1])]
+    target = tmp_path / "target"
+    for path in (*others, target):
+        path.write_text("theirs")
+    (cells / half).symlink_to(target)
+    opened(folder)
+    cells.rename(tmp_path / "elsewhere")
+    cells.symlink_to(tmp_path / "elsewhere")
+    (cells / half).unlink()
+    (cells / half).write_text("theirs")
+    found = opened(folder)
+    assert len(found.finished) == 2
+    assert found.complaints == []
+    assert all(x.read_text() == "theirs" for x in (*others, target))
+    assert (cells / half).read_text() == "theirs"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(folder, tmp_path):
+    (tmp_path / "theirs").write_text("theirs")
+    (folder / "lock").unlink()
+    (folder / "lock").symlink_to(tmp_path / "theirs")
+    with pytest.raises(NestError, match="expected a directory that can be"):
+        opened(folder)
+    assert (tmp_path / "theirs").read_text() == "theirs"
 
 
 def test_a_cell_under_the_name_of_another(folder):

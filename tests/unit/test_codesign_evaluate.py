@@ -271,17 +271,22 @@ def test_what_is_kept_is_found(tmp_path: Path) -> None:
     with open_store(folder, resume=False) as store:
         store.keep(solved("a" * 32, 5))
         assert (store.evaluated, store.found) == (1, 0)
-    (folder / "points" / ".half").write_bytes(b"{")
+    half = folder / "points" / f".{'b' * 32}.json.abcd1234"
+    theirs = folder / "points" / ".half"
+    for path in (half, theirs):
+        path.write_bytes(b"{")
     (folder / "points" / "broken.json").write_bytes(b"{")
     (folder / "points" / f"{'b' * 32}.json").write_bytes(solved("c" * 32, 6))
     with open_store(folder, resume=True) as store:
         assert (store.evaluated, store.found) == (0, 1)
         assert store.solved["a" * 32].lower_quanta == 5
-        other, broken = store.complaints
+        unnamed, other, broken = store.complaints
+        assert ".half" in unnamed
         assert "broken.json" in broken
         assert "it counts as not solved" in broken
         assert "expected the point of its name, got another" in other
-    assert not (folder / "points" / ".half").exists()
+    assert not half.exists()
+    assert theirs.exists()
 
 
 def test_what_ran_out_of_time_is_not_kept(tmp_path: Path) -> None:
