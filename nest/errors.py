@@ -31,6 +31,10 @@ class InvalidProblemError(NestError, ValueError):
     """The problem cannot be read, is inconsistent, or is out of range."""
 
 
+class InvalidTextError(NestError, ValueError):
+    """A text is not one line of printable characters."""
+
+
 class InvalidPlanError(NestError, ValueError):
     """The plan cannot be read or does not belong to the problem."""
 

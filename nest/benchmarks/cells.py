@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from nest.ir.base import Count, Size, Struct
+from nest.ir.base import AnyText, Count, Size, Struct
 from nest.solvers.base import SolveOptions
 
 
@@ -36,7 +36,7 @@ class BenchCell(Struct, frozen=True, kw_only=True):
     num_workers: Count = 1
     repair: bool = False
     extra: dict[str, str] = {}
-    planner: str = ""
+    planner: AnyText = ""
     version: str
 
     @property
@@ -116,7 +116,7 @@ class Run(
     repair: bool = False
     workers: dict[str, int] = {}
     extra: dict[str, dict[str, str]] = {}
-    planners: dict[str, str] = {}
+    planners: dict[str, AnyText] = {}
     notes: tuple[str, ...] = ()
     versions: dict[str, str | None] = {}
 

@@ -123,7 +123,8 @@ def to_markdown(document: dict[str, Any]) -> str:
             *([markdown_table(part.grid)] if part.grid else []),
         ],
     )
-    return "\n\n".join(parts) + "\n"
+    # Names are text: nothing of them is HTML.
+    return "\n\n".join(parts).replace("<", "\\<") + "\n"
 
 
 def markdown_table(grid: Grid) -> str:

@@ -97,7 +97,7 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
     step = quanta_to_ns(simulation.step, problem.quantum_ps)
     readme = "\n".join(
         (
-            f"{problem.name}: a step of {step} ns; "
+            f"# {problem.name}: a step of {step} ns; "
             f"{simulation.score.num_micro_batches} micro-batches in each of "
             f"{plan.replicas} replicas, of which this is the first.",
             f"Chakra traces to be replayed: {PREFIX}.N.et is a device of "

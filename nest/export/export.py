@@ -212,7 +212,7 @@ def export(
     check(problem, plan, launch, model, module, files)
     files["README"] = "\n".join(
         (
-            f"{heading}: {launch.world} ranks, {launch.micro_batches} "
+            f"# {heading}: {launch.world} ranks, {launch.micro_batches} "
             f"micro-batches of {launch.samples} samples per data rank.",
             module.start(launch),
             hosts.how(),

@@ -9,6 +9,7 @@ do not divide the data ranks.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -263,7 +264,7 @@ def _one_connection(launch: Launch) -> bool:
 
 def _quoted(value: object) -> str:
     text = str(value)
-    return text if re.fullmatch(r"[\w.,-]+", text) else f"'{text}'"
+    return shlex.quote(text)
 
 
 class Reading(NamedTuple):

@@ -8,11 +8,12 @@ naming the field, if that is out of range.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import (
     Annotated,
     Any,
+    Literal,
     TypeVar,
     get_args,
     get_origin,
@@ -21,6 +22,8 @@ from typing import (
 
 import msgspec
 
+from nest.errors import InvalidTextError
+from nest.text import in_no_name
 from nest.units import MAX_TERM
 
 T = TypeVar("T")
@@ -53,13 +56,51 @@ class Struct(
 @cache
 def _checks(kind: type[Struct]) -> tuple[tuple[str, Check], ...]:
     """Return the fields of a record with the checks in their types."""
-    return tuple(
-        (field, check)
-        for field, hint in get_type_hints(kind, include_extras=True).items()
-        for part in (hint, *get_args(hint))
-        if get_origin(part) is Annotated
-        for check in part.__metadata__
+    hints = get_type_hints(kind, include_extras=True)
+    return (
+        *((field, check_text) for field in hints if _has_text(hints[field])),
+        *(
+            (field, check)
+            for field, hint in hints.items()
+            for part in (hint, *get_args(hint))
+            if get_origin(part) is Annotated
+            for check in part.__metadata__
+        ),
     )
+
+
+def _has_text(hint: Any) -> bool:
+    """Whether a field holds text that must be one line."""
+    if get_origin(hint) is Literal or any_text in get_args(hint):
+        return False
+    return hint is str or any(map(_has_text, get_args(hint)))
+
+
+def any_text(field: str, value: object) -> None:
+    """Accept every text: it is a program or a message, not a name."""
+
+
+def check_text(field: str, value: object) -> None:
+    """Refuse a text, or one in a container, that is not one plain line.
+
+    Raises
+    ------
+    InvalidTextError
+        If it has control characters, ends of lines, or marks that turn the
+        direction of text.
+    """
+    if isinstance(value, str):
+        if in_no_name(value) is not None:
+            raise InvalidTextError(
+                f"{field}: expected one line without control characters, got "
+                f"{value!r}; remove them"
+            )
+    elif isinstance(value, Mapping):
+        check_text(field, (*value, *value.values()))
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        for part in value:
+            if type(part) is not int:  # layers of plans mostly are
+                check_text(field, part)
 
 
 def check_integer(field: str, value: int, minimum: int) -> None:
@@ -141,6 +182,7 @@ Size = Annotated[int, check_size]
 Real = Annotated[float, check_real]
 PositiveReal = Annotated[float, check_positive]
 Fraction = Annotated[float, check_fraction]
+AnyText = Annotated[str, any_text]
 Distinct = Annotated[tuple[T, ...], check_distinct]
 PositiveReals = Annotated[dict[str, float], entries(check_positive)]
 Counts = Annotated[tuple[int, ...], check_distinct, each(check_count)]

@@ -28,7 +28,7 @@ from nest.errors import (
     SolverNotInstalledError,
     UnsupportedProblemError,
 )
-from nest.ir.base import Size, Struct
+from nest.ir.base import AnyText, Size, Struct
 from nest.ir.io import decode, read_bytes, write
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -81,7 +81,7 @@ class Planner(
     """
 
     name: str
-    command: str | tuple[str, ...]
+    command: AnyText | tuple[AnyText, ...]
     method: str = "a command"
     version: str | None = None
     exact: bool = False
@@ -169,7 +169,7 @@ class Answer(
     claimed_quanta: Size | None = None
     lower_bound_quanta: Size | None = None
     own_objective_ns: float | None = None
-    detail: str = ""
+    detail: AnyText = ""
 
 
 class _Tagged(msgspec.Struct):
