@@ -178,10 +178,10 @@ def taken(path: Path) -> Iterator[None]:
     NestError
         If somebody else holds it, or it cannot be written.
     """
+    # Through a link a file of others would be overwritten.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
-        lock = os.open(
-            path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666
-        )
+        lock = os.open(path / LOCK, flags, 0o666)
     except OSError as error:
         raise _not_writable(path, error) from None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 import nest.cli
 from nest.ir import problem_hash, write
 from nest.ir.io import encode
+from nest.solvers.registry import unregister_solver
 from tests.cli.conftest import Cli
 from tests.loopback import foreign_plan, tiny_problem
 
@@ -86,20 +88,40 @@ def test_huge_numbers(
 
 
 def test_no_control_characters_reach_a_terminal(
-    cli: Cli, tmp_path: Path
+    cli: Cli, files: dict[str, str], tmp_path: Path
 ) -> None:
-    """Names are shown in tables, in lines, and in errors."""
-    name = "a\x1b[2J\x9bb"
+    """Neither what files name, nor what planners say, nor arguments."""
+    name, shown = "a\x1b[2J\x9bb", r"a\x1b[2J\x9bb"
     path = tmp_path / "problem.json"
-    write(path, tiny_problem(name=name))
-    shown = r"a\x1b[2J\x9bb"
-    assert cli("check", str(path)) == 0
-    assert shown in cli.out
-    assert cli("solve", str(path), "--solver", "dp") == 0
-    assert shown in cli.out
+    path.write_bytes(
+        encode(tiny_problem(name="a")).replace(
+            b'"a"', json.dumps(name).encode(), 1
+        )
+    )
+    assert shown in cli.refuses("check", str(path))
+    assert shown in cli.refuses("check", f"/{name}.json")
+    answer = tmp_path / "answer"
+    answer.write_text(
+        json.dumps(
+            {
+                "schema": "nest-answer/1",
+                "status": "no-solution",
+                "detail": name,
+            }
+        )
+    )
+    planner = tmp_path / "planner.yaml"
+    planner.write_text(
+        "schema: nest-planner/1\nname: talker\n"
+        f"command: sh -c 'cp {answer} {{plan}}' sh {{problem}}\n"
+    )
+    try:
+        cli("solve", files["problem"], "--solver", str(planner))
+    finally:
+        unregister_solver("talker")
+    assert shown in cli.out + cli.err
     assert "\x1b" not in cli.out + cli.err
     assert "\x9b" not in cli.out + cli.err
-    assert shown in cli.refuses("check", f"/{name}.json")
 
 
 def test_arguments_that_are_no_text(cli: Cli) -> None:
