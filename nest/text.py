@@ -12,12 +12,6 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
-#: What no name may hold: also tabs, ends of lines and marks without width.
-_NOT_IN_NAMES = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e"
-    "\u2060-\u2069\ufeff\ud800-\udfff]"
-)
-
 _BLANKS = re.compile(r"\s+")
 _ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 _DIGITS = re.compile(r"\d{41,}")
@@ -118,16 +112,6 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     """Return the remedy for a wrong name: :func:`closest`, or another."""
     found = closest(name, names)
     return otherwise if found is None else f"did you mean {found!r}?"
-
-
-def in_no_name(text: str) -> str | None:
-    """Return the first character of a text that no name may hold, if any.
-
-    A name is one line: it stands in tables, in comments of shell scripts and
-    on terminals.
-    """
-    found = _NOT_IN_NAMES.search(text)
-    return None if found is None else found[0]
 
 
 def printable(text: str) -> str:

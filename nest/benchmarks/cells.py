@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from nest.ir.base import AnyText, Count, Size, Struct
+from nest.ir.base import AnyText, Count, Size, Struct, any_text
 from nest.solvers.base import SolveOptions
 
 
@@ -193,7 +193,7 @@ class Finished(
 
     key: str
     cell: BenchCell
-    result: dict[str, Any]
+    result: Annotated[dict[str, Any], any_text]
     trace: tuple[TracePoint, ...] = ()
     machine: dict[str, str | int] = {}
 

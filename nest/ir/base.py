@@ -8,6 +8,7 @@ naming the field, if that is out of range.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import (
@@ -23,7 +24,6 @@ from typing import (
 import msgspec
 
 from nest.errors import InvalidTextError
-from nest.text import in_no_name
 from nest.units import MAX_TERM
 
 T = TypeVar("T")
@@ -32,6 +32,12 @@ Check = Callable[[str, Any], None]
 #: What stands for an infinite bandwidth, in bytes/s: the most that a problem
 #: may have. 10 GB take 0.01 ns.
 FAST_BYTES_PER_S = 1e21
+
+#: What no name may hold: also tabs, ends of lines and marks without width.
+_NOT_IN_NAMES = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 
 #: A layer name. Integers are kept as they come, so that a plan written for
 #: an imported graph can use that graph's own numbers.
@@ -83,6 +89,8 @@ def any_text(field: str, value: object) -> None:
 def check_text(field: str, value: object) -> None:
     """Refuse a text, or one in a container, that is not one plain line.
 
+    Names stand in tables, in comments of shell scripts and on terminals.
+
     Raises
     ------
     InvalidTextError
@@ -90,7 +98,7 @@ def check_text(field: str, value: object) -> None:
         direction of text.
     """
     if isinstance(value, str):
-        if in_no_name(value) is not None:
+        if _NOT_IN_NAMES.search(value):
             raise InvalidTextError(
                 f"{field}: expected one line without control characters, got "
                 f"{value!r}; remove them"
