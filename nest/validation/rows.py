@@ -21,7 +21,7 @@ from typing import NamedTuple, get_args, get_type_hints
 
 from nest.errors import NestError, UnknownNameError
 from nest.hardware.devices import DeviceSpec, device_spec
-from nest.ir.base import Struct
+from nest.ir.base import AnyText, Struct
 from nest.ir.documents import refusing, text_of
 from nest.ir.io import read_bytes
 from nest.text import closest
@@ -133,7 +133,7 @@ class Row(Struct, frozen=True, kw_only=True):
     tflops_kind: str | None = None
     peak_mem_gb: float | None = None
     status: str = "ok"
-    notes: str | None = None
+    notes: AnyText | None = None
     mem_class: str | None = None
     mem_unit: str | None = None
     precision_class: str | None = None
