@@ -159,7 +159,7 @@ def start(
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env=kept | environment,
+        env=kept | {"PYTHONPATH": str(ROOT)} | environment,
         capture_output=True,
         text=True,
         timeout=600,

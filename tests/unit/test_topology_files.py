@@ -17,7 +17,7 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from nest.errors import InvalidOptionError
+from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.topology.files import (
     FORMATS,
     MEANING,
@@ -1196,6 +1196,22 @@ class TestRanks:
         assert path.read_text() == "n01\nn01\nn02\nn02\n"
         write_hostfile(path, graph, self.ORDER)
         assert path.read_text() == "n02\nn01\nn02\nn01\n"
+
+    @pytest.mark.parametrize(
+        "host",
+        ["-oProxyCommand=x", "a b", "a;b", "$(a)", "`a`", "#a", "a\nb", "'a'"],
+    )
+    @pytest.mark.parametrize("write", [write_hostfile, write_rankfile])
+    def test_a_host_is_a_word_that_is_no_option(
+        self, tmp_path: Path, graph: nx.Graph, host: str, write: Any
+    ) -> None:
+        """Shells read these files, and hand hosts to ``ssh``."""
+        graph.graph["units"][0]["n01/gpu0"] = host
+        with pytest.raises(
+            InvalidProblemError, match=r"hosts: host: expected letters, digits"
+        ):
+            write(tmp_path / "hosts", graph)
+        assert not (tmp_path / "hosts").exists()
 
     def test_a_device_per_rank(self, tmp_path: Path, graph: nx.Graph) -> None:
         path = tmp_path / "ranks"

@@ -17,6 +17,8 @@ from nest.ir.io import write_atomically
 from nest.topology.files.assemble import DEVICE, check_order
 from nest.topology.files.source import Source, read_source, shown
 
+_HOST = re.compile(r"\w[\w.:/-]*")
+
 
 def slots(graph: nx.Graph) -> dict[str, tuple[str, int]]:
     """Return host and number of each device, in the graph's own order."""
@@ -52,7 +54,7 @@ def write_hostfile(
     NestError
         If the file cannot be written.
     """
-    home = slots(graph)
+    home = _homes(path, graph)
     lines = [home[device][0] for device in _order(path, graph, order)]
     _write(path, lines)
 
@@ -65,7 +67,7 @@ def write_rankfile(
     Arguments and errors are those of :func:`write_hostfile`;
     :func:`read_rankfile` reads it again.
     """
-    home = slots(graph)
+    home = _homes(path, graph)
     lines = [
         f"{rank} {home[device][0]}:{home[device][1]}"
         for rank, device in enumerate(_order(path, graph, order))
@@ -108,6 +110,24 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
         order.append(devices[slot])
     check_order(source, list(devices.values()), order)
     return order
+
+
+def _homes(path: str | Path, graph: nx.Graph) -> dict[str, tuple[str, int]]:
+    """Return host and number of each device, for a file of a launcher.
+
+    Launchers split lines at blanks, and shells hand hosts to ``ssh``: a host
+    that is more than a word, or begins as an option does, is refused.
+    """
+    found = slots(graph)
+    for host in dict.fromkeys(host for host, _ in found.values()):
+        if not _HOST.fullmatch(host):
+            raise Source(str(path), "").refuse(
+                "host",
+                "letters, digits and '._:/-' after a letter or digit",
+                shown(host),
+                "rename the node in the network",
+            )
+    return found
 
 
 def _order(
