@@ -228,6 +228,9 @@ def test_names_are_one_line(control):
     assert str(caught.value).isprintable()
     with pytest.raises(NestError, match=r"^name: expected one line"):
         replace(tiny_problem(), name=f"a{control}b")
+    device = tiny_problem().cluster.device
+    with pytest.raises(NestError, match=r"^peak_flops: expected one line"):
+        replace(device, peak_flops={f"a{control}b": 1.0})
 
 
 @pytest.mark.parametrize(
