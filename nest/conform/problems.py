@@ -18,7 +18,10 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 
 #: Those of ``nest/conform/data``.
-OWN = ("dag", "mixed", "per-layer", "artifact")
+OWN = (
+    *("dag", "mixed", "per-layer", "artifact"),
+    *("tight-bound", "half-quanta"),
+)
 
 #: Instances: one where memory binds, one where nothing fits.
 CLOSED = ("gpt2-large-a10gx2", "llama2-7b-a100-40gbx2")
