@@ -92,6 +92,13 @@ def test_an_own_solver_conforms() -> None:
     assert first["step_time_quanta"] == first["optimum_quanta"]
 
 
+def test_a_file_that_an_option_names_is_no_mess() -> None:
+    """The option ``log`` writes a file of any name."""
+    report = conform("cpsat", problems=[reference("conform-dag")])
+    reasons = {x.name: x.state for x in report.checks}
+    assert reasons["tidy"] is State.PASSED
+
+
 def test_every_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One planner, another wrong on every problem."""
     monkeypatch.setattr(cell, "GRACE_S", 0.2)
