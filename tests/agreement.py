@@ -1,20 +1,22 @@
 """Count on how many random problems the exact solvers agree.
 
-``python -m tests.agreement KIND [COUNT] [SEED]`` draws problems of a kind
-until so many different ones are compared, and prints the counts. ``brute`` is
-the truth; ``milp`` runs with every engine at hand. A problem on which a
-solver is wrong is written to ``.hypothesis/disagreements``. The same seed
-draws the same problems.
+``python -m tests.agreement KIND [COUNT] [SEED] [JOBS]`` draws problems of a
+kind, or of all kinds in turn (``all``), until so many different ones are
+compared in so many processes, and prints the counts. Layers take up to 1e14
+quanta, see :mod:`tests.strategies`. ``brute`` is the truth; ``milp`` runs with
+every engine that is installed. A problem on which a solver is wrong is written
+to ``.hypothesis/disagreements``. The same seed draws the same problems.
 """
 
 from __future__ import annotations
 
+import resource
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from multiprocessing import Pool
 from pathlib import Path
 from random import Random
 
@@ -24,13 +26,13 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
 from nest.ir import Problem, problem_hash, write
-from nest.solvers.base import SolveOptions, SolverOutput
+from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
 from nest.targets import for_target, names
 from tests.half_quanta import half_quanta
 from tests.independent.generate import draw_spread
 from tests.properties.test_mixed_devices import mixed
-from tests.properties.test_solvers_agree import why_wrong
+from tests.properties.test_solvers_agree import solve, why_wrong
 from tests.strategies import Draw, problems, with_predictions
 
 #: What is held against ``brute``: solver and, of ``milp``, engine.
@@ -39,7 +41,7 @@ SOLVERS = (
     *(["milp scip"] if find_spec("pyscipopt") else []),
 )
 
-#: Draws per problem that is asked for: some are of another kind, or repeat.
+#: Draws per problem to compare: some are of another kind, or repeat.
 DRAWS = 20
 
 Kind = st.SearchStrategy[Problem]
@@ -122,22 +124,14 @@ KINDS: dict[str, Callable[[], Kind]] = {
 }
 
 
-def solve(name: str, problem: Problem) -> SolverOutput:
-    """Solve with a solver and, if one is named, an engine."""
-    solver, _, engine = name.partition(" ")
-    extra = {"engine": engine} if engine else {}
-    return get_solver(solver)().solve(problem, SolveOptions(extra=extra))
-
-
 class EnoughError(Exception):
     """So many problems are compared."""
 
 
-def compare(kind: str, count: int, first: int) -> int:
+def compare(kind: str, count: int, first: int) -> Counter[str]:
     """Compare solvers on so many problems; return how often one is wrong."""
     mix: Counter[str] = Counter()
     seen: set[str] = set()
-    began = time.process_time()
 
     @seed(first)
     @settings(
@@ -156,6 +150,7 @@ def compare(kind: str, count: int, first: int) -> int:
             return
         seen.add(problem_hash(problem))
         truth = get_solver("brute")().solve(problem, SolveOptions())
+        mix["problems"] += 1
         mix[str(truth.status)] += 1
         for name in SOLVERS:
             try:
@@ -174,26 +169,34 @@ def compare(kind: str, count: int, first: int) -> int:
 
     with suppress(EnoughError):
         look()
-    for name, number in sorted(mix.items()):
-        print(f"{kind:12} {name:22} {number:6}")
-    print(
-        f"{kind}: {len(seen)} problems from seed {first}, "
-        f"{time.process_time() - began:.0f} s of CPU"
-    )
-    return sum(n for name, n in mix.items() if name.endswith("is wrong"))
+    return mix
 
 
 def main(arguments: list[str]) -> int:
     """Return the exit code: 2 for a kind that is not known."""
-    if not arguments or arguments[0] not in KINDS:
+    if not arguments or arguments[0] not in {*KINDS, "all"}:
         print(
-            f"tests.agreement: expected one of {', '.join(KINDS)}, got "
+            f"tests.agreement: expected one of {', '.join(KINDS)}, all, got "
             f"{' '.join(arguments[:1]) or 'nothing'}",
             file=sys.stderr,
         )
         return 2
-    count, first = [*map(int, arguments[1:3]), 1000, 0][:2]
-    return int(compare(arguments[0], count, first) > 0)
+    kind = arguments[0]
+    count, first, jobs = [*map(int, arguments[1:4]), 1000, 0, 1][:3]
+    kinds = [*KINDS] if kind == "all" else [kind] * jobs
+    shares = [
+        (name, count // len(kinds) + (i < count % len(kinds)), first + i)
+        for i, name in enumerate(kinds)
+    ]
+    with Pool(jobs, maxtasksperchild=1) as pool:
+        mixes = pool.starmap(compare, shares, chunksize=1)
+    mix = sum(mixes, Counter())
+    for name, number in sorted(mix.items()):
+        print(f"{kind:12} {name:22} {number:6}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = used.ru_utime + used.ru_stime
+    print(f"{kind}: seed {first}, {cpu_s:.0f} s of CPU")
+    return int(any(name.endswith("is wrong") for name in mix))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 Every drawn problem has at most :data:`MAX_PLANS` plans. Sizes, rates and
 times are of one order, so that computation, network and memory all decide:
 1e9 bytes/s moves one byte per nanosecond, layers take some hundred ns and
-hold some hundred bytes. Memory is drawn around what the plans of the problem
-need, so that it is the binding constraint of a good part of the problems and
-some have no plan at all. ``python -m tests.strategies`` prints the mix.
+hold some hundred bytes. Then most problems are magnified: layers take up to
+1e14 quanta, and kinds of layers may differ by six orders. Memory is drawn
+around what the plans of the problem need, so that it is the binding constraint
+of a good part of the problems and some have no plan at all.
+``python -m tests.strategies`` prints the mix.
 """
 
 from __future__ import annotations
@@ -50,6 +52,15 @@ from tests.graphs import random_graph
 #: if stages can run in several ways.
 MAX_PLANS = 1500
 MAX_LAYER_PLANS = 4000
+
+#: Memory of devices that hold any plan, in bytes.
+PLENTY = 2**52
+
+#: Layers take so many times some hundred ns, in powers of ten.
+MAGNITUDES = (0, 2, 4, 5, 6, 7, 8, 9, 10)
+
+#: Of so many powers of ten some layers, or the network, take less.
+APART = (0, 0, 0, 3, 5, 7, 9)
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -436,7 +447,7 @@ def problems(
         cluster=Cluster(
             num_devices=num_devices,
             device=Device(
-                memory_bytes=2**40,
+                memory_bytes=PLENTY,
                 hbm_bytes_per_s=(
                     None if uniform else draw(st.sampled_from((None, 2e9)))
                 ),
@@ -457,6 +468,7 @@ def problems(
     if hosts or draw(st.integers(0, 3)) == 3:
         problem = _with_hosts(draw, problem)
     problem = _shrink_space(problem)
+    problem = _magnified(draw, problem)
     problem = _with_memory(draw, problem)
     return _share(draw, problem) if choosing else problem
 
@@ -550,6 +562,107 @@ def _with_hosts(draw: Draw, problem: Problem) -> Problem:
     )
     graph = replace(problem.graph, kinds=kinds)
     return replace(problem, graph=graph)
+
+
+def _magnified(draw: Draw, problem: Problem) -> Problem:
+    """Make times longer, and sizes larger or rates lower in proportion.
+
+    Kinds of layers and the network may differ in magnitude. Times of layers
+    end in any digits, in none, or in half a quantum.
+    """
+    power = draw(st.sampled_from(MAGNITUDES))
+    if not power:
+        return problem
+    graph, cluster = problem.graph, problem.cluster
+
+    def factor(apart: int) -> int:
+        least = 10 ** max(0, power - apart)
+        return draw(st.integers(least, 2 * least))
+
+    slower, slower_network = factor(0), factor(draw(st.sampled_from(APART)))
+    slower_kinds = {
+        kind.name: factor(draw(st.sampled_from(APART))) for kind in graph.kinds
+    }
+    larger = slower if draw(st.booleans()) else 1
+    rest = draw(st.sampled_from((None, 0.0, 0.5)))
+    graph = replace(
+        graph,
+        kinds=tuple(
+            replace(
+                kind,
+                costs=tuple(
+                    _magnified_cost(
+                        cost, slower_kinds[kind.name], larger, rest
+                    )
+                    for cost in kind.costs
+                ),
+            )
+            for kind in graph.kinds
+        ),
+        edges=tuple(
+            replace(
+                edge,
+                bytes_per_sample=edge.bytes_per_sample * larger,
+                bytes_per_sample_by_tp={
+                    tp: size_bytes * larger
+                    for tp, size_bytes in edge.bytes_per_sample_by_tp.items()
+                },
+            )
+            for edge in graph.edges
+        ),
+    )
+
+    def slowed(part: Any) -> Any:
+        rate = part.bandwidth_bytes_per_s * larger / slower_network
+        latency_ns = min(1e9, part.latency_ns * slower_network)
+        return replace(part, latency_ns=latency_ns, bandwidth_bytes_per_s=rate)
+
+    field = (
+        "links" if isinstance(cluster.topology, GraphTopology) else "levels"
+    )
+    parts = tuple(map(slowed, getattr(cluster.topology, field)))
+    device = cluster.device
+    if device.hbm_bytes_per_s is not None:
+        rate = device.hbm_bytes_per_s * larger / slower_network
+        device = replace(device, hbm_bytes_per_s=rate)
+    topology = replace(cluster.topology, **{field: parts})
+    cluster = replace(cluster, device=device, topology=topology)
+    return replace(problem, graph=graph, cluster=cluster)
+
+
+def _magnified_cost(
+    cost: LayerCost, slower: int, larger: int, rest: float | None
+) -> LayerCost:
+    """Return a cost with longer times, which end in a rest, and sizes."""
+
+    def layer_ns(time_ns: float) -> float:
+        found = time_ns * slower
+        return found if rest is None or not found else int(found) + rest
+
+    return replace(
+        cost,
+        forward_ns=layer_ns(cost.forward_ns),
+        backward_ns=layer_ns(cost.backward_ns),
+        forward_host_ns=cost.forward_host_ns * slower,
+        backward_host_ns=cost.backward_host_ns * slower,
+        weight_bytes=cost.weight_bytes * larger,
+        expert_weight_bytes=cost.expert_weight_bytes * larger,
+        working_bytes=cost.working_bytes * larger,
+        activations=tuple(
+            replace(
+                x,
+                kept_bytes=x.kept_bytes * larger,
+                working_bytes=x.working_bytes * larger,
+                extra_ns=x.extra_ns * slower,
+                extra_host_ns=x.extra_host_ns * slower,
+            )
+            for x in cost.activations
+        ),
+        collectives=tuple(
+            replace(call, size_bytes=call.size_bytes * larger)
+            for call in cost.collectives
+        ),
+    )
 
 
 def _draw_keys(
@@ -843,8 +956,8 @@ def _with_memory(draw: Draw, problem: Problem) -> Problem:
     capacity = draw(
         st.sampled_from(
             (
-                2**40,
-                2**40,
+                PLENTY,
+                PLENTY,
                 low,
                 low,
                 (low + high) // 2,
@@ -916,7 +1029,7 @@ def with_predictions(draw: Draw, problem: Problem) -> Problem:
 def with_long_frontier(draw: Draw, problem: Problem) -> Problem:
     """Mostly give a problem plenty of memory, and longer pipelines."""
     if draw(st.integers(0, 3)):
-        problem = with_memory(problem, 2**16)
+        problem = with_memory(problem, PLENTY)
     times = draw(st.sampled_from((1, 1, 2, 5)))
     job = replace(problem.job, global_batch=times * problem.job.global_batch)
     return replace(problem, job=job)
@@ -953,7 +1066,7 @@ def _print_mix(num_examples: int) -> None:
             problem,
             cluster=replace(
                 problem.cluster,
-                device=replace(problem.cluster.device, memory_bytes=2**40),
+                device=replace(problem.cluster.device, memory_bytes=PLENTY),
             ),
         )
         brute = get_solver("brute")()

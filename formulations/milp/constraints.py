@@ -20,6 +20,10 @@ LESS, EQUAL, MORE = -1, 0, 1
 #: is cut off when its plan turns out not to fit.
 MEMORY_SLACK = 1e-7
 
+#: Rows of what hides may be missed by this much of a quantum: what hides is a
+#: whole number wherever a quantum can be told from none.
+QUANTUM_SLACK = 1e-3
+
 
 def add_constraints(model: Model) -> None:
     """Add all constraints.
@@ -536,26 +540,29 @@ def hide(model: Model) -> None:
             total.append((q, model.scaled(choice.hideable)))
             passes[s].append((q, -model.scaled(choice.backward)))
         model.add(f"hideable_{s}", total, EQUAL)
-        model.add(f"hide_{s}", passes[s], LESS)
+        slack = model.scaled(QUANTUM_SLACK)
+        model.add(f"hide_{s}", passes[s], LESS, slack)
         share: Terms = [(behind, model.quantum)]
         share.append((model.hideable[s], -model.instance.fraction))
-        model.add(f"hide_{s}_share", share, LESS, 0.5 * model.scaled(1))
+        half = model.scaled(0.5 + QUANTUM_SLACK)
+        model.add(f"hide_{s}_share", share, LESS, half)
 
 
 def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
     """Round the share of so much sync, or less, as the score does (22').
 
-    ``hideable[s] >= (hideable + 1) more``, ``behind[s] <= ⌊φ hideable + 0.5⌋
-    + most more``.
+    ``hideable[s] >= (hideable + 0.5) more``, ``behind[s] <= ⌊φ hideable +
+    0.5⌋ + most more``.
     """
     more = model.binary("more", number)
     most = hidden_sync(hideable, hideable, model.instance.fraction)
-    least = -model.scaled(hideable + 1)
+    least = -model.scaled(hideable + 0.5)
     terms: Terms = [(model.hideable[s], 1), (more, least)]
     model.add(f"hide_less_{number}_more", terms, MORE)
     room = model.scaled(model.most_hideable - most)
     terms = [(model.behind[s], model.quantum), (more, -room)]
-    model.add(f"hide_less_{number}", terms, LESS, model.scaled(most))
+    most_hidden = model.scaled(most + QUANTUM_SLACK)
+    model.add(f"hide_less_{number}", terms, LESS, most_hidden)
 
 
 def sync(model: Model) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from formulations.milp.constraints import EQUAL, LESS, MORE
 from formulations.milp.variables import Model, Terms
+from formulations.milp.windows import limits
 
 
 def set_objective(model: Model) -> None:
@@ -24,9 +25,9 @@ def step_time(model: Model) -> None:
 
 
 def cutoff(model: Model) -> None:
-    """``T <= incumbent - 1`` (16)."""
-    if model.cutoff is not None:
-        limit = model.scaled(model.cutoff)
-        model.add("cutoff", [(model.step, 1)], LESS, limit)
-    bound = model.scaled(model.sub_problem.bound)
-    model.add("bound", [(model.step, 1)], MORE, bound)
+    """``T <= incumbent - 1`` (16), and at least the bound, with slack."""
+    if model.cutoff is None:
+        return
+    least, most = limits(model.sub_problem.bound, model.cutoff)
+    model.add("cutoff", [(model.step, 1)], LESS, model.scaled(most))
+    model.add("bound", [(model.step, 1)], MORE, model.scaled(least))

@@ -8,7 +8,6 @@ paths is a path.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from formulations.common import Answer
 from formulations.engine_log import write_title
 from formulations.milp.engines import Run, Verdict, run
-from formulations.milp.windows import TOLERANCE
+from formulations.milp.windows import limits
 from formulations.paths.cuts import Integers
 from formulations.paths.search import PathTask
 
@@ -45,15 +44,14 @@ class PathModel:
             pulp.LpVariable(f"x_{a}", 0, 1)
             for a in range(len(self.network.row))
         ]
-        self.step = pulp.LpVariable(
-            "T", self.scaled(self.network.bound), self.scaled(task.cutoff)
-        )
+        least, most = limits(self.network.bound, task.cutoff)
+        self.step = pulp.LpVariable("T", self.scaled(least), self.scaled(most))
         self.engine.setObjective(1 * self.step)
         self.one_path()
         self.flow()
         self.step_time()
 
-    def scaled(self, quanta: int) -> float:
+    def scaled(self, quanta: float) -> float:
         """Return a time in units of the model."""
         return quanta / self.scale_quanta
 
@@ -154,7 +152,10 @@ def _by_tail(network: Any, chosen: Any) -> list[tuple[int, list[int]]]:
 
 
 def solve_path(engine: Run, task: PathTask) -> Answer:
-    """Find the fastest path of a network within its cutoff."""
+    """Find the fastest path of a network within its cutoff.
+
+    A bound that floats arrive at is none: that of the network is exact.
+    """
     deadline = task.table.deadline
     started_s = deadline.elapsed_s
     model = PathModel(task)
@@ -164,17 +165,11 @@ def solve_path(engine: Run, task: PathTask) -> Answer:
     write_title(how.log, f"milp paths {task.table.case}: {how.name}")
     outcome = run(model.engine, how)
     finished = outcome.verdict is not Verdict.STOPPED
-    bound = None
-    if outcome.bound is not None:
-        bound = math.floor(
-            outcome.bound * model.scale_quanta * (1 - TOLERANCE)
-        )
     if outcome.objective is None:
-        return Answer(finished=finished, bound=bound)
+        return Answer(finished=finished)
     path = task.walk(lambda a: model.x[a].varValue or 0.0)
     return Answer(
         finished=finished,
         plan=task.plan(path),
         claimed_quanta=outcome.objective * model.scale_quanta,
-        bound=bound,
     )

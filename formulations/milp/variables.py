@@ -89,7 +89,7 @@ class Model(Base):
                 for h, choice in enumerate(self.choices(kind, s, g)):
                     yield kind, g, h, choice
 
-    def scaled(self, quanta: int) -> float:
+    def scaled(self, quanta: float) -> float:
         """Return a time as the engine sees it."""
         return quanta / self.scale_quanta
 

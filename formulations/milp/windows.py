@@ -29,6 +29,11 @@ SPREAD = 64
 #: Relative difference of step times that is put down to floats.
 TOLERANCE = 1e-6
 
+#: Half of that. Rows that keep a step time within a window leave out no plan
+#: that an engine's arithmetic moves by less: engines work to 1e-9 of it, and a
+#: file has 13 digits of its numbers.
+SLACK = TOLERANCE / 2
+
 
 def windows(task: Task) -> Iterator[Task]:
     """Yield the task for one window after the other, ascending.
@@ -42,7 +47,10 @@ def windows(task: Task) -> Iterator[Task]:
         If the deadline passes.
     """
     low = task.sub_problem.bound
-    most = longest(task) if task.cutoff is None else task.cutoff
+    most = task.cutoff
+    if most is None:
+        most = longest(task)
+        most += int(most * TOLERANCE)
     while low <= most:
         high = min(most, SPREAD * max(low, 1))
         slots = _within(task, high)
@@ -54,6 +62,16 @@ def windows(task: Task) -> Iterator[Task]:
         if high == most:
             return
         low = int(high * (1 - TOLERANCE))
+
+
+def limits(least: int, most: int) -> tuple[float, float]:
+    """Return between what rows of a window keep the step time, in quanta.
+
+    Every plan from ``least`` to ``most`` is inside by :data:`SLACK` of its
+    step time, but for those less than :data:`TOLERANCE` faster than
+    ``most + 1``.
+    """
+    return least * (1 - SLACK), (most + 1) * (1 - SLACK)
 
 
 def longest(task: Task) -> int:

@@ -352,6 +352,47 @@ class Builder:
             network = network.only(kept, least)
         return network
 
+    def holds(self, network: Network, most: int) -> bool:
+        """Whether a network has a plan up to a step time, in whole numbers.
+
+        Its plans are told apart by a largest pace or sync, until every part
+        is bounded (P8) above the step time, or one has a single value of
+        each: there the bound is the step time of a path, or more.
+
+        Raises
+        ------
+        OutOfTimeError
+            If the deadline passes.
+        """
+        complete = self.complete
+        parts = [network]
+        while parts:
+            part = self.faster(parts.pop(), most)
+            if not len(part.row):
+                continue
+            columns = (*part.paces, part.sync)
+            spreads = [
+                weight * int(np.ptp(column))
+                for weight, column in zip(
+                    (*self.table.rounds, 1), columns, strict=True
+                )
+            ]
+            if not any(spreads):
+                break
+            which = spreads.index(max(spreads))
+            column = columns[which]
+            middle = (int(column.min()) + int(column.max())) // 2
+            above = np.maximum(column, column[column > middle].min())
+            columns = (*columns[:which], above, *columns[which + 1 :])
+            parts += [
+                part.only(column <= middle, 0),
+                part._replace(paces=columns[:-1], sync=columns[-1]),
+            ]
+        else:
+            part = None
+        self.complete = complete
+        return part is not None
+
     def _received(
         self, row: Integers, offset: Integers, beside: Integers, *, ahead: bool
     ) -> Integers:

@@ -17,8 +17,11 @@ from formulations.paths.cuts import Cuts
 from formulations.paths.network import Builder, Network
 from formulations.paths.stages import Case, StageTable
 from nest.cost.schedules.base import weighted
+from nest.cost.score import score
 from nest.cost.space import BatchSplit
+from nest.errors import SolverError
 from nest.ir.plan import Plan, Stage
+from nest.solvers.base import OutOfTimeError
 from nest.units import MAX_TOTAL, ceil_div
 
 #: A window ends so many times 1/64 of its bound later, at first.
@@ -178,20 +181,56 @@ class PathPart:
         high = self.bound + self.spread * ceil_div(max(self.bound, 1), 64)
         high = min(high, MAX_TOTAL if cutoff is None else cutoff)
         network = self.builder.network(high)
-        last = high in {cutoff, MAX_TOTAL} or self.builder.complete
+        last = high in {cutoff, MAX_TOTAL}
         later = replace(
             self,
             bound=high + 1,
             spread=min(2 * self.spread, MAX_SPREAD),
         )
         if network is None:
+            last |= self.builder.complete
             return Reply(none, () if last else (later,))
         task = PathTask(self.builder.table, network, high, self.name)
-        answer = self.engine(task)
+        answer = self._confirmed(network, high, self.engine(task))
         if not answer.finished or answer.plan is not None or last:
             return Reply(answer, solved=True)
         refuted = replace(later, bound=self.proves(high) + 1)
         return Reply(answer, (refuted,), solved=True)
+
+
+    def _confirmed(
+        self, network: Network, high: int, answer: Answer
+    ) -> Answer:
+        """Return an answer that whole numbers have shown to be right.
+
+        One that time did not suffice to look at is not finished.
+
+        Raises
+        ------
+        SolverError
+            If there is a plan that the engine says there is not.
+        """
+        if not answer.finished:
+            if answer.bound is None:
+                return replace(answer, bound=network.bound)
+            return answer
+        assert self.builder is not None
+        most = self.proves(high)
+        if answer.plan is not None:
+            model = self.instance.model
+            step = score(model.problem, answer.plan, model).step_quanta
+            most = min(most, self.proves(step) - 1)
+        try:
+            wrong = self.builder.holds(network, most)
+        except OutOfTimeError:
+            return replace(answer, finished=False, bound=network.bound)
+        if wrong:
+            raise SolverError(
+                f"{self.name}: {self}: expected no plan of {most} quanta or "
+                f"less, as its engine says, got one; choose another engine, "
+                f"or {self.name}.form=layers"
+            )
+        return answer
 
 
 def path_parts(

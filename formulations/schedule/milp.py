@@ -83,8 +83,10 @@ class Model:
         self._unit = self._most / UNIT
         singles = sum(ticks_of(job)[0] for job in part.jobs)
         self._horizon = self._scaled(min(self._most, singles))
-        self._makespan = self._number("T", UNIT)
-        self._makespan.lowBound = self._scaled(bound_ticks)
+        # Half of the precision is slack: engines and files round.
+        self._makespan = self._number("T", UNIT * (1 + TOLERANCE / 2))
+        least = self._scaled(bound_ticks) * (1 - TOLERANCE / 2)
+        self._makespan.lowBound = least
         self.problem.setObjective(1 * self._makespan)
         count = range(len(part.jobs))
         self._starts = [self._number(f"s_{i}", self._horizon) for i in count]

@@ -41,7 +41,7 @@ from tests.builders import make_cost, make_levels, make_problem
 from tests.independent.generate import with_costs
 from tests.inside import run_inside
 from tests.properties.profiles import examples
-from tests.properties.test_solvers_agree import check, solve
+from tests.properties.test_solvers_agree import EXACT, check, solve
 from tests.strategies import problems
 
 #: Names of types that a cost may state times for.
@@ -142,7 +142,7 @@ def test_a_path_that_fits_the_larger_devices_is_no_plan(
     problem = on_two_types(problem, device, 1, second)
     truth = solve("brute", problem)
     assert (truth.plan is not None) == feasible
-    check(("dp", "cpsat", "milp"), problem)
+    check(EXACT, problem)
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
@@ -169,7 +169,7 @@ def test_a_slow_device_is_left_out_where_it_holds_up_the_others(granularity):
     device = problem.cluster.device
     problem = on_two_types(problem, device, 1, device)
     assert solve("dp", problem).claimed_quanta == 900
-    check(("dp", "cpsat"), problem)
+    check(EXACT, problem)
 
 
 def test_an_update_without_a_place_is_that_of_the_fastest_devices():
@@ -196,20 +196,14 @@ def test_an_update_without_a_place_is_that_of_the_fastest_devices():
 
 @examples(60, full=2000)
 @given(mixed())
-def test_dp_and_cpsat_agree_with_brute_force(problem):
-    check(("dp", "cpsat"), problem)
+def test_exact_solvers_agree_with_brute_force(problem):
+    check(EXACT, problem)
 
 
 @examples(30, full=1000)
 @given(mixed(granularity="layer"))
 def test_they_agree_with_a_strategy_per_layer(problem):
-    check(("dp", "cpsat"), problem)
-
-
-@examples(15, full=500)
-@given(mixed())
-def test_milp_agrees_with_brute_force(problem):
-    check(("milp",), problem)
+    check(EXACT, problem)
 
 
 @st.composite

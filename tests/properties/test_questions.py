@@ -30,7 +30,13 @@ from tests.inside import run_inside
 from tests.properties import test_piper
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import solve
-from tests.strategies import Draw, problems, problems_with_plans, random_plan
+from tests.strategies import (
+    PLENTY,
+    Draw,
+    problems,
+    problems_with_plans,
+    random_plan,
+)
 
 
 def draw_target(draw: Draw, times: list[int]) -> int:
@@ -259,7 +265,7 @@ def test_relaxed_problems_are_no_slower(problem):
 @given(problems(preset="standard"))
 def test_terms_of_interleaved_plans_add_up(problem):
     job = replace(problem.job, schedule="1f1b", virtual_stages=(2,))
-    problem = with_memory(replace(problem, job=job), 2**40)
+    problem = with_memory(replace(problem, job=job), PLENTY)
     space = PlanSpace(problem, CostModel(problem), Deadline(None))
     for plan, _ in zip(space.plans(), range(20), strict=False):
         assert plan.virtual_stages == 2

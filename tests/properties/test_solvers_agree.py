@@ -7,6 +7,7 @@ how to store it as a regression instance; instance files, not seeds, are kept.
 from __future__ import annotations
 
 from fractions import Fraction
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -33,8 +34,18 @@ from tests.strategies import problems
 TOLERANCE = {"milp": 1e-6}
 
 
+#: ``milp`` with every engine that is here; the first is the default.
+MILP = ("milp", *(["milp highs"] if find_spec("highspy") else []))
+
+#: What is held against ``brute``; ``milp`` up to :data:`TOLERANCE`.
+EXACT = ("dp", "cpsat", *MILP)
+
+
 def solve(name: str, problem: Problem) -> SolverOutput:
-    return get_solver(name)().solve(problem, SolveOptions())
+    """Solve with a solver and, if one is named, an engine."""
+    solver, _, engine = name.partition(" ")
+    extra = {"engine": engine} if engine else {}
+    return get_solver(solver)().solve(problem, SolveOptions(extra=extra))
 
 
 def why_wrong(
@@ -76,13 +87,17 @@ def check(names: tuple[str, ...], problem: Problem) -> None:
     wrong = [
         text
         for name in names
-        if (text := why_wrong(name, problem, truth, solve(name, problem)))
+        if (
+            text := why_wrong(
+                name.split()[0], problem, truth, solve(name, problem)
+            )
+        )
     ]
     if wrong:
         folder = Path(".hypothesis", "disagreements")
         folder.mkdir(parents=True, exist_ok=True)
         # one file per comparison: the smallest example is written last
-        path = folder / f"{'-'.join(names)}-{problem.preset}.json"
+        path = folder / f"{names[0]}-{problem.preset}.json"
         write(path, problem)
         pytest.fail(
             f"{'; '.join(wrong)}. Keep it: python -m tests.regression.store "
@@ -99,16 +114,9 @@ def test_no_solver_promises_less_than_it_must():
 
 @examples(300, full=3000)
 @given(problems())
-def test_dp_and_cpsat_prove_the_optimum_of_brute_force(problem):
-    """Equal to the quantum, infeasibility included."""
-    check(("dp", "cpsat"), problem)
-
-
-@examples(50, full=2000)
-@given(problems())
-def test_milp_proves_the_optimum_of_brute_force(problem):
-    """Equal up to 1e-6, infeasibility included."""
-    check(("milp",), problem)
+def test_exact_solvers_prove_the_optimum_of_brute_force(problem):
+    """Equal to the quantum, or to 1e-6; infeasibility included."""
+    check(EXACT, problem)
 
 
 @examples(120, full=2000)
@@ -120,22 +128,9 @@ def test_milp_proves_the_optimum_of_brute_force(problem):
         problems(graphs=True, granularity="layer"),
     )
 )
-def test_dp_and_cpsat_prove_the_optimum_on_graphs(problem):
+def test_exact_solvers_prove_the_optimum_on_graphs(problem):
     """Shared links, any order of devices, any shape; infeasible ones too."""
-    check(("dp", "cpsat"), problem)
-
-
-@examples(20, full=1000)
-@given(
-    st.one_of(
-        problems(graphs=True),
-        problems(graphs=True, restricted=True),
-        problems(graphs=True, granularity="layer"),
-    )
-)
-def test_milp_proves_the_optimum_on_graphs(problem):
-    """Equal up to 1e-6, infeasibility included."""
-    check(("milp",), problem)
+    check(EXACT, problem)
 
 
 @examples(200, full=3000)
@@ -161,20 +156,14 @@ def test_a_gap_is_kept_and_its_bound_is_true(problem, name, gap):
 @examples(100, full=1000)
 @given(problems(preset="nest-artifact"))
 def test_exact_solvers_agree_under_the_nest_artifact_preset(problem):
-    check(("dp", "cpsat"), problem)
-
-
-@examples(40, full=500)
-@given(problems(preset="nest-artifact"))
-def test_milp_agrees_under_the_nest_artifact_preset(problem):
-    check(("milp",), problem)
+    check(EXACT, problem)
 
 
 @examples(120, full=2000)
 @given(problems(granularity="layer"))
-def test_dp_and_cpsat_prove_the_optimum_with_a_strategy_per_layer(problem):
+def test_exact_solvers_prove_the_optimum_with_a_strategy_per_layer(problem):
     """Equal to the quantum, and never worse than one strategy per stage."""
-    check(("dp", "cpsat"), problem)
+    check(EXACT, problem)
     coarse = replace(problem, job=replace(problem.job, granularity="stage"))
     fine = solve("dp", problem).claimed_quanta
     best = solve("dp", coarse).claimed_quanta
@@ -183,40 +172,21 @@ def test_dp_and_cpsat_prove_the_optimum_with_a_strategy_per_layer(problem):
         assert fine <= best
 
 
-@examples(40, full=1000)
-@given(problems(granularity="layer"))
-def test_milp_proves_the_optimum_with_a_strategy_per_layer(problem):
-    """Equal up to 1e-6, infeasibility included."""
-    check(("milp",), problem)
-
-
 @examples(80, full=1500)
 @given(
     st.one_of(
         problems(overlapping=True), problems(overlapping=True, graphs=True)
     )
 )
-def test_dp_and_cpsat_prove_the_optimum_with_overlap(problem):
+def test_exact_solvers_prove_the_optimum_with_overlap(problem):
     """Overlap and the distributed optimiser, equal to the quantum."""
-    check(("dp", "cpsat"), problem)
+    check(EXACT, problem)
 
 
 @examples(50, full=1500)
 @given(problems(overlapping=True, granularity="layer"))
-def test_dp_and_cpsat_prove_the_optimum_with_overlap_per_layer(problem):
-    check(("dp", "cpsat"), problem)
-
-
-@examples(20, full=1000)
-@given(
-    st.one_of(
-        problems(overlapping=True),
-        problems(overlapping=True, granularity="layer"),
-    )
-)
-def test_milp_proves_the_optimum_with_overlap(problem):
-    """Equal up to 1e-6, infeasibility included."""
-    check(("milp",), problem)
+def test_exact_solvers_prove_the_optimum_with_overlap_per_layer(problem):
+    check(EXACT, problem)
 
 
 @examples(15, full=500)
@@ -230,7 +200,7 @@ def test_milp_proves_the_optimum_with_overlap(problem):
 def test_milp_needs_no_wide_windows(problem):
     """Step times of a model differ by a factor of two at most."""
     with mock.patch("formulations.milp.windows.SPREAD", 2):
-        check(("milp",), problem)
+        check(MILP, problem)
 
 
 @examples(40, full=1000)
@@ -242,7 +212,7 @@ def test_milp_needs_no_wide_windows(problem):
 )
 def test_formulations_keep_to_the_degrees_that_a_job_allows(problem):
     """Numbers of stages, and tensor, context and expert parallelism."""
-    check(("cpsat", "milp"), problem)
+    check(("cpsat", *MILP), problem)
 
 
 def choosing() -> st.SearchStrategy[Problem]:
@@ -257,16 +227,9 @@ def choosing() -> st.SearchStrategy[Problem]:
 
 @examples(100, full=2000)
 @given(choosing())
-def test_dp_and_cpsat_prove_the_optimum_where_plans_split_sequences(problem):
+def test_exact_solvers_prove_the_optimum_where_plans_split_sequences(problem):
     """Per stage and per layer, shared by all or not."""
-    check(("dp", "cpsat"), problem)
-
-
-@examples(20, full=1000)
-@given(choosing())
-def test_milp_proves_the_optimum_where_plans_split_sequences(problem):
-    """Equal up to 1e-6, infeasibility included."""
-    check(("milp",), problem)
+    check(EXACT, problem)
 
 
 @examples(60, full=2000)

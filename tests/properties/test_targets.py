@@ -30,7 +30,7 @@ from tests.properties.fairness import check_fair
 from tests.properties.profiles import examples
 from tests.properties.test_baselines_fair import EXTRA, PLANNERS
 from tests.properties.test_mixed_devices import mixed
-from tests.properties.test_solvers_agree import check, solve
+from tests.properties.test_solvers_agree import EXACT, check, solve
 from tests.strategies import Draw, count_plans, problems, with_predictions
 
 FRAMEWORKS = tuple(name for name in names() if name != "any")
@@ -61,10 +61,10 @@ def narrowed(problem: Problem, name: str) -> Problem:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @examples(50, full=1200)
 @given(any_problems())
-def test_dp_and_cpsat_prove_the_optimum_for_a_target(name, problem):
+def test_exact_solvers_prove_the_optimum_for_a_target(name, problem):
     """Equal to the quantum, and the target can say what they find."""
     narrow = narrowed(problem, name)
-    check(("dp", "cpsat"), narrow)
+    check(EXACT, narrow)
     found = solve("dp", narrow)
     if found.plan is None:
         return
@@ -88,14 +88,6 @@ def test_dp_and_cpsat_prove_the_optimum_for_a_target(name, problem):
     assert loose.claimed_quanta <= found.claimed_quanta
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
-@examples(25, full=1000)
-@given(any_problems())
-def test_milp_proves_the_optimum_for_a_target(name, problem):
-    """Equal up to 1e-6."""
-    check(("milp",), narrowed(problem, name))
-
-
 @st.composite
 def predicting(draw: Draw) -> Problem:
     """Draw a problem with modules for multi-token prediction."""
@@ -107,7 +99,7 @@ def predicting(draw: Draw) -> Problem:
 def test_modules_of_predictions_stay_together_for_megatron(problem):
     """All exact solvers and the independent list agree on the best plan."""
     narrow = narrowed(problem, "megatron")
-    check(("dp", "cpsat"), narrow)
+    check(EXACT, narrow)
     found = solve("dp", narrow)
     if found.plan is not None:
         kinds = {str(x.id): x.kind for x in narrow.graph.layers}
@@ -123,13 +115,6 @@ def test_modules_of_predictions_stay_together_for_megatron(problem):
         ]
     if count_plans(narrow) <= MOST_PLANS:
         assert found.claimed_quanta == optimum(narrow)[0]
-
-
-@examples(20, full=600)
-@given(predicting())
-def test_milp_keeps_modules_of_predictions_together(problem):
-    """Equal up to 1e-6."""
-    check(("milp",), narrowed(problem, "megatron"))
 
 
 @examples(10, full=300)
@@ -220,19 +205,19 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
 @examples(60, full=3000)
 @given(ruled())
 def test_rules_about_whole_plans_are_kept_exactly(problem):
-    check(("dp", "cpsat"), problem)
+    check(EXACT, problem)
 
 
 @examples(60, full=3000)
 @given(ruled(overlapping=True))
 def test_overlap_has_what_it_needs(problem):
-    check(("dp", "cpsat"), problem)
+    check(EXACT, problem)
 
 
 @examples(40, full=600)
 @given(ruled(granularity="layer"))
 def test_rules_hold_for_strategies_of_layers(problem):
-    check(("dp", "cpsat"), problem)
+    check(EXACT, problem)
 
 
 @st.composite
@@ -244,15 +229,9 @@ def ruled_choices(draw: Draw, **kind: Any) -> Problem:
 @examples(40, full=1000)
 @given(st.one_of(ruled_choices(), ruled_choices(granularity="layer")))
 def test_rules_hold_where_plans_split_sequences(problem):
-    check(("dp", "cpsat"), problem)
+    check(EXACT, problem)
     if count_plans(problem) <= MOST_PLANS:
         assert solve("brute", problem).claimed_quanta == optimum(problem)[0]
-
-
-@examples(40, full=600)
-@given(ruled())
-def test_milp_keeps_rules_about_whole_plans(problem):
-    check(("milp",), problem)
 
 
 @examples(10, full=1000)

@@ -44,7 +44,6 @@ from nest.models.graphs import build_problem
 from nest.models.zoo import architecture
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
-from tests.agreement import solve
 from tests.builders import (
     SINGLE,
     make_cost,
@@ -60,6 +59,7 @@ from tests.independent.generate import (
     spoil,
     with_memory,
 )
+from tests.properties.test_solvers_agree import solve
 from tests.strategies import count_plans
 
 FOLDER = Path(check.__file__).parent

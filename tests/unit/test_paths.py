@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace as replace_part
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from ortools.sat.python import cp_model
 
 import formulations
 from formulations.brute import BruteSolver
-from formulations.common import Instance
+from formulations.common import Answer, Instance
 from formulations.cpsat.solver import CpSatSolver
 from formulations.milp import engines
 from formulations.milp import paths as milp_paths
@@ -21,13 +22,18 @@ from formulations.paths import cuts, network, stages
 from formulations.paths.bounds import Arcs, step_through
 from formulations.paths.cuts import Cuts
 from formulations.paths.network import Builder
-from formulations.paths.search import least_work
+from formulations.paths.search import PathPart, least_work
 from formulations.paths.stages import NEVER, Case, StageTable
 from nest.cost.model import CostModel
 from nest.cost.space import leading_runtimes
 from nest.errors import InvalidOptionError, SolverError
 from nest.ir import Strategy
-from nest.solvers.base import Deadline, SolveOptions, Status
+from nest.solvers.base import (
+    Deadline,
+    OutOfTimeError,
+    SolveOptions,
+    Status,
+)
 from tests.builders import make_cost, make_levels, make_problem
 
 #: The example of formulations/README.md: layers of 30, 30 and 9 ns, three
@@ -37,6 +43,19 @@ EXAMPLE = make_problem(
     edges=(("a", "b", 1), ("b", "c", 1)),
     devices=2,
     topology=make_levels((2, 0.0, 1e15)),
+    global_batch=3,
+    replicas=(1,),
+)
+#: The best of its plans takes 78. In its window, from 71 to 79, the bound (P8)
+#: is 74: the least sum and the least largest are of two paths.
+LOOSE = make_problem(
+    {
+        name: make_cost(0, t)
+        for name, t in zip("abcd", (9, 7, 9, 9), strict=True)
+    },
+    edges=(("a", "b", 2), ("b", "c", 2), ("c", "d", 2)),
+    devices=3,
+    topology=make_levels((3, 0.0, 1e9)),
     global_batch=3,
     replicas=(1,),
 )
@@ -383,7 +402,9 @@ def test_cpsat_is_believed_no_more_than_it_says(
     assert found == expected
 
 
-def test_milp_is_not_believed_to_the_last_digit(monkeypatch):
+def test_a_bound_of_floats_is_none(monkeypatch):
+    """The network's bound is proven, whatever an engine that stops says."""
+
     def run(problem, how):
         found = engines.run(problem, how)
         return engines.Outcome(
@@ -391,9 +412,79 @@ def test_milp_is_not_believed_to_the_last_digit(monkeypatch):
         )
 
     monkeypatch.setattr(milp_paths, "run", run)
-    output = MilpSolver().solve(EXAMPLE, LIMITED)
+    output = MilpSolver().solve(LOOSE, LIMITED)
     found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
-    assert found == (Status.FEASIBLE, 147, 146)
+    assert found == (Status.FEASIBLE, 78, 74)
+
+
+# What an engine says is confirmed
+
+
+def loose_part(engine, kind=Builder):
+    """Return the only case of the problem, and its network to 79 quanta."""
+    table, case = table_of(LOOSE)
+    instance = instance_of(LOOSE)
+    builder = kind(table)
+    part = PathPart(
+        *(instance, table.cuts, case, engine, "milp"),
+        MilpSolver.capabilities.proves,
+        *(71, 4, builder),
+    )
+    return part, Builder(table).network(79)
+
+
+def test_plans_up_to_a_step_time_are_looked_for_in_whole_numbers():
+    part, found = loose_part(None)
+    assert found.bound == 74
+    truth = BruteSolver().solve(LOOSE, SolveOptions())
+    assert truth.claimed_quanta == 78
+    for most in range(72, 86):
+        assert part.builder.holds(found, most) == (most >= 78)
+        assert part.builder.complete
+
+
+def test_whole_numbers_contradict_an_engine_that_finds_nothing():
+    part, _ = loose_part(lambda task: Answer(finished=True))
+    with pytest.raises(SolverError, match="no plan of 79 quanta or less, as"):
+        part.ask(None)
+    assert part.ask(77).rest == ()
+    (later,) = replace_part(part, spread=3).ask(None).rest
+    assert later.bound == 78
+
+
+def test_whole_numbers_contradict_an_engine_that_finds_a_slower_plan():
+    """All layers in one stage take 34 in each of three micro-batches."""
+
+    def slow(task):
+        names = spans(task.table, task.network)
+        return Answer(finished=True, plan=task.plan([names.index("abcd")]))
+
+    part, _ = loose_part(slow)
+    with pytest.raises(SolverError, match="no plan of 101 quanta or less, a"):
+        replace_part(part, bound=100).ask(None)
+
+
+def test_what_time_did_not_suffice_to_confirm_is_open(monkeypatch):
+    def late(*_):
+        raise OutOfTimeError
+
+    monkeypatch.setattr(Builder, "holds", late)
+    output = MilpSolver().solve(LOOSE, LIMITED)
+    found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
+    assert found == (Status.FEASIBLE, 78, 74)
+
+
+def test_a_window_with_all_stages_need_not_have_all_plans():
+    """No stage is bounded above a window whose end is before every plan."""
+
+    class Whole(Builder):
+        def network(self, most):
+            return super().network(1000)
+
+    part, _ = loose_part(lambda task: Answer(finished=True), Whole)
+    (later,) = replace_part(part, spread=1).ask(None).rest
+    assert part.builder.complete
+    assert later.bound == 74
 
 
 def test_a_path_that_is_not_what_the_engine_says_is_an_error(monkeypatch):
