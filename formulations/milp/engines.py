@@ -181,6 +181,8 @@ def _run_cbc(problem: Any, how: Run) -> Outcome:
     options = [
         "ratio 0",
         "allow 0",
+        # By default solutions that are better by 1e-5 are not looked for.
+        f"increment {TOLERANCE}",
         "timeMode elapsed",
         f"integerTolerance {TOLERANCE}",
         f"primalTolerance {TOLERANCE}",

@@ -197,7 +197,6 @@ class PathPart:
         refuted = replace(later, bound=self.proves(high) + 1)
         return Reply(answer, (refuted,), solved=True)
 
-
     def _confirmed(
         self, network: Network, high: int, answer: Answer
     ) -> Answer:

@@ -249,3 +249,26 @@ def test_highs_is_asked_for_the_optimum(monkeypatch):
     assert (asked["gapRel"], asked["gapAbs"]) == (0, 0)
     assert asked["mip_feasibility_tolerance"] == 1e-9
     assert asked["primal_feasibility_tolerance"] == 1e-9
+
+
+def test_cbc_is_asked_for_the_optimum(monkeypatch):
+    """Also for one that is better by less than its own default of 1e-5."""
+    asked = []
+
+    def run(words, *others):
+        asked.append(" ".join(words))
+        return run_program(words, *others)
+
+    run_program = engines._run_program
+    monkeypatch.setattr(engines, "_run_program", run)
+    output = milp_solver.MilpSolver().solve(UNEVEN, SolveOptions())
+    assert output.claimed_quanta == 147
+    for option in (
+        "-ratio 0",
+        "-allow 0",
+        "-increment 1e-09",
+        "-integerTolerance 1e-09",
+        "-primalTolerance 1e-09",
+        "-preprocess off",
+    ):
+        assert all(option in words for words in asked)

@@ -96,6 +96,30 @@ def two_layouts() -> Problem:
     )
 
 
+@pytest.mark.parametrize(
+    "most", [0, 7, 10**6 - 2, 10**6, 2 * 10**6, 10**9, 2**61]
+)
+def test_rows_of_a_window_leave_room_for_rounding(most):
+    """In what is proven of a window no plan is at the end of a row."""
+    proven = MilpSolver.capabilities.proves(most + 1)
+    least, high = windows.limits(most, most)
+    last = min(most, proven)
+    assert high - last >= 4e-7 * max(last, 1)
+    assert most - least >= 4e-7 * most
+    assert most + 1 - high >= 4e-7 * most
+
+
+def test_the_last_window_has_the_longest_plan_inside():
+    """One layer of 10^9 + 2 · 10^9 ns on one device has one plan."""
+    problem = make_problem({"a": make_cost(1e9, 2e9)}, devices=1)
+    (task,) = tasks(problem)
+    most = windows.longest(task)
+    assert most >= 3 * 10**9
+    *_, last = windows.windows(task)
+    _, high = windows.limits(last.sub_problem.bound, last.cutoff)
+    assert high >= (1 + 4e-7) * most
+
+
 #: Problems and their optima.
 FAR = {
     "far-apart": (far_apart, 2_000_006),
