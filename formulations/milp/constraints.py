@@ -20,8 +20,8 @@ LESS, EQUAL, MORE = -1, 0, 1
 #: is cut off when its plan turns out not to fit.
 MEMORY_SLACK = 1e-7
 
-#: Rows of what hides may be missed by this much of a quantum: what hides is a
-#: whole number wherever a quantum can be told from none.
+#: What may hide of sync may be missed by this much of a quantum: it is a whole
+#: number wherever a quantum can be told from none.
 QUANTUM_SLACK = 1e-3
 
 
@@ -540,8 +540,7 @@ def hide(model: Model) -> None:
             total.append((q, model.scaled(choice.hideable)))
             passes[s].append((q, -model.scaled(choice.backward)))
         model.add(f"hideable_{s}", total, EQUAL)
-        slack = model.scaled(QUANTUM_SLACK)
-        model.add(f"hide_{s}", passes[s], LESS, slack)
+        model.add(f"hide_{s}", passes[s], LESS)
         share: Terms = [(behind, model.quantum)]
         share.append((model.hideable[s], -model.instance.fraction))
         half = model.scaled(0.5 + QUANTUM_SLACK)

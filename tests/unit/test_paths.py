@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace as replace_part
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from formulations.paths.network import Builder
 from formulations.paths.search import PathPart, least_work
 from formulations.paths.stages import NEVER, Case, StageTable
 from nest.cost.model import CostModel
+from nest.cost.schedules.base import weighted
 from nest.cost.space import leading_runtimes
 from nest.errors import InvalidOptionError, SolverError
 from nest.ir import Strategy
@@ -441,6 +443,53 @@ def test_plans_up_to_a_step_time_are_looked_for_in_whole_numbers():
     for most in range(72, 86):
         assert part.builder.holds(found, most) == (most >= 78)
         assert part.builder.complete
+
+
+def least_step(table, found):
+    """Return the least step time of all paths of a network, one by one."""
+    arcs, steps = found.arcs, []
+
+    def walk(node, path):
+        if node in arcs.ends.tolist():
+            largest = [max(pace[path]) for pace in (*found.paces, found.sync)]
+            steps.append(
+                sum(found.once[path]) + weighted((*table.rounds, 1), largest)
+            )
+        for a in np.flatnonzero(arcs.tail == node).tolist():
+            walk(arcs.head[a], [*path, a])
+
+    for start in arcs.starts.tolist():
+        walk(start, [])
+    return min(steps)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_plan_is_where_one_of_all_paths_is_as_fast(seed):
+    """Also where plans have to be told apart again and again."""
+    random = Random(seed)
+    layers = {
+        name: make_cost(
+            0, random.randint(1, 10**6), weight_bytes=random.randint(0, 10**5)
+        )
+        for name in "abcdef"
+    }
+    sizes = [random.randint(0, 10**5) for _ in range(5)]
+    names = [*layers]
+    problem = make_problem(
+        layers,
+        edges=tuple(zip(names, names[1:], sizes, strict=False)),
+        devices=4,
+        topology=make_levels((4, 0.0, 1e9)),
+        global_batch=4,
+        micro_batches=(1,),
+        replicas=(1,),
+    )
+    table, _ = table_of(problem)
+    builder = Builder(table)
+    found = builder.network(10**9)
+    best = least_step(table, found)
+    assert builder.holds(found, int(best))
+    assert not builder.holds(found, int(best) - 1)
 
 
 def test_whole_numbers_contradict_an_engine_that_finds_nothing():
