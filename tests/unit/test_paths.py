@@ -463,7 +463,7 @@ def least_step(table, found):
     return min(steps)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(200))
 def test_a_plan_is_where_one_of_all_paths_is_as_fast(seed):
     """Where sums, paces and sync have nothing to do with each other."""
     random = np.random.default_rng(seed)
@@ -476,7 +476,7 @@ def test_a_plan_is_where_one_of_all_paths_is_as_fast(seed):
     found = Network(arcs, once, tuple(paces), sync, once, 0)
     table = SimpleNamespace(rounds=(1, 2), deadline=Deadline(None))
     best = int(least_step(table, found))
-    for most in range(best - 3, best + 40):
+    for most in (best - 1, best, best + 9):
         assert Builder(table).holds(found, most) == (most >= best)
 
 
