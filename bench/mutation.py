@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import os
 import queue
 import re
@@ -255,6 +256,8 @@ class Trees:
         for name in range(number):
             tree = Path(folder, str(name), "main")
             copy_tree(tree)
+            # Else every run of tests would compile all modules anew.
+            compileall.compile_dir(tree, quiet=1)
             self._free.put(tree)
         self.first = self._free.queue[0]
 
