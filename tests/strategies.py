@@ -54,7 +54,7 @@ MAX_PLANS = 1500
 MAX_LAYER_PLANS = 4000
 
 #: Memory of devices that hold any plan, in bytes.
-PLENTY = 2**52
+PLENTY = 2**50
 
 #: Layers take so many times some hundred ns, in powers of ten.
 MAGNITUDES = (0, 2, 4, 5, 6, 7, 8, 9, 10)
