@@ -383,6 +383,7 @@ def problems(
     overlapping: bool = False,
     choosing: bool = False,
     hosts: bool = False,
+    magnified: bool = True,
 ) -> Problem:
     """Draw a problem.
 
@@ -408,6 +409,8 @@ def problems(
     hosts
         Whether issuing its passes surely takes the host some time; of other
         problems one in four.
+    magnified
+        Whether layers may take up to 1e14 quanta.
     """
     if preset is None and (
         granularity == "layer" or graphs or overlapping or choosing
@@ -468,7 +471,8 @@ def problems(
     if hosts or draw(st.integers(0, 3)) == 3:
         problem = _with_hosts(draw, problem)
     problem = _shrink_space(problem)
-    problem = _magnified(draw, problem)
+    if magnified:
+        problem = _magnified(draw, problem)
     problem = _with_memory(draw, problem)
     return _share(draw, problem) if choosing else problem
 
@@ -1029,7 +1033,7 @@ def with_predictions(draw: Draw, problem: Problem) -> Problem:
 def with_long_frontier(draw: Draw, problem: Problem) -> Problem:
     """Mostly give a problem plenty of memory, and longer pipelines."""
     if draw(st.integers(0, 3)):
-        problem = with_memory(problem, PLENTY)
+        problem = with_memory(problem, 2**16)
     times = draw(st.sampled_from((1, 1, 2, 5)))
     job = replace(problem.job, global_batch=times * problem.job.global_batch)
     return replace(problem, job=job)

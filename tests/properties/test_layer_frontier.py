@@ -29,9 +29,13 @@ from tests.strategies import Draw, problems, with_long_frontier
 
 @st.composite
 def layered(draw: Draw) -> Problem:
-    """Draw a problem whose layers choose strategies, often with room."""
+    """Draw a problem whose layers choose strategies, often with room.
+
+    Not magnified: what is cut again is cut down to bytes.
+    """
+    overlapping = draw(st.booleans())
     problem = draw(
-        problems(granularity="layer", overlapping=draw(st.booleans()))
+        problems(granularity="layer", overlapping=overlapping, magnified=False)
     )
     return with_long_frontier(draw, problem)
 

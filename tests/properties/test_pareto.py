@@ -39,7 +39,10 @@ def long_frontiers(draw: Draw) -> Problem:
     Memory is mostly plenty, the pipelines are long and short, and half of
     the jobs restrict the number of stages and the degrees.
     """
-    problem = draw(problems(preset="standard", restricted=draw(st.booleans())))
+    restricted = draw(st.booleans())
+    problem = draw(
+        problems(preset="standard", restricted=restricted, magnified=False)
+    )
     return with_long_frontier(draw, problem)
 
 
