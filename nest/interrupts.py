@@ -1,4 +1,4 @@
-"""Ctrl-C: work that is interrupted hands over what is known."""
+"""How processes end: on Ctrl-C in order, and with their parent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, Self
+
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+#: How often a process looks for its parent where the system does not tell it.
+_WATCH_S = 0.1
 
 
 class Interrupted(KeyboardInterrupt):
@@ -151,3 +158,38 @@ def end_in_order() -> None:
             handler.forked()
         else:
             signal.signal(number, signal.SIG_DFL)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let this process be killed as soon as its parent ends.
+
+    Linux kills it, whatever it computes. Elsewhere a thread watches.
+
+    Parameters
+    ----------
+    parent
+        The id of the parent. A process that has another parent already ends
+        at once.
+    """
+    if not set_process_option(_PARENT_DEATH_SIGNAL, signal.SIGKILL):
+
+        def watch() -> None:
+            while os.getppid() == parent:
+                time.sleep(_WATCH_S)
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def set_process_option(option: int, value: int) -> bool:
+    """Set an option of this process; return whether the system has it."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    words = map(ctypes.c_ulong, (value, 0, 0, 0))
+    with contextlib.suppress(OSError, AttributeError):
+        return bool(ctypes.CDLL(None).prctl(option, *words) == 0)
+    return False

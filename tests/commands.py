@@ -210,12 +210,11 @@ def run(line: str, path: Path) -> Ended:
     for name, data in _others().items():
         (folder / name).write_bytes(data)
     (folder / "tmp").mkdir()
-    before = set(os.listdir(folder))
+    before, processes = set(os.listdir(folder)), _children()
     words = [path.name if word == FILE else word for word in line.split()]
     ended = _in_folder(words, folder)
     stray = [x for x in os.listdir(folder) if not x.startswith("OUT")]
     stray = [*(set(stray) - before), *os.listdir(folder / "tmp")]
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
     what = f"{line}: {ended.code}: {ended.said[-2000:]!r}"
     assert ended.code in (0, 1, 2), what
     assert "internal error" not in ended.said, what
@@ -228,8 +227,14 @@ def run(line: str, path: Path) -> Ended:
     assert errors or ended.code != 2, what
     assert all(len(x) < 12_000 for x in lines), what
     assert not stray, f"{line}: left {stray}"
-    assert not children.exists() or not children.read_text(), f"{line}: child"
+    assert _children() <= processes, f"{line}: child"
     return ended
+
+
+def _children() -> set[str]:
+    """Return the processes that this one has, where the system shows them."""
+    shown = Path(f"/proc/self/task/{os.getpid()}/children")
+    return {*shown.read_text().split()} if shown.exists() else set()
 
 
 def _in_folder(words: list[str], folder: Path) -> Ended:

@@ -22,8 +22,7 @@ from typing import Any, Protocol
 
 from nest.errors import NestError
 from nest.interpreters import leave_safe_environment, safe_environment
-from nest.interrupts import deferred, heard_again, unheard
-from nest.solvers.descendants import end_with_parent
+from nest.interrupts import deferred, end_with_parent, heard_again, unheard
 
 #: Seconds to wait for a scheduler.
 _CONNECT_S = 10.0

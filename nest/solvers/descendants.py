@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from nest.interrupts import set_process_option
 
 #: Where the system shows processes.
 PROC = Path("/proc")
@@ -27,10 +27,6 @@ PROC = Path("/proc")
 MARK = "NEST_CELL"
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-
-#: How often a process looks for its parent where the system does not tell it.
-_WATCH_S = 0.1
 
 #: How long processes may go on to appear while they are ended.
 _PATIENCE_S = 1.0
@@ -46,42 +42,7 @@ def adopt() -> None:
 
     Linux only; elsewhere nothing happens.
     """
-    _prctl(_SUBREAPER, 1)
-
-
-def end_with_parent(parent: int) -> None:
-    """Let this process be killed as soon as its parent ends.
-
-    Linux kills it, whatever it computes. Elsewhere a thread watches.
-
-    Parameters
-    ----------
-    parent
-        The id of the parent. A process that has another parent already ends
-        at once.
-    """
-    if not _prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL):
-
-        def watch() -> None:
-            while os.getppid() == parent:
-                time.sleep(_WATCH_S)
-            os._exit(1)
-
-        threading.Thread(target=watch, daemon=True).start()
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _prctl(option: int, value: int) -> bool:
-    """Set an option of this process; return whether the system has it."""
-    if sys.platform != "linux":
-        return False
-    import ctypes
-
-    words = map(ctypes.c_ulong, (value, 0, 0, 0))
-    with contextlib.suppress(OSError, AttributeError):
-        return bool(ctypes.CDLL(None).prctl(option, *words) == 0)
-    return False
+    set_process_option(_SUBREAPER, 1)
 
 
 def end_detached(pid: int) -> int:

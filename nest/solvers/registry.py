@@ -290,7 +290,8 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
         return known.reason
     code = (
         "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        "from nest.solvers.descendants import adopt, end_with_parent; "
+        "from nest.interrupts import end_with_parent; "
+        "from nest.solvers.descendants import adopt; "
         "adopt(); end_with_parent(int(sys.argv[3])); "
         "from nest.solvers.registry import load_target\n"
         "try: load_target(sys.argv[2])\n"

@@ -602,14 +602,11 @@ def test_a_chart_that_cannot_be_drawn_is_a_table(
         "</title><script>alert(1)</script>",
         "\"'><img src=x onerror=alert(1)>",
         "&lt;b&gt; </svg> ]]> <!--",
-        "\x1b[31mred\x00 tail",
     ],
 )
 def test_names_stay_texts(name: str):
     text = to_html(named(name))
     page = Page(text)
-    assert "\x1b" not in text
-    assert "\x00" not in text
     assert not page.all("script")
     assert not page.all("img")
     assert not page.all("b") or "<b>" not in name
@@ -758,12 +755,7 @@ def test_a_page_is_written_within_little_memory(tmp_path: Path):
     path, problem_path = tmp_path / "page.html", tmp_path / "problem.json"
     problem_path.write_bytes(encode(tiny_problem()))
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code.replace("tiny", str(problem_path)),
-            str(path),
-        ],
+        [sys.executable, "-c", code, str(problem_path), str(path)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
