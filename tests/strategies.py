@@ -472,7 +472,11 @@ def problems(
         problem = _with_hosts(draw, problem)
     problem = _shrink_space(problem)
     if magnified:
-        problem = _magnified(draw, problem)
+        small, problem = problem, _magnified(draw, problem)
+        if problem is not small:
+            # Long times in a quantum of 7 ps are refused.
+            coarse = max(1000, problem.quantum_ps)
+            problem = replace(problem, quantum_ps=coarse)
     problem = _with_memory(draw, problem)
     return _share(draw, problem) if choosing else problem
 
