@@ -135,19 +135,20 @@ def _pool(
 
     from joblib import Parallel, delayed
 
-    # No task waits behind another one's process.
-    pool = Parallel(
-        n_jobs=jobs,
-        backend="loky",
-        batch_size=1,
-        pre_dispatch="n_jobs",
-        return_as="generator_unordered",
-        # Those that wait for their first task follow, too.
-        initializer=follow,
-        initargs=(os.getpid(), _temporary_folder()),
-    )
-    # The pool may start processes as long as there are tasks.
+    # The pool may start processes as long as there are tasks, and the folder
+    # one that tracks it.
     with safe_environment():
+        # No task waits behind another one's process.
+        pool = Parallel(
+            n_jobs=jobs,
+            backend="loky",
+            batch_size=1,
+            pre_dispatch="n_jobs",
+            return_as="generator_unordered",
+            # Those that wait for their first task follow, too.
+            initializer=follow,
+            initargs=(os.getpid(), _temporary_folder()),
+        )
         # It lets SIGINT through when it starts (before Python 3.14), so it is
         # started before.
         ensure_running()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import nest
-from nest.certificates import check
+from nest.certificates import documents
 from nest.certificates.certify import certify
 from nest.cli.main import commands
 from nest.errors import NestError
@@ -278,7 +278,7 @@ def test_no_module_answers_for_the_checker(monkeypatch, tmp_path) -> None:
     forged = certify(store.load(NAME), known.plan)
     forged["lower_bound_quanta"] += 1
     forged["step_time_quanta"] += 1
-    forged["seal"] = check.digest(forged)
+    forged["seal"] = documents.digest(forged)
     value = forged["step_time_quanta"]
     line = f"verified: optimal, step time {value} quanta, lower bound {value}"
     for name in ("json", "fractions", "hashlib", "sitecustomize"):

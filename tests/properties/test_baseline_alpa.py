@@ -146,7 +146,7 @@ def least_objective(problem: Problem) -> int | None:
 
 
 @examples(60, full=600)
-@given(problems(granularity="layer"))
+@given(problems(granularity="layer", magnified=False))
 def test_a_strategy_per_layer_is_no_worse(problem):
     """By its own objective, than the best plan with one per stage."""
     if AlpaSolver().unsupported(problem) is None:
@@ -160,7 +160,7 @@ def test_a_strategy_per_layer_is_no_worse(problem):
 
 
 @examples(60, full=600)
-@given(problems(preset="standard"))
+@given(problems(preset="standard", magnified=False))
 def test_the_best_plan_of_its_space(problem):
     if AlpaSolver().unsupported(problem) is None:
         output = solve(problem)
