@@ -8,7 +8,7 @@ does not depend on which process found what first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
@@ -282,6 +282,15 @@ def guesses(items: Sequence[OpenSplit]) -> Iterator[int]:
     yield int(INFINITE)
 
 
+def triples(
+    bounds: Mapping[tuple[int, int], int],
+) -> tuple[tuple[int, int, int], ...]:
+    """Return bounds of batch splits in the form of an output."""
+    return tuple(
+        (*key, min(int(bound), MAX_TOTAL + 1)) for key, bound in bounds.items()
+    )
+
+
 def contradicted(item: OpenSplit, step_quanta: int) -> SolverError:
     """Return the error that a plan is faster than a bound on its split."""
     split = item.options.split
@@ -377,9 +386,7 @@ class BestSearch:
         for item in self._listed:
             key = item.options.split[:2]
             bounds[key] = min(bounds[key], item.least)
-        return tuple(
-            (*key, min(bound, MAX_TOTAL + 1)) for key, bound in bounds.items()
-        )
+        return triples(bounds)
 
     def _proven(self) -> int:
         return min([self.best] + [item.bound for item in self.open])

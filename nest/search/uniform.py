@@ -22,7 +22,7 @@ from nest.cost.space import (
     families,
     leading_runtimes,
 )
-from nest.search.best import BestSearch, OpenSplit, work_bound
+from nest.search.best import BestSearch, OpenSplit, triples, work_bound
 from nest.search.options import (
     INFINITE,
     BatchTerms,
@@ -34,7 +34,6 @@ from nest.search.options import (
 from nest.search.task import SearchTask
 from nest.search.uniform_bounds import bound_families
 from nest.solvers.base import Limit, OutOfTimeError, Progress, SolverOutput
-from nest.units import MAX_TOTAL
 
 #: Plans are looked for first that are above their bound by such a part.
 NEAR = 16
@@ -119,10 +118,7 @@ class UniformSearch(BestSearch):
         for bound, _, case in self._heap:
             key = (case.split.replicas, case.split.micro_batch)
             bounds[key] = min(bounds.get(key, bound), bound)
-        return tuple(
-            (*key, min(int(bound), MAX_TOTAL + 1))
-            for key, bound in bounds.items()
-        )
+        return triples(bounds)
 
     def _proven(self) -> int:
         return min([self.best] + [bound for bound, _, _ in self._heap[:1]])
