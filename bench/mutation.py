@@ -3,7 +3,8 @@
 Each row of ``mutations.toml`` replaces one snippet of one file by another one,
 in a temporary copy of the repository (the working tree is never touched), and
 runs the tests that should fail. Prints a table; exits 1 if a mutation
-survives, does not end, or its snippet is not found exactly once.
+survives, does not end, or its snippet is not found exactly once, or if a test
+that noticed one fails without it, too.
 
     python bench/mutation.py                  all mutations
     python bench/mutation.py dp milp          those whose name starts so
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import compileall
+import json
 import os
 import queue
 import re
@@ -29,6 +31,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -138,27 +141,45 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def run_tests(
-    tree: Path, tests: Sequence[str]
-) -> subprocess.CompletedProcess[str]:
-    """Run pytest on a copy; it must import the copy's code."""
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-x", "-q", "--tb=line"),
-            *("-n", "0", "-p", "no:cacheprovider", *tests),
-        ],
-        cwd=tree,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(tree),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "HYPOTHESIS_PROFILE": "break",
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+class Tree:
+    """A copy of the working tree, with a process that tests it."""
+
+    def __init__(self, path: Path) -> None:
+        copy_tree(path)
+        # Else every run of tests would compile all modules anew.
+        compileall.compile_dir(path, quiet=1)
+        self.path = path
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.warm_pytest", str(TIMEOUT_S)],
+            cwd=path,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(path),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "HYPOTHESIS_PROFILE": "break",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def test(
+        self, tests: Sequence[str], stop: bool = True
+    ) -> tuple[int | None, str]:
+        """Return pytest's exit status, or ``None`` in time, and its output."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        options = ["-q", "--tb=line", "-n", "0", "-p", "no:cacheprovider"]
+        options += ["-x"] * stop
+        process.stdin.write(json.dumps([*options, *tests]) + "\n")
+        process.stdin.flush()
+        status, output = json.loads(process.stdout.readline())
+        return status, output
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
 
 
 def import_path(tree: Path) -> Path:
@@ -174,39 +195,49 @@ def import_path(tree: Path) -> Path:
     return Path(output.strip())
 
 
-def killer(output: str) -> str:
-    """Return the first failing test that pytest names."""
-    match = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-    return match[1] if match else "?"
+#: A line of pytest's summary, with the name of the test.
+_FAILURES = re.compile(
+    r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE
+)
 
 
-def check(mutation: Mutation, tree: Path) -> tuple[bool, str]:
+def killer(output: str) -> str | None:
+    """Return the first failing test that pytest names.
+
+    A file that does not load is no test that notices something.
+    """
+    match = _FAILURES.search(output)
+    return match[1] if match else None
+
+
+def check(mutation: Mutation, tree: Tree) -> tuple[bool, str]:
     """Return whether the mutation was noticed, and by what."""
-    path = tree / mutation.file
+    path = tree.path / mutation.file
     source = path.read_text()
     try:
         path.write_text(mutation.broken(source))
-        result = run_tests(tree, shlex.split(mutation.tests))
+        status, output = tree.test(shlex.split(mutation.tests))
     except LookupError as error:
         return False, str(error)
-    except subprocess.TimeoutExpired:
-        return mutation.endless, f"no end after {TIMEOUT_S} s"
     finally:
         path.write_text(source)
-    if result.returncode == 0:
+    if status is None:
+        return mutation.endless, f"no end after {TIMEOUT_S} s"
+    if status == 0:
         return False, "SURVIVED"
-    if result.returncode != 1:
-        return False, f"pytest exit {result.returncode}: {mutation.tests}"
-    return True, killer(result.stdout)
+    found = killer(output)
+    if status != 1 or found is None:
+        return False, f"pytest exit {status}: {mutation.tests}"
+    return True, found
 
 
-def why_not_clean(tests: Sequence[str], tree: Path) -> str | None:
-    """Return why tests do not pass with nothing broken, or ``None``."""
-    try:
-        result = run_tests(tree, tests)
-    except subprocess.TimeoutExpired:
-        return f"no end after {TIMEOUT_S} s"
-    return result.stdout[-2000:] if result.returncode else None
+def failing_unbroken(tests: Sequence[str], tree: Tree) -> list[str]:
+    """Return which of some tests of one file fail with nothing broken."""
+    status, output = tree.test(tests, stop=False)
+    if status not in (0, 1):
+        return list(tests)
+    failed = _FAILURES.findall(output)
+    return [test for test in tests if test in failed]
 
 
 def why_not(mutation: Mutation) -> str | None:
@@ -229,39 +260,19 @@ def why_not(mutation: Mutation) -> str | None:
     return None
 
 
-def clean_selections(mutations: Iterable[Mutation]) -> list[list[str]]:
-    """Return what must pass unbroken: all tests of the table, each once."""
-    expressions: dict[tuple[str, ...], set[str]] = {}
-    for mutation in mutations:
-        words = shlex.split(mutation.tests)
-        chosen = ""
-        if "-k" in words:
-            place = words.index("-k")
-            chosen = words.pop(place + 1)
-            del words[place]
-        expressions.setdefault(tuple(words), set()).add(chosen)
-    return [
-        [*paths, "-k", " or ".join(f"({text})" for text in sorted(found))]
-        if "" not in found
-        else list(paths)
-        for paths, found in expressions.items()
-    ]
-
-
 class Trees:
     """Copies of the working tree, one for every test run at a time."""
 
     def __init__(self, folder: str, number: int) -> None:
-        self._free: queue.Queue[Path] = queue.Queue()
-        for name in range(number):
-            tree = Path(folder, str(name), "main")
-            copy_tree(tree)
-            # Else every run of tests would compile all modules anew.
-            compileall.compile_dir(tree, quiet=1)
+        self._all = [
+            Tree(Path(folder, str(name), "main")) for name in range(number)
+        ]
+        self._free: queue.Queue[Tree] = queue.Queue()
+        for tree in self._all:
             self._free.put(tree)
-        self.first = self._free.queue[0]
+        self.first = self._all[0].path
 
-    def use(self, task: Callable[[Path], T]) -> T:
+    def use(self, task: Callable[[Tree], T]) -> T:
         """Call a task with a copy that no other one uses."""
         tree = self._free.get()
         try:
@@ -269,32 +280,24 @@ class Trees:
         finally:
             self._free.put(tree)
 
+    def close(self) -> None:
+        """End the processes of all copies."""
+        for tree in self._all:
+            tree.close()
+
 
 def run(mutations: list[Mutation], jobs: int) -> int:
     """Run all; return how many survived, or -1 if nothing can be said."""
     with (
         tempfile.TemporaryDirectory(prefix="nest-mutation-") as folder,
+        closing(Trees(folder, jobs)) as trees,
         ThreadPoolExecutor(jobs) as pool,
     ):
-        trees = Trees(folder, jobs)
         if not import_path(trees.first).is_relative_to(trees.first):
             print(f"expected the copy's code, got {import_path(trees.first)}")
             return -1
-        # Nothing broken: every selection must pass, or it proves nothing.
-        selections = clean_selections(mutations)
-        for selection, trouble in zip(
-            selections,
-            pool.map(
-                lambda s: trees.use(lambda tree: why_not_clean(s, tree)),
-                selections,
-            ),
-            strict=True,
-        ):
-            if trouble is not None:
-                print(f"without a mutation: {shlex.join(selection)}")
-                print(trouble)
-                return -1
         survived = 0
+        killers: dict[str, set[str]] = {}
         print(f"{'mutation':60} noticed by", flush=True)
         for mutation, (noticed, text) in zip(
             mutations,
@@ -304,7 +307,20 @@ def run(mutations: list[Mutation], jobs: int) -> int:
             strict=True,
         ):
             survived += not noticed
+            file, colons, _ = text.partition("::")
+            if noticed and colons:
+                killers.setdefault(file, set()).add(text)
             print(f"{mutation.what:60} {text}", flush=True)
+        # What fails with nothing broken, too, has noticed nothing.
+        for failed in pool.map(
+            lambda tests: trees.use(
+                lambda tree: failing_unbroken(sorted(tests), tree)
+            ),
+            killers.values(),
+        ):
+            for test in failed:
+                print(f"fails, or does not end, without a mutation: {test}")
+                survived = -1
     return survived
 
 
