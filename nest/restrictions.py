@@ -8,6 +8,7 @@ of the restricted problem is one of the problem itself, at the same cost.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -379,8 +380,8 @@ def _hint_of_ranks(
     either = " or ".join(dict.fromkeys((found[-1], found[0])))
     return (
         f"for {ranks} data-parallel ranks in all write {either} (r replicas "
-        f"of dp ranks, b samples per replica); a distributed optimizer is "
-        f"sharded over all of them"
+        f"of dp ranks, b samples per replica); --distributed-optimizer "
+        f"shards over all of them"
     )
 
 
@@ -420,18 +421,66 @@ def _refuse(
         rest = {key: value for key, value in needed.items() if key != name}
         if not _is_possible(_apply(problem, rest)):
             needed = rest
+    named = {name: pins[name] for name in needed if name in pins}
     text = describe(
-        {name: pins[name] for name in needed if name in pins},
+        named,
         {name: forbids[name] for name in needed if name not in pins},
         option,
     )
-    job, hint = problem.job, ""
+    job, possible = problem.job, choices(problem)
+    hint = ""
     if "dp" in needed:
-        hint = _hint_of_ranks(problem, pins, forbids, choices(problem))
+        hint = _hint_of_ranks(problem, pins, forbids, possible)
+    hint = hint or _changes(problem, allowed, named, forbids, possible)
     raise InvalidOptionError(
         f"{text}: expected a plan that fulfils "
         f"{'it' if len(needed) == 1 else 'all of it'} on "
         f"{problem.cluster.num_devices} devices with a global batch of "
-        f"{job.global_batch}, got a contradiction: no such plan exists, "
+        f"{job.global_batch}, got a contradiction: "
+        f"{_too_many_devices(problem, needed)}no such plan exists, "
         f"whatever the memory; {hint or 'drop or change one'}"
     )
+
+
+def _too_many_devices(problem: Problem, needed: Restrictions) -> str:
+    """Say that the least degrees take more devices than there are, if so."""
+    least = {
+        name: min(map(int, needed[name]))
+        for name in ("r", "pp", "dp", "tp", "cp")
+        if name in needed
+    }
+    count = math.prod(least.values())
+    if count <= problem.cluster.num_devices:
+        return ""
+    return f"{' × '.join(least)} is {count:,} devices; "
+
+
+def _changes(
+    problem: Problem,
+    allowed: Restrictions,
+    pins: Restrictions,
+    forbids: Restrictions,
+    possible: Restrictions,
+) -> str:
+    """Say which value of one pin has plans with the rest; empty if none.
+
+    The nearest ones are tried.
+    """
+
+    def distance(one: Value, other: Value) -> float:
+        if isinstance(one, str) or isinstance(other, str):
+            return 0.0
+        return abs(math.log((one + 1) / (other + 1)))
+
+    found = []
+    for name, pinned in pins.items():
+        others = sorted(
+            set(possible[name]) - {*pinned, *forbids.get(name, ())},
+            key=lambda value: distance(value, pinned[0]),
+        )
+        found += [
+            f"{_text(name, (other,))} for {_text(name, pinned)}"
+            for other in others[:_SHOWN]
+            if _is_possible(_apply(problem, {**allowed, name: (other,)}))
+        ][:1]
+    return f"write {' or '.join(found)}" if found else ""

@@ -292,8 +292,8 @@ def test_a_hint_names_pins_with_a_plan(cli: Cli, tmp_path: Path) -> None:
         assert said.startswith(reason)
         hint = re.search(
             r"; for (\d+) data-parallel ranks in all write (\S+) or (\S+) \(r "
-            r"replicas of dp ranks, b samples per replica\); a distributed "
-            r"optimizer is sharded over all of them$",
+            r"replicas of dp ranks, b samples per replica\); "
+            r"--distributed-optimizer shards over all of them$",
             said,
         )
         assert hint is not None

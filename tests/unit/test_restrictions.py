@@ -204,8 +204,8 @@ def test_an_unknown_setting_is_refused():
             "devices with a global batch of 4, got a contradiction: no such "
             "plan exists, whatever the memory; for 2 data-parallel ranks in "
             "all write r=1,dp=2,b=2 or r=2,dp=1,b=1 (r replicas of dp ranks, "
-            "b samples per replica); a distributed optimizer is sharded over "
-            "all of them",
+            "b samples per replica); --distributed-optimizer shards over all "
+            "of them",
         ),
         (
             # two stages of two devices in each of two replicas
@@ -262,7 +262,7 @@ def test_pins_of_data_ranks_that_have_no_plan_get_others(
     assert text.endswith(
         f"; for {count} data-parallel ranks in all write "
         f"{' or '.join(either)} (r replicas of dp ranks, b samples per "
-        f"replica); a distributed optimizer is sharded over all of them"
+        f"replica); --distributed-optimizer shards over all of them"
     )
     for other in either:
         restrict(ranks(), {**given, **parse([other], "--plan")})
@@ -278,9 +278,19 @@ def test_pins_of_data_ranks_that_have_no_plan_get_others(
         (
             {"dp": (4,), "b": (1,)},
             {"r": (2, 4), "b": (4,)},
+            "write dp=1 for dp=4 or b=8 for b=1",
+        ),
+        (
+            {"pp": (4,), "r": (24,)},
+            {},
+            "got a contradiction: r × pp is 96 devices; no such plan exists, "
+            "whatever the memory; write pp=1 for pp=4 or r=6 for r=24",
+        ),
+        (
+            {"r": (24,)},
+            {"pp": (1,), "r": (1, 2, 3, 4, 6, 8, 12)},
             "drop or change one",
         ),
-        ({"pp": (4,), "r": (24,)}, {}, "drop or change one"),
         # 12 ranks on each of four stages are too many for 24 devices
         ({"dp": (12,), "pp": (4,)}, {}, "got 12; choose one of them"),
         # nothing about ranks
