@@ -114,7 +114,7 @@ def parse(data, where):
         return covered(value, where, place), digest(value)
     except (AttributeError, ValueError, RecursionError) as error:
         deep = type(error) is RecursionError and "too many nested brackets"
-        text = " ".join((deep or str(error)).split())[:200]
+        text = " ".join((deep or str(error)).partition(";")[0].split())[:200]
         raise BadInputError(f"{where}: expected JSON, got {text}") from error
 
 def read(path):

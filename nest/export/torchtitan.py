@@ -158,10 +158,11 @@ def write(
     """
     check_memory(launch, STATE_BYTES, (GRADIENT_BYTES,))
     flavor = settings.flavor or FLAVORS.get(model.name)
-    if flavor is None or flavor.count("/") != 1:
+    if flavor is None or not re.fullmatch(r"[\w.+-]+/[\w.+-]+", flavor):
         raise InvalidOptionError(
             f"--flavor: expected torchtitan's name and flavor of "
-            f"{model.name}, such as llama3/8B, got {flavor or 'none'}; add "
+            f"{model.name}, such as llama3/8B, got "
+            f"{'none' if flavor is None else repr(flavor)}; add "
             f"it to nest export"
         )
     if launch.dtype not in ("bf16", "fp8"):

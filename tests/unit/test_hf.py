@@ -962,6 +962,16 @@ def test_names_come_from_the_file_or_its_folder(tmp_path: Path) -> None:
     assert read(path, {**LLAMA3, "_name_or_path": 3}).name == "my-model"
 
 
+def test_a_name_of_two_lines_is_refused_by_its_field(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"config.json: _name_or_path: expected one line without control "
+        r"characters, got 'a\\nb'; remove them$",
+    ):
+        read(path, {**LLAMA3, "_name_or_path": "a\nb"})
+
+
 def test_names_tell_models_of_a_family_apart(tmp_path: Path) -> None:
     """A file's own name counts; one that says only the family gets a size."""
     assert read(tmp_path / "big.json", LLAMA3).name == "big"

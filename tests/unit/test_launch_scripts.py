@@ -755,6 +755,18 @@ def test_torchtitan_there_and_back_scores_the_same(experts, overlap):
     assert done > 10
 
 
+@pytest.mark.parametrize("flavor", ["8B", "llama3/8B\n[job]", "a/b/c"])
+def test_torchtitan_refuses_what_is_no_flavor(flavor):
+    problem = for_target(small_problem(), "torchtitan")
+    settings = Settings(model=small_model(), flavor=flavor)
+    plan = small_plan(problem, Strategy(dp=4, zero=3), (4, 4))
+    with pytest.raises(
+        InvalidOptionError,
+        match=re.escape(f"such as llama3/8B, got {flavor!r}; add it to nest"),
+    ):
+        export(problem, plan, "torchtitan", settings)
+
+
 def test_what_fsdp_overlaps_is_read_from_a_known_comment_only():
     problem = for_target(small_problem(), "torchtitan")
     settings = Settings(model=small_model(), flavor="llama3/8B")

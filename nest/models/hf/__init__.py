@@ -16,7 +16,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nest.errors import InvalidProblemError, UnknownNameError
+from nest.errors import (
+    InvalidProblemError,
+    InvalidTextError,
+    UnknownNameError,
+)
+from nest.ir.base import check_text
 from nest.ir.documents import parse_json, refusing
 from nest.ir.io import read_text
 from nest.models.architectures import Architecture
@@ -62,6 +67,10 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
             f"model's config.json"
         )
     stated = fields.get("_name_or_path")
+    try:
+        check_text("_name_or_path", stated)
+    except InvalidTextError as error:
+        raise InvalidProblemError(f"{path}: {error}") from error
     name = Path(stated).name if isinstance(stated, str) else ""
     if not name and file.stem != "config":
         name = file.stem
