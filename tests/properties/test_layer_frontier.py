@@ -28,31 +28,35 @@ from tests.strategies import Draw, problems, with_long_frontier
 
 
 @st.composite
-def layered(draw: Draw) -> Problem:
-    """Draw a problem whose layers choose strategies, often with room.
-
-    Not magnified: what is cut again is cut down to bytes.
-    """
+def layered(draw: Draw, magnified: bool = True) -> Problem:
+    """Draw a problem whose layers choose strategies, often with room."""
     overlapping = draw(st.booleans())
     problem = draw(
-        problems(granularity="layer", overlapping=overlapping, magnified=False)
+        problems(
+            granularity="layer", overlapping=overlapping, magnified=magnified
+        )
     )
     return with_long_frontier(draw, problem)
 
 
+#: The setting ``cut-again`` cuts levels down to bytes, if they have few.
+SMALL = layered(magnified=False)
+
+
 @pytest.mark.parametrize("setting", MERGING)
-@given(problem=layered())
+@given(data=st.data())
 @examples(8, full=600)
 def test_merged_frontier_is_that_of_all_plans(
-    setting: str, problem: Problem
+    setting: str, data: st.DataObject
 ) -> None:
+    problem = data.draw(SMALL if setting == "cut-again" else layered())
     points, gaps = merged(problem, setting)
     assert gaps == []
     assert pairs(points) == enumerated(problem)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@given(problem=layered(), ticks=st.integers(0, 300))
+@given(problem=SMALL, ticks=st.integers(0, 300))
 @examples(15, full=400)
 def test_what_a_limit_leaves_open_is_said(
     workers: int, problem: Problem, ticks: int
