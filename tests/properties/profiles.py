@@ -39,12 +39,16 @@ if PROFILES[PROFILE].derandomize:
     providers._get_local_constants = Constants
 
 
-def examples(ci: int, full: int | None = None) -> settings:
-    """Return the settings of a test: a tenth for dev, ten times for full."""
+def examples(number: int, full: int | None = None) -> settings:
+    """Return the settings of a test.
+
+    It gets so many examples for broken code, half of them for ``ci``, a tenth
+    for ``dev``, and ten times as many, or those of ``full``, for ``full``.
+    """
     counts = {
-        "dev": max(5, ci // 10),
-        "ci": ci,
-        "break": ci,
-        "full": 10 * ci if full is None else full,
+        "dev": max(5, number // 10),
+        "ci": -(-number // 2),
+        "break": number,
+        "full": 10 * number if full is None else full,
     }
     return settings(PROFILES[PROFILE], max_examples=counts[PROFILE])
