@@ -1270,11 +1270,14 @@ def zero_3(fraction, latency_ns=10.0, forward_ns=100.0):
     )
 
 
-def synced(overlap, weight_bytes=60, latency_ns=10.0, hbm=None):
+def synced(
+    overlap, weight_bytes=60, latency_ns=10.0, hbm=None, backward_ns=1000
+):
     """One layer on two data ranks; backward 1000."""
     return make_problem(
-        {"a": make_cost(0, 1000, weight_bytes=weight_bytes)},
+        {"a": make_cost(0, backward_ns, weight_bytes=weight_bytes)},
         devices=2,
+        memory_bytes=2**50,
         topology=make_levels((2, latency_ns, 1e9)),
         hbm=hbm,
         global_batch=2,
@@ -1363,6 +1366,23 @@ HIDING = {
     "rounded-up-from-below": (
         synced({"gradients": 0.3}, weight_bytes=25),
         1000 + 45 - 14,
+        ("gradients",),
+    ),
+    # ⌊0.29999 · 45 + 1/2⌋ is 13, and less than a thousandth below 14
+    "a-little-below-a-half": (
+        synced({"gradients": 0.29999}, weight_bytes=25),
+        1000 + 45 - 13,
+        ("gradients",),
+    ),
+    # 0.5176137 · 865601719 is 448047308 and a little less than a half; a line
+    # with coefficients that solvers of integer programs hold is above that
+    "rounded-down-from-above": (
+        synced(
+            {"gradients": 0.5176137},
+            weight_bytes=865601719 - 20,
+            backward_ns=10**9,
+        ),
+        10**9 + 865601719 - 448047308,
         ("gradients",),
     ),
 }
