@@ -20,6 +20,7 @@ from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_levels, make_problem
 from tests.properties.profiles import examples
+from tests.regression.store import load
 from tests.strategies import Draw, problems
 
 SCHEDULES = ("zb-h1", "zb-v", "dualpipe-v", "1f1b")
@@ -181,6 +182,13 @@ def test_places_have_room_for_the_best_plan(schedule, few, data):
         output = check("dp", problem, truth)
     if few:
         assert output.status is truth.status
+
+
+def test_chunks_are_held_by_what_is_in_flight_of_each():
+    """A stored problem: the sum over chunks and moments would not fit."""
+    known = load("interleaved-chunks-in-flight")
+    with limits_never_met(*LIMITS[:1]):
+        check("dp", known.problem, truth_of(known.problem))
 
 
 @pytest.mark.parametrize("name", ["cpsat", "milp"])
