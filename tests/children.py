@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 #: Seconds after which a test counts as hanging, however busy the machine is.
-HANG_S = 600.0
+HANG_S = 200.0
 
 
 def wait_until(condition: Callable[[], object]) -> None:
