@@ -12,6 +12,10 @@ from nest.cost.schedules.timeline import Timeline, run
 from nest.ir.views import Row, Tabular, ns_text
 from nest.units import format_bytes, quanta_to_ns
 
+#: More passes of a step are not run one by one: that would take minutes, and
+#: gigabytes.
+MOST_PASSES = 2**22
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryScore:
@@ -201,10 +205,19 @@ class Score(Tabular):
         """Step time in ns; whole unless the quantum is finer."""
         return quanta_to_ns(self.step_quanta, self.quantum_ps)
 
+    @property
+    def num_passes(self) -> int:
+        """Forward and backward passes of a step, over all blocks."""
+        return 2 * len(self.stages) * self.num_micro_batches
+
     @cached_property
     def timeline(self) -> Timeline | None:
-        """When every pass runs, see :mod:`nest.cost.schedules.timeline`."""
-        if self.schedule is None:
+        """When every pass runs, see :mod:`nest.cost.schedules.timeline`.
+
+        ``None`` under a preset without a schedule, and beyond
+        :data:`MOST_PASSES`.
+        """
+        if self.schedule is None or self.num_passes > MOST_PASSES:
             return None
         return run(self.schedule, self.stages, self.num_micro_batches)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from nest.cost.schedules import Pass
 from nest.cost.schedules.timeline import Timeline, pair_time, pass_times
 from nest.cost.score import Score, score
+from nest.cost.verdict import MOST_PASSES
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -138,7 +139,8 @@ class Simulation(Tabular):
     Raises
     ------
     UnsupportedProblemError
-        If the problem's preset prices no step but a steady state.
+        If the problem's preset prices no step but a steady state, or a step
+        has too many passes.
     InvalidPlanError
         If the plan does not belong to the problem.
     """
@@ -147,6 +149,12 @@ class Simulation(Tabular):
         self, problem: Problem, plan: Plan, found: Score | None = None
     ) -> None:
         found = found or score(problem, plan)
+        if found.num_passes > MOST_PASSES:
+            raise UnsupportedProblemError(
+                f"plan: expected a step of at most {MOST_PASSES:,} passes to "
+                f"run one by one, got {found.num_passes:,}; simulate a "
+                f"smaller $.job.global_batch, as a step only repeats"
+            )
         timeline, step = found.timeline, found.simulated_quanta
         if timeline is None or step is None:
             raise UnsupportedProblemError(

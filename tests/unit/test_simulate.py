@@ -182,6 +182,32 @@ def test_whole_microseconds_are_integers():
     assert [type(x) for x in times[0]] == [int, int]
 
 
+def test_a_step_of_too_many_passes_is_not_run():
+    """Two stages of two passes per micro-batch, up to 2**22 in all."""
+    most = chain_of_two(2**20)
+    assert score(most, PLAN).num_passes == 2**22
+    more = chain_of_two(2**20 + 1)
+    found = score(more, PLAN)
+    assert found.step_quanta > 0
+    assert found.simulated_quanta is None
+    assert found.to_json()["simulated_step_time_ns"] is None
+    with pytest.raises(
+        UnsupportedProblemError,
+        match="plan: expected a step of at most 4,194,304 passes to run one "
+        r"by one, got 4,194,308; simulate a smaller \$.job.global_batch",
+    ):
+        Simulation(more, PLAN)
+
+
+def chain_of_two(global_batch):
+    return make_problem(
+        {"a": make_cost(10, 20), "b": make_cost(30, 40)},
+        edges=(("a", "b", 5),),
+        topology=make_levels((4, 0.0, 1e9)),
+        global_batch=global_batch,
+    )
+
+
 def test_a_steady_state_has_no_passes():
     problem = make_problem(
         {"a": make_cost(10, 20), "b": make_cost(30, 40)},
