@@ -333,6 +333,10 @@ def check(problem, problem_hash, certificate, seal):
     text = f"step time {value} quanta, lower bound {bound}"
     return f"{certificate['status']}, {'no plan fits' if none else text}"
 
+def plain(text):
+    """Return a text in one line that every terminal can print."""
+    return "".join(x if x.isprintable() else repr(x)[1:-1] for x in text)
+
 def main():
     """Check the files on the command line."""
     try:
@@ -343,14 +347,14 @@ def main():
         (data, own), found = map(parse, map(read, sys.argv[1:]), sys.argv[1:])
         print("verified:", check(Problem(data, sys.argv[1]), own, *found))
     except RejectedError as error:
-        print(f"rejected: {error.args[0]}")
+        print("rejected:", plain(error.args[0]))
         return 1
     except Exception as error:  # whatever a file holds that it should not
         text = str(error)
         if not isinstance(error, (BadInputError, OSError)):
             text = ("expected a problem and a certificate as nest writes "
                     f"them, got {type(error).__name__}: {text[:60]}")
-        print(f"nest-check: {text}", file=sys.stderr)
+        print("nest-check:", plain(text), file=sys.stderr)
         return 2
     return 0
 

@@ -306,6 +306,21 @@ def test_a_certificate_that_does_not_hold_changes_nothing(
     assert copy.read_bytes() == before
 
 
+def test_a_checker_that_says_nothing_has_verified_nothing(
+    cli: Cli, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However its process ends."""
+    known = best_known(NAME)
+    assert known.plan is not None
+    path = tmp_path / "certificate.json"
+    path.write_text(json.dumps(certify(problem(NAME), known.plan)))
+    before = copy.read_bytes()
+    monkeypatch.setattr("nest.instances.update._CHECK", ("-c", "pass"))
+    text = cli.refuses("instances", "update", NAME, "--certificate", str(path))
+    assert text.startswith(f"{path}: expected a certificate for {NAME} that")
+    assert copy.read_bytes() == before
+
+
 def test_refused_results_change_nothing(
     cli: Cli, copy: Path, tmp_path: Path
 ) -> None:

@@ -1235,6 +1235,7 @@ def test_fractions_are_the_nearest_doubles(
             '{"schema": "nest-problem/1", "colour": 1}',
             "bad.json.colour: expected nothing, for a certificate, got 1; ",
         ),
+        ('{"schema": "nest-problem/1", "\\ud800\\n": 1}', r"\\ud800\\n: exp"),
         ("{}", "expected a problem and a certificate as nest writes them"),
         ('{"plan": 5, "proof": 1}', "expected a problem and a certificate"),
     ],
