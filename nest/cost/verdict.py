@@ -8,13 +8,9 @@ from operator import attrgetter
 from typing import Any
 
 from nest.cost.schedules import Schedule
-from nest.cost.schedules.timeline import Timeline, run
+from nest.cost.schedules.timeline import MOST_PASSES, Timeline, run
 from nest.ir.views import Row, Tabular, ns_text
 from nest.units import format_bytes, quanta_to_ns
-
-#: More passes of a step are not run one by one: that would take minutes, and
-#: gigabytes.
-MOST_PASSES = 2**22
 
 
 @dataclass(frozen=True, kw_only=True)

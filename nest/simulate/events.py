@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nest.cost.schedules import Pass
-from nest.cost.schedules.timeline import Timeline, pair_time, pass_times
+from nest.cost.schedules.timeline import (
+    MOST_PASSES,
+    Timeline,
+    pair_time,
+    pass_times,
+)
 from nest.cost.score import Score, score
-from nest.cost.verdict import MOST_PASSES
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem

@@ -11,7 +11,7 @@ from nest.cost.schedules import SCHEDULES, Pass, Times
 from nest.cost.schedules.one_f_one_b import OneFOneB
 from nest.cost.schedules.timeline import run
 from nest.cost.score import score
-from nest.errors import UnsupportedProblemError
+from nest.errors import InvalidProblemError, UnsupportedProblemError
 from nest.ir.plan import Plan, Stage
 from nest.simulate.events import Event, Simulation
 from nest.simulate.trace import trace
@@ -199,12 +199,23 @@ def test_a_step_of_too_many_passes_is_not_run():
         Simulation(more, PLAN)
 
 
-def chain_of_two(global_batch):
+def test_a_step_timed_pass_by_pass_has_no_more_passes_either():
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"\$.job.global_batch: expected steps of at most 4,194,304 "
+        "passes where they are timed one by one, as under schedule 'zb-h1', "
+        "got 4,194,308; lower it, raise micro_batches, or choose another",
+    ):
+        score(chain_of_two(2**20 + 1, schedule="zb-h1"), PLAN)
+
+
+def chain_of_two(global_batch, **job):
     return make_problem(
         {"a": make_cost(10, 20), "b": make_cost(30, 40)},
         edges=(("a", "b", 5),),
         topology=make_levels((4, 0.0, 1e9)),
         global_batch=global_batch,
+        **job,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nest.cost.schedules.base import ChunkTimes, InFlight, Schedule, peak
-from nest.cost.schedules.timeline import critical_path
+from nest.cost.schedules.timeline import MOST_PASSES, critical_path
+from nest.errors import InvalidProblemError
 
 
 class ListedSchedule(Schedule):
@@ -18,7 +19,14 @@ class ListedSchedule(Schedule):
     def pipeline_time(
         self, chunks: Sequence[ChunkTimes], num_micro_batches: int
     ) -> int:
-        """Return the critical path of all blocks' passes."""
+        """Return the critical path of all blocks' passes.
+
+        Raises
+        ------
+        InvalidProblemError
+            If there are more than :data:`MOST_PASSES`.
+        """
+        self._check(len(chunks), num_micro_batches)
         return critical_path(self, chunks, num_micro_batches)
 
     def kept(
@@ -28,5 +36,22 @@ class ListedSchedule(Schedule):
         num_blocks: int,
         num_micro_batches: int,
     ) -> InFlight:
-        """Return the peak over the block's whole list of passes."""
+        """Return the peak over the block's whole list of passes.
+
+        Raises
+        ------
+        InvalidProblemError
+            If a step has more than :data:`MOST_PASSES`.
+        """
+        self._check(num_blocks * self.virtual_stages, num_micro_batches)
         return peak(self, kept_bytes, block, num_blocks, num_micro_batches)
+
+    def _check(self, num_chunks: int, num_micro_batches: int) -> None:
+        count = 2 * num_chunks * num_micro_batches
+        if count > MOST_PASSES:
+            raise InvalidProblemError(
+                f"$.job.global_batch: expected steps of at most "
+                f"{MOST_PASSES:,} passes where they are timed one by one, as "
+                f"under schedule {self.name!r}, got {count:,}; lower it, "
+                f"raise micro_batches, or choose another schedule"
+            )

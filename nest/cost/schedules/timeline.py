@@ -16,6 +16,10 @@ from typing import NamedTuple
 
 from nest.cost.schedules.base import ChunkTimes, Pass, Schedule
 
+#: More passes of a step are not run one by one: that would take minutes, and
+#: gigabytes.
+MOST_PASSES = 2**22
+
 #: Which time of its chunk a pass takes, see :func:`pass_times`.
 _FORWARD, _BACKWARD, _INPUTS, _WEIGHTS = range(4)
 _KINDS = {"all": _BACKWARD, "inputs": _INPUTS, "weights": _WEIGHTS}
