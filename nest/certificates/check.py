@@ -352,8 +352,10 @@ def main():
     except Exception as error:  # whatever a file holds that it should not
         text = str(error)
         if not isinstance(error, (BadInputError, OSError)):
+            got = ("one without the field" if isinstance(error, KeyError)
+                   else f"{type(error).__name__}:")
             text = ("expected a problem and a certificate as nest writes "
-                    f"them, got {type(error).__name__}: {text[:60]}")
+                    f"them, got {got} {text[:60]}")
         print("nest-check:", plain(text), file=sys.stderr)
         return 2
     return 0

@@ -41,7 +41,7 @@ def test_scores_agree_where_plans_split_sequences(first: int) -> None:
         assert not found, f"pair {seed}: {'; '.join(found)}"
 
 
-@examples(ci=100, full=3000)
+@examples(100, full=3000)
 @given(st.randoms(use_true_random=False))
 def test_scores_agree_on_odd_pairs(random: Random) -> None:
     # Hypothesis looks for extremes, and shrinks what it finds.

@@ -1237,6 +1237,7 @@ def test_fractions_are_the_nearest_doubles(
         ),
         ('{"schema": "nest-problem/1", "\\ud800\\n": 1}', r"\\ud800\\n: exp"),
         ("{}", "expected a problem and a certificate as nest writes them"),
+        ('{"schema": "nest-certificate/1"}', "got one without the field '"),
         ('{"plan": 5, "proof": 1}', "expected a problem and a certificate"),
     ],
 )

@@ -511,7 +511,7 @@ def test_build_knows_names_too():
         ("fat-tree:k=0", "fat-tree: k: expected at least 2, got 0"),
         ("fat-tree:k=100", "fat-tree: k: expected at most 131072 devices"),
         ("ring:131073", "ring: devices: expected at most 131072, got 131073"),
-        ("all-to-all:5000", "all-to-all: expected at most 1048576 links"),
+        ("all-to-all:5000", "all-to-all: expected at most 262144 links"),
         ("ring:4,devices=4", "ring: devices: expected once, got it twice"),
         ("ring:devices=4,5", "ring: expected <parameter>=<value>, got '5'"),
         ("ring:4,", "ring: expected <parameter>=<value>, got ''"),

@@ -14,7 +14,7 @@ from nest.text import count_text
 #: The most devices and links that a generator makes, so that a slip of the
 #: keyboard is an error and not a machine out of memory.
 MAX_DEVICES = 2**17
-MAX_LINKS = 2**20
+MAX_LINKS = 2**18
 
 DEVICE, SWITCH = "device", "switch"
 
