@@ -1643,9 +1643,27 @@ def test_several_extensions_are_called_them():
     capabilities = Capabilities(exact=True, method="")
     claim = SolverOutput(status=Status.INFEASIBLE)
     verdict = judge(everything(), claim, capabilities=capabilities)
+    assert verdict.status is Status.NO_SOLUTION
     assert verdict.detail == (
         "did not search virtual_stages, overlap, distributed_optimizer; "
         "proven infeasible without them"
+    )
+
+
+def test_an_optimum_without_an_extension_is_a_plan():
+    problem = everything()
+    best = get_solver("dp")().solve(not_interleaved(problem), SolveOptions())
+    claim = SolverOutput(
+        status=Status.OPTIMAL,
+        plan=best.plan,
+        claimed_quanta=best.claimed_quanta,
+        lower_bound_quanta=best.claimed_quanta,
+    )
+    verdict = judge(problem, claim, capabilities=PLAIN_ONLY)
+    assert verdict.status is Status.FEASIBLE
+    assert verdict.lower_bound_quanta is None
+    assert verdict.detail == (
+        "did not search virtual_stages; proven optimal without it"
     )
 
 
