@@ -208,7 +208,7 @@ mutation: $(STAMP)
 BENCH_SOLVERS := dp,cpsat,milp,alpa,galvatron,phaze,piper,megatron,mcmc,uniap,ft,aceso,random
 bench-quick: $(STAMP)
 	$(BIN)/nest bench quick --solvers $(BENCH_SOLVERS) --time-limit 20 \
-	  --jobs $$($(BIN)/python -c 'from nest.versions import num_cpus; \
+	  --jobs $$($(BIN)/python -c 'from nest.util.versions import num_cpus; \
 	  print(min(2, num_cpus()))') --resume -o build/bench-quick
 
 # uv is needed for this target only; it is not part of the lock.

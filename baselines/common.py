@@ -34,7 +34,7 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
-from nest.text import whole_number
+from nest.util.text import whole_number
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 Source: Wang, Tarnawski, Phanishayee, Mahajan, "Integrated Hardware
 Architecture and Device Placement Search" (Phaze), ICML 2024; its published
 solver ``device_placement.cpp``. How Phaze costs a layer on an accelerator of
-tensor and vector cores is :mod:`nest.codesign.schedule`.
+tensor and vector cores is :mod:`nest.operator_schedule`.
 
 Search space
     One tensor parallel degree ``t``, one number ``d`` of replicas and one

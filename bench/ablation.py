@@ -37,8 +37,12 @@ from nest.calibration.parameters import Parameter, options_of
 from nest.calibration.stored import stored_fit
 from nest.hardware.calibration import Software, stored_calibration
 from nest.validation.predict import PredictOptions, Skip, predict
+from nest.validation.reading import read_rows
 from nest.validation.report import source_of
-from nest.validation.rows import Row, measured_step_time_s, read_rows
+from nest.validation.rows import (
+    Row,
+    measured_step_time_s,
+)
 
 #: Sources with fewer rows have no line of their own.
 LEAST = 20

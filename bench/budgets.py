@@ -23,18 +23,18 @@ from msgspec.structs import replace
 from result_files import write_rows
 
 from baselines.common import even_split, make_plan
+from nest.analysis.fit import with_memory
+from nest.analysis.pareto import Curve, frontier
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidPlanError
-from nest.fit import with_memory
 from nest.hardware import parse_cluster
 from nest.ir.job import Granularity
 from nest.ir.problem import Problem
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from nest.models.zoo import architecture
-from nest.pareto import Curve, frontier
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
 from nest.units import MAX_TOTAL

@@ -35,14 +35,14 @@ from nest.calibration.parameters import (
 from nest.calibration.stored import file_of, stored_fit
 from nest.hardware.calibration import CalibrationFile, stored_calibration
 from nest.validation.predict import PredictOptions, Skip, predict
+from nest.validation.reading import read_rows
 from nest.validation.report import source_of
 from nest.validation.rows import (
     Row,
     measured_memory_bytes,
     measured_step_time_s,
-    read_rows,
-    why_unusable,
 )
+from nest.validation.usable import why_unusable
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT.parent / "shared" / "data" / "measured"

@@ -30,10 +30,10 @@ import yaml
 from msgspec.structs import replace
 
 from bench.result_files import commit, fill, read_rows, write_rows
-from nest.codesign.answers import answer
-from nest.codesign.points import Point
-from nest.codesign.records import Answers, Baseline, Wanted
-from nest.codesign.spec import Spec, read_spec
+from nest.accelerators.answers import answer
+from nest.accelerators.points import Point
+from nest.accelerators.records import Answers, Baseline, Wanted
+from nest.accelerators.spec import Spec, read_spec
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "examples" / "codesign" / "phaze.yaml"

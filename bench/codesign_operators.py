@@ -33,12 +33,12 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from nest.codesign.architecture import Architecture
-from nest.codesign.operators import Gemm, Vector, Work, timed
-from nest.codesign.phaze import phaze_space
-from nest.codesign.systolic import CONVENTIONS, Convention
-from nest.codesign.tables import Chips
-from nest.codesign.traffic import WORD_BYTES, least_words
+from nest.accelerators.architecture import Architecture
+from nest.accelerators.operators import Gemm, Vector, Work, timed
+from nest.accelerators.phaze import phaze_space
+from nest.accelerators.systolic import CONVENTIONS, Convention
+from nest.accelerators.tables import Chips
+from nest.accelerators.traffic import WORD_BYTES, least_words
 from nest.units import GB
 
 ROOT = Path(__file__).resolve().parent.parent

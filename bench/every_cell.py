@@ -46,6 +46,7 @@ from nest.benchmarks.instances import Instance
 from nest.benchmarks.rows import Row
 from nest.benchmarks.session import Ended, plan_run
 from nest.benchmarks.store import RunFolder, open_run
+from nest.present.pages.benchmark import write_reports
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import solver_names, solver_target
 from nest.solvers.result import Outcome
@@ -339,7 +340,7 @@ def main() -> None:
                 run_piece(folder, group_of, options, end)
             finally:
                 ended = Ended(folder)
-                ended.write()
+                write_reports(ended)
                 for row in ended.rows:
                     group = group_of[row.entry.hash]
                     result = to_result(group, form, row)

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from result_files import ROOT, fill, read_rows, write_rows
 
 from baselines.ft import HEURISTICS, frontier, offers
+from nest.analysis.pareto import frontier as exact_frontier
 from nest.cost.model import CostModel
 from nest.hardware import parse_cluster
 from nest.ir import Edge, Problem
@@ -29,7 +30,6 @@ from nest.ir.plan import RECOMPUTE
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from nest.models.zoo import architecture
-from nest.pareto import frontier as exact_frontier
 from nest.search.frontier import Staircase, make_point
 
 #: Edges that are added to a chain of layers, by position.

@@ -12,15 +12,15 @@ from bench.instance_graphs import NETWORKS, graph_of
 from bench.result_files import ROOT
 from nest.cli.inputs import model_problem
 from nest.cli.networks import find_network, with_network
+from nest.constraints.targets import for_target
 from nest.hardware import parse_clusters
-from nest.headroom import with_headroom
 from nest.instances import store
 from nest.instances.classes import classes_of
 from nest.instances.records import Instance
 from nest.ir import Hierarchy, Job, Level, Optimizer, Problem, problem_hash
 from nest.models.choices import Request
 from nest.models.named import load_model
-from nest.targets import for_target
+from nest.uncertainty.headroom import with_headroom
 
 RECIPES = ROOT / "bench" / "instances" / "recipes.yaml"
 

@@ -34,19 +34,19 @@ from msgspec.structs import replace
 
 from bench.instance_recipes import instance_of, name_of, recipes
 from bench.result_files import ROOT, fill
-from nest.compare import to_document
+from nest.analysis.compare import to_document
 from nest.errors import NestError
 from nest.instances import store
 from nest.instances.classes import CLASSES
 from nest.instances.records import Index, Known
 from nest.instances.update import with_document
 from nest.ir import Problem
-from nest.ir.io import write_atomically
 from nest.models import builtin
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
 from nest.units import MAX_TERM, quanta_to_ns
-from nest.versions import nest_version, num_cpus
+from nest.util.files import write_atomically
+from nest.util.versions import nest_version, num_cpus
 
 DATA = ROOT / "nest" / "instances" / "data"
 SOLVER = "dp"
@@ -59,7 +59,7 @@ CALIBRATION = (
 
 #: All else that a problem depends on: where it changed, the same recipe makes
 #: another problem, and the stored one stays what it is.
-SOURCES = ("nest/models", "nest/hardware", "nest/targets", "nest/topology")
+SOURCES = ("nest/models", "nest/hardware", "nest/constraints/targets", "nest/topology")
 SCRIPTS = ("bench/instance_recipes.py", "bench/instance_graphs.py")
 
 

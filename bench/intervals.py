@@ -49,7 +49,7 @@ from nest.calibration.fit import fit, prior
 from nest.calibration.parameters import PARAMETERS, options_of
 from nest.calibration.unknown import left_unknown, noise_of_runs
 from nest.hardware import machine_for
-from nest.intervals import (
+from nest.uncertainty.intervals import (
     Deviations,
     Measured,
     Quantiles,
@@ -63,6 +63,7 @@ from nest.validation.predict import (
     predict,
     predicted_run,
 )
+from nest.validation.reading import read_rows
 from nest.validation.report import (
     SAME_PROBLEM,
     device_family,
@@ -73,9 +74,8 @@ from nest.validation.rows import (
     Row,
     measured_memory_bytes,
     measured_step_time_s,
-    read_rows,
-    why_unusable,
 )
+from nest.validation.usable import why_unusable
 
 INTERVALS = ROOT / "nest" / "calibration" / "data" / "intervals.json"
 

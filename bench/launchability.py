@@ -25,7 +25,7 @@ from planners import INSTANCES
 from result_files import ROOT, fill, write_rows
 from speed import COMMAND
 
-from nest.targets import ANY, names
+from nest.constraints.targets import ANY, names
 
 TARGETS = tuple(name for name in names() if name != ANY)
 RESULTS = ROOT / "bench" / "results" / "launchability.json"

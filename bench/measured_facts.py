@@ -21,7 +21,12 @@ from typing import NamedTuple
 
 from nest.validation.flops import flop_count_of
 from nest.validation.predict import predict
-from nest.validation.rows import COLUMNS, Row, impossible, read_rows
+from nest.validation.reading import read_rows
+from nest.validation.rows import (
+    COLUMNS,
+    Row,
+)
+from nest.validation.usable import impossible
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data" / "measured" / "measurements.csv"

@@ -25,15 +25,14 @@ from nest.calibration.runs import prior_of
 from nest.calibration.stored import stored_fit
 from nest.errors import NestError
 from nest.validation.predict import Skip, predict
+from nest.validation.reading import read_rows
 from nest.validation.report import source_of
 from nest.validation.rows import (
     Row,
-    impossible,
     measured_step_time_s,
     ran_out_of_memory,
-    read_rows,
-    why_unusable,
 )
+from nest.validation.usable import impossible, why_unusable
 
 #: Runs that a user has, and draws of them.
 OWN = 20

@@ -33,6 +33,7 @@ from published_cases import CASES, Published, allowed, build, cut, plan_of
 from result_files import fill, result_path, write_result
 from validation import table
 
+from nest.constraints.targets import optimizer_of, target
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
@@ -41,9 +42,8 @@ from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
-from nest.targets import optimizer_of, target
 from nest.validation.predict import Skip, predict
-from nest.validation.rows import read_rows
+from nest.validation.reading import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASUREMENTS = (

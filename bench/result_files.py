@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from nest.versions import machine, versions
+from nest.util.versions import machine, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -37,7 +37,7 @@ from nest.ir import GraphTopology, Plan, Problem
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from nest.models.zoo import architecture
-from nest.report.table import plan_text
+from nest.present.table import plan_text
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 from nest.studies.contention import Alone

@@ -27,6 +27,7 @@ from nest.models.builtin import RECIPES
 from nest.models.zoo import architecture
 from nest.validation.flops import counted_flops
 from nest.validation.predict import predict
+from nest.validation.reading import published_rows, read_rows
 from nest.validation.report import (
     Assessment,
     assess,
@@ -35,7 +36,6 @@ from nest.validation.report import (
     source_of,
     validation_document,
 )
-from nest.validation.rows import published_rows, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT.parent / "shared" / "data" / "measured"

@@ -25,7 +25,7 @@ os.environ["PATH"] = os.pathsep.join(
 # Nor do they print tables as wide as the terminal of who builds the site.
 os.environ.pop("COLUMNS", None)
 
-from nest.versions import nest_version  # noqa: E402
+from nest.util.versions import nest_version  # noqa: E402
 
 project = "nest"
 author = "The nest developers"

@@ -47,7 +47,7 @@ from nest.solvers.base import (
     ignore_progress,
 )
 from nest.solvers.warm_start import check_warm_start
-from nest.text import whole_number
+from nest.util.text import whole_number
 
 #: Plans that are enumerated at most, unless the option says otherwise.
 MAX_PLANS = 200_000

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from nest.errors import InvalidOptionError
-from nest.text import did_you_mean
+from nest.util.text import did_you_mean
 
 #: Begins the option of a solver that is a parameter of its engine.
 PREFIX = "engine."

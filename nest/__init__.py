@@ -35,6 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nest.analysis.compare import compare as compare_solvers
     from nest.api import (
         codesign,
         compare,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
         simulate,
         solve,
     )
-    from nest.compare import compare as compare_solvers
     from nest.errors import NestError
     from nest.ir.io import read_plan, read_problem, write
     from nest.ir.plan import Plan
@@ -106,7 +106,7 @@ _PLACES = {
     "Problem": "nest.ir.problem:Problem",
     "SolveOptions": "nest.solvers.base:SolveOptions",
     "SolveResult": "nest.solvers.result:SolveResult",
-    "compare_solvers": "nest.compare:compare",
+    "compare_solvers": "nest.analysis.compare:compare",
     "load": "nest.api:load",
     "load_problem": "nest.models.builtin:load",
     "problem": "nest.api:problem",
@@ -123,7 +123,7 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from nest.versions import nest_version
+        from nest.util.versions import nest_version
 
         return nest_version()
     if name not in _PLACES:

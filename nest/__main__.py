@@ -6,7 +6,7 @@ is no error of theirs.
 
 from __future__ import annotations
 
-from nest.interpreters import ignore_working_directory
+from nest.util.interpreters import ignore_working_directory
 
 ignore_working_directory()  # before more modules are imported
 

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
     import click
 
+    from nest.accelerators.document import Codesign
+    from nest.accelerators.records import Wave
+    from nest.accelerators.spec import Spec
+    from nest.analysis.compare import Comparison
+    from nest.analysis.explain import Explanation
+    from nest.analysis.fit import Fit
+    from nest.analysis.pareto import Frontier
     from nest.cli.inputs import Restricted
     from nest.cli.options import Options
-    from nest.codesign.document import Codesign
-    from nest.codesign.records import Wave
-    from nest.codesign.spec import Spec
-    from nest.compare import Comparison
     from nest.cost.verdict import Score
-    from nest.explain import Explanation
-    from nest.fit import Fit
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
-    from nest.pareto import Frontier
-    from nest.simulate.events import Simulation
+    from nest.simulation.events import Simulation
     from nest.solvers.base import SolveOptions
     from nest.solvers.cell import OnProgress
     from nest.solvers.result import SolveResult
@@ -185,9 +185,9 @@ def compare(
     >>> [row["solver"] for row in found.to_rows()]
     ['dp', 'megatron']
     """
+    from nest.analysis.compare import Comparison
+    from nest.analysis.compare import compare as run
     from nest.cli.benching import ALL, split_solvers
-    from nest.compare import Comparison
-    from nest.compare import compare as run
 
     text = ",".join(_names(solvers, "solvers", "'dp,milp'"))
     asked = _Asked("nest.compare", _SOLVE, problem, words, slow=text == ALL)
@@ -236,8 +236,8 @@ def pareto(
     >>> found.proven, found.to_rows()[0]["devices"]
     (True, 8)
     """
-    from nest.pareto import check_objectives, frontier
-    from nest.versions import num_cpus
+    from nest.analysis.pareto import check_objectives, frontier
+    from nest.util.versions import num_cpus
 
     known = ("time_limit", "workers", "granularity", *_restrictions())
     asked = _Asked("nest.pareto", known, problem, words, limited=False)
@@ -267,7 +267,7 @@ def fit(
     """Return how few devices or how little memory do, as ``nest fit`` does.
 
     Offers at prices (``--budget``, ``--cheapest``) are
-    :func:`nest.offers.best_offer`.
+    :func:`nest.analysis.offers.best_offer`.
 
     Parameters
     ----------
@@ -298,9 +298,9 @@ def fit(
     >>> found.best.num_devices, found.proven
     (8, True)
     """
+    from nest.analysis.fit import fewest_devices, smallest_memory
     from nest.cli.declare import amount
     from nest.cli.questions import check_target, find_target
-    from nest.fit import fewest_devices, smallest_memory
 
     known = ("solver", "time_limit", "granularity", *_restrictions())
     asked = _Asked("nest.fit", known, problem, words)
@@ -354,7 +354,7 @@ def codesign(
     ----------
     spec
         A file, see docs/codesign.md, or what ``read_spec`` of
-        ``nest.codesign.spec`` returns.
+        ``nest.accelerators.spec`` returns.
     model
         Models, instead of those of the file: names, or paths of
         ``config.json``.
@@ -383,13 +383,13 @@ def codesign(
     ... )  # doctest: +SKIP
     >>> found.to_pandas()  # doctest: +SKIP
     """
+    from nest.accelerators.answers import answer
+    from nest.accelerators.document import Codesign
+    from nest.accelerators.records import Wanted
+    from nest.accelerators.spec import Spec, read_spec
     from nest.cli.codesigning import with_models
     from nest.cli.declare import integer, seconds
-    from nest.codesign.answers import answer
-    from nest.codesign.document import Codesign
-    from nest.codesign.records import Wanted
-    from nest.codesign.spec import Spec, read_spec
-    from nest.versions import num_cpus
+    from nest.util.versions import num_cpus
 
     where = "spec"
     if not isinstance(spec, Spec):
@@ -491,8 +491,8 @@ def explain(
     >>> found.to_rows()[0]["term"]
     'computation'
     """
-    from nest.explain import explain as run
-    from nest.restrictions import parse
+    from nest.analysis.explain import explain as run
+    from nest.constraints.pins import parse
 
     known = ("solver", "time_limit", "granularity", *_restrictions())
     asked = _Asked("nest.explain", known, problem, words, plan)
@@ -537,7 +537,7 @@ def simulate(
     >>> step.to_rows()[0]["kind"]
     'forward'
     """
-    from nest.simulate.events import Simulation
+    from nest.simulation.events import Simulation
 
     asked = _Asked("nest.simulate", ("target",), problem, words, plan)
     return Simulation(asked.problem, asked.plan(plan))
@@ -591,10 +591,10 @@ def export(
     ['README', 'args.sh', 'hostfile']
     """
     from nest.cli.inputs import check_output
-    from nest.export.export import export as write
-    from nest.export.export import write_folder
-    from nest.export.layers import placement_of
-    from nest.export.settings import Settings
+    from nest.frameworks.export import export as write
+    from nest.frameworks.export import write_folder
+    from nest.frameworks.layers import placement_of
+    from nest.frameworks.settings import Settings
     from nest.models.named import load_model
 
     named = words.pop("model", None) if problem is not None else None
@@ -609,7 +609,7 @@ def export(
     settings = Settings(shape, gpus_per_node, flavor)
     known = asked.plan(plan)
     if nearest:
-        from nest.export.nearest import nearest as find_nearest
+        from nest.frameworks.nearest import nearest as find_nearest
         from nest.ir.io import encode
 
         found = find_nearest(asked.problem, known, to, settings)
@@ -714,7 +714,10 @@ class _Asked:
         if isinstance(plan, Mapping):
             plan = _text(plan)
         if isinstance(plan, str | os.PathLike):
-            from nest.by_settings import are_settings, plan_by_settings
+            from nest.analysis.plan_by_settings import (
+                are_settings,
+                plan_by_settings,
+            )
             from nest.cli.inputs import load_plan
 
             text = os.fspath(plan)

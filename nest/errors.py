@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nest.text import clipped, did_you_mean, nearby
+from nest.util.text import clipped, did_you_mean, nearby
 
 #: Names that a message lists at most; of more only some.
 _MOST_NAMES = 30

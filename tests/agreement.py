@@ -24,11 +24,11 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nest.constraints.targets import for_target, names
 from nest.errors import InvalidOptionError
 from nest.ir import Problem, problem_hash, write
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
-from nest.targets import for_target, names
 from tests.half_quanta import half_quanta
 from tests.independent.generate import draw_spread
 from tests.properties.test_mixed_devices import mixed

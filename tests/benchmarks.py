@@ -9,6 +9,7 @@ from typing import Any
 from nest.benchmarks.cells import Run
 from nest.benchmarks.instances import Instance
 from nest.benchmarks.session import Ended, execute, plan_run
+from nest.present.pages.benchmark import write_reports
 from nest.solvers.base import SolveOptions
 from tests.loopback import tiny_problem
 
@@ -40,4 +41,5 @@ def go(
     **settings: Any,
 ) -> Ended:
     """Run it with its report, and return what came of it."""
+    settings.setdefault("on_end", write_reports)
     return execute(path, run, problems, **settings)

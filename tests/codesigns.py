@@ -8,10 +8,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from nest.codesign.answers import setting_of
-from nest.codesign.document import Document, answers_document, base_point
-from nest.codesign.points import Point, unlisted
-from nest.codesign.records import (
+from nest.accelerators.answers import setting_of
+from nest.accelerators.document import Document, answers_document, base_point
+from nest.accelerators.points import Point, unlisted
+from nest.accelerators.records import (
     Answers,
     Baseline,
     Best,
@@ -21,8 +21,8 @@ from nest.codesign.records import (
     Neighbour,
     On,
 )
-from nest.codesign.spec import Spec, read_spec
-from nest.codesign.tasks import workload_of
+from nest.accelerators.spec import Spec, read_spec
+from nest.accelerators.tasks import workload_of
 from nest.ir.plan import Plan, Stage, Strategy
 
 #: A space of 16 points, of which the limits keep 13.

@@ -249,7 +249,7 @@ def _in_folder(words: list[str], folder: Path) -> Ended:
         stack.enter_context(mock.patch("tempfile.tempdir", None))
         # Charts have a process of their own, and tests of their own.
         stack.enter_context(
-            mock.patch("nest.pages.draw.can_draw", return_value=False)
+            mock.patch("nest.present.pages.draw.can_draw", return_value=False)
         )
         for place in (*inside.PLACES, "nest.benchmarks.execute.run_solver"):
             stack.enter_context(mock.patch(place, inside.run_inside))

@@ -12,9 +12,9 @@ from nest.solvers.run import OnProgress
 
 #: Where modules have the runner.
 PLACES = (
-    "nest.fit.run_solver",
-    "nest.by_settings.run_solver",
-    "nest.compare.run_solver",
+    "nest.analysis.fit.run_solver",
+    "nest.analysis.plan_by_settings.run_solver",
+    "nest.analysis.compare.run_solver",
     "nest.solvers.run.run_solver",
 )
 

@@ -12,7 +12,7 @@ from nest.cost.score import Score, score
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models import builtin
-from nest.pages.document import (
+from nest.present.pages.document import (
     Answer,
     Context,
     Document,

@@ -20,11 +20,11 @@ import numpy as np
 import yaml
 from msgspec.structs import replace
 
-from nest.codesign.answers import answer
-from nest.codesign.objective import NO_PLAN, Objective
-from nest.codesign.records import Answers, Wanted
-from nest.codesign.spec import Spec
-from nest.codesign.workload import QUANTUM_PS
+from nest.accelerators.answers import answer
+from nest.accelerators.objective import NO_PLAN, Objective
+from nest.accelerators.records import Answers, Wanted
+from nest.accelerators.spec import Spec
+from nest.accelerators.workload import QUANTUM_PS
 from nest.models.architectures import Architecture
 from nest.models.zoo import architecture
 from tests.codesigns import spec_of
@@ -130,7 +130,7 @@ def random_spec(seed: int, max_points: int) -> tuple[Spec, dict[str, Any]]:
 @contextmanager
 def known(models: dict[str, Any]) -> Iterator[None]:
     """Let searches find models by their names."""
-    with patch("nest.codesign.answers.load_model", models.__getitem__):
+    with patch("nest.accelerators.answers.load_model", models.__getitem__):
         yield
 
 
@@ -214,7 +214,7 @@ def compare(seed: int, max_points: int) -> tuple[Spec, Answers, Enumerated]:
     there would hardly be enough of them.
     """
     spec, models = random_spec(seed, max_points)
-    with known(models), patch("nest.codesign.search.LEAST_PARTED", 2):
+    with known(models), patch("nest.accelerators.search.LEAST_PARTED", 2):
         found = answer(spec, ALL)
         every = enumerate_space(spec)
     check(spec, found, every)

@@ -21,6 +21,8 @@ from unittest import mock
 import msgspec
 import networkx
 
+from nest.accelerators.spec import read_spec
+from nest.analysis.compare import to_document
 from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.audits.piper.importer import import_piper
 from nest.benchmarks import instances
@@ -32,16 +34,13 @@ from nest.calibration.template import template_csv
 from nest.certificates import check as checker
 from nest.certificates.certify import certify
 from nest.cli.inspecting import check_command
-from nest.codesign.schedule.layer_file import read_layer
-from nest.codesign.spec import read_spec
-from nest.compare import to_document
 from nest.cost.score import score
 from nest.errors import InvalidProblemError, NestError
-from nest.export import deepspeed, torchtitan
-from nest.export.export import export, target_of
-from nest.export.importing import Site, build
-from nest.export.megatron_configs import read_config
-from nest.export.scripts import read_launch
+from nest.frameworks import deepspeed, torchtitan
+from nest.frameworks.export import export, target_of
+from nest.frameworks.importing import Site, build
+from nest.frameworks.megatron_configs import read_config
+from nest.frameworks.scripts import read_launch
 from nest.hardware import read_cluster
 from nest.hardware.calibration import stored_calibration
 from nest.hardware.calibration_file import read_calibration
@@ -51,6 +50,7 @@ from nest.ir import Plan, Problem, encode, problem_hash, read_plan
 from nest.ir.documents import refusing, text_of
 from nest.ir.io import decode, read_text
 from nest.models.hf import read_hf
+from nest.operator_schedule.layer_file import read_layer
 from nest.profiles import Entry, Profile, load_profile
 from nest.solvers.base import SolveOptions
 from nest.solvers.command import _decode as decode_answer
@@ -59,7 +59,7 @@ from nest.topology.files import read_rankfile, read_topology
 from nest.topology.files.ranks import write_rankfile
 from nest.topology.graph.case import Case, price
 from nest.validation.predict import predict
-from nest.validation.rows import parse_rows, read_rows
+from nest.validation.reading import parse_rows, read_rows
 from tests.benchmarks import instances as small_set
 from tests.benchmarks import make_run
 from tests.certified import draw_covered

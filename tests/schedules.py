@@ -1,6 +1,6 @@
 """Schedules of operators by the definition alone: drawn, replayed, the best.
 
-Nothing here is computed by ``nest.codesign.schedule``.
+Nothing here is computed by ``nest.operator_schedule``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nest.codesign.schedule import Cores, Operator, Schedule
-from nest.codesign.schedule.parts import Part
-from nest.codesign.schedule.timetable import Timetable
+from nest.operator_schedule import Cores, Operator, Schedule
+from nest.operator_schedule.parts import Part
+from nest.operator_schedule.timetable import Timetable
 
 
 def operator(

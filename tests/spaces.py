@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nest.codesign.answers import setting_of
-from nest.codesign.evaluate import best_plan, bound_of, work_bound
-from nest.codesign.objective import NO_PLAN
-from nest.codesign.spec import Spec
-from nest.codesign.tasks import workload_of
+from nest.accelerators.answers import setting_of
+from nest.accelerators.evaluate import best_plan, bound_of, work_bound
+from nest.accelerators.objective import NO_PLAN
+from nest.accelerators.spec import Spec
+from nest.accelerators.tasks import workload_of
 
 
 class Enumerated(NamedTuple):

@@ -21,10 +21,10 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nest.analysis.fit import with_memory
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import batch_splits, runtimes, strategies
-from nest.fit import with_memory
 from nest.ir import (
     Activations,
     Cluster,

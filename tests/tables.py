@@ -18,27 +18,22 @@ from unittest.mock import patch
 
 from rich.console import RenderableType
 
-from nest import instances, offers
+from nest import instances
+from nest.analysis import offers
+from nest.analysis.explain import explain
+from nest.analysis.fit import Target, fewest_devices
+from nest.analysis.pareto import Curve, Frontier, FrontierPoint
+from nest.analysis.prove import Proof
+from nest.analysis.robust import Candidate, Robust
 from nest.cli import inspecting, profiling
-from nest.codesign.schedule import Cores
-from nest.codesign.schedule import schedule as scheduled_on_cores
-from nest.codesign.schedule.layer_file import read_layer
+from nest.conform.doctor import Finding
 from nest.conform.records import Check, Report, State
 from nest.cost.score import score
-from nest.doctor import Finding
-from nest.explain import explain
-from nest.fit import Target, fewest_devices
-from nest.intervals import (
-    Deviations,
-    Interval,
-    Measured,
-    Quantiles,
-    intervals_of,
-)
 from nest.ir import Plan, Problem, problem_hash
-from nest.pareto import Curve, Frontier, FrontierPoint
-from nest.prove import Proof
-from nest.report import (
+from nest.operator_schedule import Cores
+from nest.operator_schedule import schedule as scheduled_on_cores
+from nest.operator_schedule.layer_file import read_layer
+from nest.present import (
     audit,
     benchmark,
     calibration,
@@ -57,16 +52,22 @@ from nest.report import (
     table,
     validation,
 )
-from nest.report import instances as instance_report
-from nest.robust import Candidate, Robust
+from nest.present import instances as instance_report
 from nest.search.frontier import Gap
-from nest.simulate.events import Simulation
+from nest.simulation.events import Simulation
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.studies.study import Column as StudyColumn
 from nest.studies.study import Findings, Plot, Study
 from nest.studies.study import Table as StudyTable
 from nest.topology.levels import NetworkFacts, PartitionFacts, Range
+from nest.uncertainty.intervals import (
+    Deviations,
+    Interval,
+    Measured,
+    Quantiles,
+    intervals_of,
+)
 from tests import codesigns
 from tests.builders import (
     SINGLE,
@@ -278,7 +279,7 @@ def explained() -> Parts:
         devices=4, topology=make_levels((2, 10.0, 1e9), (2, 100.0, 1e8))
     )
     plan = make_plan(("a b", SINGLE))
-    with patch("nest.explain.run_solver", run_inside):
+    with patch("nest.analysis.explain.run_solver", run_inside):
         found = explain(problem, plan, prefer={"pp": (2,)})
     return explanation.explanation_block(found, ["the problem has pp 1,2"])
 
@@ -286,7 +287,7 @@ def explained() -> Parts:
 def fitted() -> Parts:
     """Return what ``nest fit`` says of devices."""
     target = Target(130, "a step within 1.3e-07 s")
-    with patch("nest.fit.run_solver", run_inside):
+    with patch("nest.analysis.fit.run_solver", run_inside):
         found = fewest_devices(_chain(), target)
     return fit.fit_block(_chain(), found, "--pin zero=0")
 
@@ -294,7 +295,7 @@ def fitted() -> Parts:
 def offered() -> Parts:
     """Return what ``nest fit`` says of offers."""
     problem = offers.with_prices(_chain(), {"device": 2.5})
-    with patch("nest.fit.run_solver", run_inside):
+    with patch("nest.analysis.fit.run_solver", run_inside):
         found = offers.best_offer(problem, "fastest", offers.Limits())
     return fit.fit_block(problem, found, "")
 
@@ -744,9 +745,9 @@ def made(name: str) -> Parts:
     """Return what people see, by stored figures that no fit changes."""
     deviations = lambda: _DEVIATIONS  # noqa: E731
     with (
-        patch("nest.intervals.stored_deviations", deviations),
-        patch("nest.headroom.stored_deviations", deviations),
-        patch("nest.headroom.MEMORY_ERROR", 0.04),
+        patch("nest.uncertainty.intervals.stored_deviations", deviations),
+        patch("nest.uncertainty.headroom.stored_deviations", deviations),
+        patch("nest.uncertainty.headroom.MEMORY_ERROR", 0.04),
         patch.object(validation, "MEAN_ERROR", 0.06),
     ):
         return TABLES[name]()

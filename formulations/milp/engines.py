@@ -21,7 +21,7 @@ from typing import Any
 from formulations.engine_log import printing_to
 from nest.errors import InvalidOptionError, KilledError, SolverError
 from nest.solvers.base import Deadline, OutOfTimeError
-from nest.versions import DISTRIBUTION
+from nest.util.versions import DISTRIBUTION
 
 #: The engine that comes with PuLP.
 DEFAULT = "PULP_CBC_CMD"

@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from nest.codesign.schedule.parts import Job, Part
-from nest.codesign.schedule.reduce import related
-from nest.codesign.schedule.timetable import Timetable, in_order, mode_of
+from nest.operator_schedule.parts import Job, Part
+from nest.operator_schedule.reduce import related
+from nest.operator_schedule.timetable import Timetable, in_order, mode_of
 
 
 class Pair(NamedTuple):

@@ -13,9 +13,9 @@ from formulations.schedule.common import (
     short_starts,
     ticks_of,
 )
-from nest.codesign.schedule.parts import Part
-from nest.codesign.schedule.search import How
-from nest.codesign.schedule.timetable import Timetable, length_ticks
+from nest.operator_schedule.parts import Part
+from nest.operator_schedule.search import How
+from nest.operator_schedule.timetable import Timetable, length_ticks
 
 
 def schedule_part(

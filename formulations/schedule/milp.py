@@ -17,9 +17,9 @@ from formulations.schedule.common import (
     pairs,
     ticks_of,
 )
-from nest.codesign.schedule.parts import Part
-from nest.codesign.schedule.search import How
-from nest.codesign.schedule.timetable import Timetable, length_ticks
+from nest.operator_schedule.parts import Part
+from nest.operator_schedule.search import How
+from nest.operator_schedule.timetable import Timetable, length_ticks
 
 #: Relative precision of proofs.
 TOLERANCE = 1e-6

@@ -5,5 +5,5 @@
 what is finished, :mod:`~nest.benchmarks.engine` runs the rest,
 :mod:`~nest.benchmarks.rows` holds the answers against each other,
 :mod:`~nest.benchmarks.statistics` counts, and
-:mod:`~nest.benchmarks.report` says what came of it.
+:mod:`~nest.present.pages.benchmark` says what came of it.
 """

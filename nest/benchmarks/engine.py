@@ -14,7 +14,6 @@ import msgspec
 
 from nest.benchmarks.cells import Finished
 from nest.benchmarks.execute import Work, died, run_cell, without_answer
-from nest.benchmarks.parallel import answers, dask_client
 from nest.benchmarks.store import RunFolder
 from nest.errors import InvalidOptionError, NestError
 from nest.solvers.registry import (
@@ -23,8 +22,9 @@ from nest.solvers.registry import (
     is_command,
     solver_target,
 )
-from nest.text import whole_number
-from nest.versions import DISTRIBUTION, num_cpus
+from nest.tasks.parallel import answers, dask_client
+from nest.util.text import whole_number
+from nest.util.versions import DISTRIBUTION, num_cpus
 
 #: Called with every cell that is finished.
 OnFinished = Callable[[Finished], None]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from nest.analysis.compare import claimed
 from nest.benchmarks.cells import BenchCell, Finished, TracePoint
-from nest.compare import claimed
 from nest.errors import InvalidPlanError, NestError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -17,7 +17,7 @@ from nest.solvers.registry import register_solver, solver_names
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import run_solver
 from nest.units import finite
-from nest.versions import machine, nest_version
+from nest.util.versions import machine, nest_version
 
 
 @dataclass(frozen=True)

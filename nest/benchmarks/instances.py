@@ -24,8 +24,8 @@ from nest.models import builtin
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_on
 from nest.models.zoo import architecture
-from nest.stored import read_stored
-from nest.text import did_you_mean
+from nest.util.stored import read_stored
+from nest.util.text import did_you_mean
 
 _PROBLEMS = (".json", ".yaml", ".yml")
 _LISTS = (".txt", ".yaml", ".yml")

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from nest.analysis.compare import refuted
 from nest.benchmarks.cells import BenchCell, Entry, Finished, TracePoint
 from nest.benchmarks.store import RunFolder
-from nest.compare import refuted
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem

@@ -10,7 +10,6 @@ from typing import Any
 from nest.benchmarks.cells import Entry, Run
 from nest.benchmarks.engine import OnFinished, run_missing
 from nest.benchmarks.instances import Instance
-from nest.benchmarks.report import reports
 from nest.benchmarks.rows import Row, read_rows
 from nest.benchmarks.store import MANIFEST, RunFolder, open_run
 from nest.benchmarks.summary import to_document
@@ -23,7 +22,7 @@ from nest.solvers.registry import (
     solver_target,
 )
 from nest.solvers.run import check_request
-from nest.versions import versions
+from nest.util.versions import versions
 
 
 def plan_run(
@@ -145,11 +144,6 @@ class Ended:
         """Whether a solver broke its promises."""
         return any(row.outcome.failed for row in self.rows)
 
-    def write(self) -> None:
-        """Write the reports into the directory."""
-        for name, text in reports(self.document).items():
-            self.folder.write(name, text.encode())
-
 
 def execute(
     path: str | Path,
@@ -175,7 +169,7 @@ def execute(
         Called with the folder before anything runs.
     on_end
         Called with what is finished at the end, also of a run that was
-        stopped; by default reports are written.
+        stopped.
 
     Returns
     -------
@@ -190,7 +184,7 @@ def execute(
     KeyboardInterrupt
         On Ctrl-C; what was finished is stored.
     """
-    end = on_end or Ended.write
+    end = on_end or (lambda ended: None)
     with open_run(path, run, instances, resume) as folder:
         read_rows(folder)  # what is broken is known, and runs again
         _check_trusted(folder, named=run is not None)

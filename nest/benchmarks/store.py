@@ -7,9 +7,6 @@ have. What is finished stays finished, whatever happens to the run.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,15 +18,15 @@ from nest.errors import InvalidProblemError, NestError
 from nest.ir.io import (
     decode,
     encode,
-    half_written,
     problem_hash,
     read_bytes,
     read_problem,
-    write_atomically,
 )
 from nest.ir.problem import Problem
+from nest.tasks.folder import LOCK, not_writable, taken
+from nest.util.files import half_written, write_atomically
 
-MANIFEST, LOCK = "run.json", "lock"
+MANIFEST = "run.json"
 
 
 class RunFolder:
@@ -152,7 +149,7 @@ def open_run(
         (path / "cells").mkdir(parents=True, exist_ok=True)
         (path / "problems").mkdir(exist_ok=True)
     except OSError as error:
-        raise _not_writable(path, error) from None
+        raise not_writable(path, error) from None
     with taken(path):
         # Under the lock: until then another run may have written it.
         begun_here = not (path / MANIFEST).exists()
@@ -167,35 +164,6 @@ def open_run(
             if begun_here:
                 _clear(path, instances, new)
             raise
-
-
-@contextlib.contextmanager
-def taken(path: Path) -> Iterator[None]:
-    """Hold a directory, for nobody else at the same time.
-
-    Raises
-    ------
-    NestError
-        If somebody else holds it, or it cannot be written.
-    """
-    # Through a link a file of others would be overwritten.
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    try:
-        lock = os.open(path / LOCK, flags, 0o666)
-    except OSError as error:
-        raise _not_writable(path, error) from None
-    try:
-        _take(lock, path)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _not_writable(path: Path, error: OSError) -> NestError:
-    return NestError(
-        f"-o {path}: expected a directory that can be written, got "
-        f"{error.strerror or error}; choose another path"
-    )
 
 
 def _clear(
@@ -234,23 +202,6 @@ def _check_folder(path: Path, run: Run | None, resume: bool) -> None:
             f"-o {path}: expected a new or empty directory, got one with "
             f"other files in it ({min(names)}); choose another path"
         )
-
-
-def _take(lock: int, path: Path) -> None:
-    """Take the lock; the system frees it when this process is gone."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
-        raise NestError(
-            f"-o {path}: expected a directory that no run works in, got one "
-            f"taken by {owner or 'a run that just begins'}; wait for its "
-            f"end, or choose another path"
-        ) from None
-    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    owner = f"process {os.getpid()} on {os.uname().nodename} since {now}\n"
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, owner.encode(), 0)
 
 
 def begun(folder: str | Path | None) -> Run | None:
@@ -304,7 +255,7 @@ def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
 
 def _same_versions(path: Path, run: Run) -> Run:
     """Refuse to go on with a run where answers may be others."""
-    from nest.versions import versions
+    from nest.util.versions import versions
 
     for name, now in versions().items():
         before = run.versions.get(name)

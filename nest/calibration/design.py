@@ -26,8 +26,11 @@ from nest.calibration.parameters import options_of
 from nest.calibration.runs import Learned
 from nest.errors import NestError
 from nest.validation.predict import Skip, predict
-from nest.validation.rows import Row, why_unusable
+from nest.validation.rows import (
+    Row,
+)
 from nest.validation.software import software_of
+from nest.validation.usable import why_unusable
 
 #: Runs that are proposed.
 PROPOSED = 3

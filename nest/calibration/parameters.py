@@ -14,7 +14,7 @@ from nest.hardware.calibration import (
     stored_calibration,
 )
 from nest.ir.base import Struct
-from nest.stored import read_stored
+from nest.util.stored import read_stored
 from nest.validation.predict import PredictOptions
 
 #: Every family of devices, or what does not belong to one.

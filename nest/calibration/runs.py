@@ -40,14 +40,13 @@ from nest.hardware import Machine, machine_for
 from nest.hardware.calibration import CalibrationFile, calibrated_family
 from nest.ir.problem import OwnRuns
 from nest.validation.predict import Skip, predict, predicted_run
+from nest.validation.reading import read_rows
 from nest.validation.rows import (
     Row,
-    impossible,
     measured_step_time_s,
     ran_out_of_memory,
-    read_rows,
-    why_unusable,
 )
+from nest.validation.usable import impossible, why_unusable
 
 #: Runs that a calibration needs at least.
 FEWEST = 2

@@ -9,7 +9,7 @@ import numpy as np
 from nest.calibration.fit import Fit
 from nest.calibration.parameters import PARAMETERS
 from nest.ir.base import Struct
-from nest.stored import read_stored
+from nest.util.stored import read_stored
 
 
 class StoredFit(

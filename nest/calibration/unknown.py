@@ -1,11 +1,11 @@
 """What a user's own runs leave unknown of the times of their cluster.
 
 Before any run, the logarithms of the times of devices, of the network and of
-hosts are off by independent normal deviations (:mod:`nest.intervals`), and a
-run's logarithm of true over predicted step time is its shares times these,
-beside the noise. A calibration takes from that what devices and hosts may
-explain; networks are not fitted: what is unknown of theirs stays, and is in
-part mistaken for the others'.
+hosts are off by independent normal deviations
+(:mod:`nest.uncertainty.intervals`), and a run's logarithm of true over
+predicted step time is its shares times these, beside the noise. A calibration
+takes from that what devices and hosts may explain; networks are not fitted:
+what is unknown of theirs stays, and is in part mistaken for the others'.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.calibration.evidence import Array
-from nest.intervals import (
+from nest.ir.problem import OwnRuns
+from nest.uncertainty.intervals import (
     Deviations,
     covariance_of,
     has_experts,
     shares_of,
     stored_deviations,
 )
-from nest.ir.problem import OwnRuns
 from nest.validation.predict import PredictedRun
 
 #: As how many runs the stored noise counts beside the noise of own runs.

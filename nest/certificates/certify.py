@@ -17,10 +17,10 @@ from nest.certificates.prices import NEVER
 from nest.certificates.prices import Problem as Prices
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, UnsupportedProblemError
-from nest.interrupts import Interrupted
 from nest.ir.io import decode_problem, encode, plan_to_json
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
+from nest.util.interrupts import Interrupted
 
 #: What of the step time a bound gives up, one after the other, until it is
 #: proven.

@@ -12,7 +12,7 @@ from nest.cli.declare import option
 from nest.cli.inputs import check_output, write_text
 from nest.cli.progress import StatusLine, hint
 from nest.cli.saying import say
-from nest.interrupts import Ending
+from nest.util.interrupts import Ending
 
 
 @click.command("audit")
@@ -38,7 +38,7 @@ def audit_command(
     terminal, and elsewhere as Markdown; docs/audits.md shows what was found.
     """
     from nest.errors import InvalidOptionError
-    from nest.report.table import key_lines, show
+    from nest.present.table import key_lines, show
     from nest.studies import get_study, study_names
 
     if name is None:
@@ -53,7 +53,7 @@ def audit_command(
         return 0
     study = get_study(name)
     check_output(folder, "-o", folder=True)
-    from nest.studies.page import PAGE, files, to_markdown
+    from nest.present.pages.study import PAGE, files, to_markdown
     from nest.studies.study import DATA, Setting
 
     start = time.monotonic()
@@ -86,7 +86,7 @@ def audit_command(
             write_text(str(Path(folder) / file_name), text)
         page = written[PAGE]
     if sys.stdout.isatty():
-        from nest.report.audit import audit_block
+        from nest.present.audit import audit_block
 
         show(sys.stdout, *audit_block(study, findings, quick))
     else:

@@ -27,7 +27,7 @@ from nest.cli.pages import HTML, check_page
 from nest.cli.progress import StatusLine, hint, share_left
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.benchmarks.cells import Finished, Run
@@ -428,14 +428,18 @@ class _Running:
         return self.code
 
     def _end(self, outcome: Ended) -> None:
-        from nest.benchmarks.report import joint_csv, to_html
-        from nest.report.benchmark import benchmark_block
-        from nest.report.table import show
+        from nest.present.benchmark import benchmark_block
+        from nest.present.pages.benchmark import (
+            joint_csv,
+            to_html,
+            write_reports,
+        )
+        from nest.present.table import show
 
         document: dict[str, Any] = outcome.document
         self.code = int(outcome.failed)
         if self.report:
-            outcome.write()
+            write_reports(outcome)
         out = people(self.json_path, self.csv_path, self.html_path)
         show(
             out,
@@ -450,7 +454,7 @@ class _Running:
         if self.html_path is not None:
             plans = []
             if self.plans:
-                from nest.pages.several import plan_parts
+                from nest.present.pages.several import plan_parts
 
                 plans = plan_parts(outcome)
             write_text(self.html_path, to_html(document, plans))

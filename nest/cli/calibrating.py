@@ -65,9 +65,12 @@ def calibrate_command(
     from nest.calibration.runs import learn, read_runs, runs_of
     from nest.calibration.template import planned_csv
     from nest.ir.documents import read_stdin
-    from nest.report.calibration import calibration_block
-    from nest.report.table import show
-    from nest.validation.rows import InvalidMeasurementsError, parse_rows
+    from nest.present.calibration import calibration_block
+    from nest.present.table import show
+    from nest.validation.reading import parse_rows
+    from nest.validation.rows import (
+        InvalidMeasurementsError,
+    )
 
     start_s = time.monotonic()
     with StatusLine() as line:

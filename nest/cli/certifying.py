@@ -11,7 +11,7 @@ from nest.cli.declare import output_option
 from nest.cli.inputs import write_text
 from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
 from nest.cli.saying import say
-from nest.interrupts import Interrupted
+from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from nest.ir.problem import Problem

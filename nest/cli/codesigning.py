@@ -24,11 +24,11 @@ from nest.cli.pages import HTML, check_page, command_line, plot_option
 from nest.cli.progress import StatusLine, hint
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
-from nest.interrupts import Interrupted
+from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from nest.codesign.records import Answers, Wave
-    from nest.codesign.spec import Spec
+    from nest.accelerators.records import Answers, Wave
+    from nest.accelerators.spec import Spec
     from nest.solvers.base import Deadline
 
 
@@ -38,8 +38,8 @@ def _show_published(
     """Show what is published of chips, and end there."""
     if not asked or context.resilient_parsing:
         return
-    from nest.report.published import blocks_block, peaks_block
-    from nest.report.table import show
+    from nest.present.published import blocks_block, peaks_block
+    from nest.present.table import show
 
     show(people(), *peaks_block(), "", *blocks_block())
     context.exit()
@@ -145,12 +145,12 @@ def codesign_command(
 
     Exits with 2 if a model fits no point, with 1 if none is known in time.
     """
-    from nest.codesign.document import spec_document
-    from nest.codesign.spec import read_spec
-    from nest.plots import check_plot
-    from nest.report.codesign import read_block
-    from nest.report.table import show
+    from nest.accelerators.document import spec_document
+    from nest.accelerators.spec import read_spec
+    from nest.present.codesign import read_block
+    from nest.present.table import show
     from nest.solvers.base import Deadline
+    from nest.util.plots import check_plot
 
     clock = Deadline(options.time_limit)
     json_path = options.json_path
@@ -228,8 +228,8 @@ def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
     NestError
         If there is no such model, or its job cannot be.
     """
-    from nest.codesign.answers import setting_of
-    from nest.codesign.tasks import workload_of
+    from nest.accelerators.answers import setting_of
+    from nest.accelerators.tasks import workload_of
 
     for number, name in enumerate(models):
         if name in models[:number]:
@@ -281,8 +281,8 @@ class _Searching:
         **asked: bool,
     ) -> int:
         """Search and return the exit code."""
-        from nest.codesign.answers import answer
-        from nest.codesign.records import Wanted
+        from nest.accelerators.answers import answer
+        from nest.accelerators.records import Wanted
 
         space = self._spec.space
         hint(
@@ -318,9 +318,9 @@ class _Searching:
         return self._judge(found)
 
     def _write(self, found: Answers, unfinished: str) -> None:
-        from nest.codesign.document import answers_document, to_csv
-        from nest.report.codesign import answers_block, read_block
-        from nest.report.table import show
+        from nest.accelerators.document import answers_document, to_csv
+        from nest.present.codesign import answers_block, read_block
+        from nest.present.table import show
 
         document: dict[str, Any] = answers_document(found, unfinished)
         out = people(self._json, self._csv)
@@ -329,11 +329,11 @@ class _Searching:
         if self._csv is not None:
             write_text(self._csv, to_csv(document))
         if self._plot is not None:
-            from nest.plots import accelerators, save_plot
+            from nest.util.plots import accelerators, save_plot
 
             save_plot(self._plot, lambda axes: accelerators(document, axes))
         if self._html is not None:
-            from nest.pages.codesign import to_html
+            from nest.present.pages.codesign import to_html
 
             write_text(self._html, to_html(document, command_line()))
         if self._json is not None:
@@ -369,7 +369,7 @@ def _keep_best(found: Answers, folder: Path) -> None:
 
     So everybody can score it, and let other solvers look for a better one.
     """
-    from nest.codesign.answers import problem_on
+    from nest.accelerators.answers import problem_on
 
     for best in found.best:
         if best.found is None or len(best.models) > 1:

@@ -98,13 +98,13 @@ def _clusters() -> Iterable[str]:
 
 
 def _targets() -> Iterable[str]:
-    from nest.targets import names
+    from nest.constraints.targets import names
 
     return names()
 
 
 def _objectives() -> Iterable[str]:
-    from nest.pareto import OBJECTIVES
+    from nest.analysis.pareto import OBJECTIVES
 
     return tuple(OBJECTIVES)
 
@@ -116,7 +116,7 @@ def _classes() -> Iterable[str]:
 
 
 def _exports() -> Iterable[str]:
-    from nest.export.export import TARGETS, TRACES
+    from nest.frameworks.export import TARGETS, TRACES
 
     return (*TARGETS, *TRACES)
 
@@ -129,7 +129,7 @@ def _machines() -> Iterable[str]:
 
 def _settings() -> Iterable[str]:
     """Return settings, with their values where these are few."""
-    from nest.restrictions import SETTINGS
+    from nest.constraints.pins import SETTINGS
 
     for name, setting in SETTINGS.items():
         few = len(setting.numbers) <= _FEW

@@ -8,7 +8,7 @@ from nest.cli.declare import option
 from nest.cli.inputs import parse_extra, solver_keyword
 from nest.cli.options import Options, takes
 from nest.cli.progress import ProgressLine
-from nest.interrupts import Interrupted
+from nest.util.interrupts import Interrupted
 
 
 @click.command("conform")
@@ -29,8 +29,8 @@ def conform_command(options: Options, solver_text: str, promises: bool) -> int:
     """
     from nest.conform import CHECKS, conform
     from nest.conform.run import TIME_LIMIT_S
-    from nest.report.conform import conform_block
-    from nest.report.table import key_lines, show
+    from nest.present.conform import conform_block
+    from nest.present.table import key_lines, show
 
     if promises:
         show(

@@ -22,9 +22,9 @@ def doctor_command(options: Options) -> int:
     processors, memory, terminal and folders. Exits with 1 if nest itself
     cannot work here; what is optional may be missing.
     """
-    from nest.doctor import examine
-    from nest.report.doctor import doctor_block, doctor_document
-    from nest.report.table import show
+    from nest.conform.doctor import examine
+    from nest.present.doctor import doctor_block, doctor_document
+    from nest.present.table import show
 
     options.check_files()
     start_s = time.monotonic()
@@ -49,8 +49,8 @@ def cite_command(solvers: tuple[str, ...], bibtex: bool) -> None:
     A line each, and entries of BibTeX. SOLVER is a re-implemented planner,
     see 'nest solvers'.
     """
-    from nest.citations import works
-    from nest.report.table import show
+    from nest.present.table import show
+    from nest.util.citations import works
 
     found = works(solvers)
     if not bibtex:

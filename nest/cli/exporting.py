@@ -12,13 +12,13 @@ from nest.cli.declare import integer, option
 from nest.cli.inputs import check_output
 from nest.cli.options import PLANNED, Options, takes
 from nest.cli.saying import say
+from nest.constraints.targets import ANY
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.models.named import load_model
-from nest.targets import ANY
 
 if TYPE_CHECKING:
     from nest.cost.verdict import Score
-    from nest.export.settings import Settings
+    from nest.frameworks.settings import Settings
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
 
@@ -67,9 +67,9 @@ def export_command(
     With --to chakra any plan's step is written as execution traces, which
     must take what 'nest simulate' says.
     """
-    from nest.export.export import TRACES, target_of, write_folder
-    from nest.export.layers import placement_of
-    from nest.export.settings import Settings
+    from nest.frameworks.export import TRACES, target_of, write_folder
+    from nest.frameworks.layers import placement_of
+    from nest.frameworks.settings import Settings
 
     # Of a problem with a name, --model says the model and nothing else.
     model = options.model
@@ -133,10 +133,10 @@ def _refuse_foreign(
     Plans of ``nest solve PROBLEM --target`` are of the problem, too;
     ``made_for`` is the other target whose problem of ``--model`` it was.
     """
-    from nest.export.export import TRACES
+    from nest.constraints.targets import for_target
+    from nest.constraints.targets import names as target_names
+    from nest.frameworks.export import TRACES
     from nest.ir.io import problem_hash
-    from nest.targets import for_target
-    from nest.targets import names as target_names
 
     if plan.problem_hash in (None, problem_hash(problem)):
         return
@@ -163,8 +163,8 @@ def _refuse_foreign(
 
 def _traces(problem: Problem, plan: Plan) -> Mapping[str, str | bytes]:
     """Return the traces of a plan's step."""
-    from nest.export import chakra
-    from nest.simulate.events import Simulation
+    from nest.frameworks import chakra
+    from nest.simulation.events import Simulation
 
     simulation = Simulation(problem, plan)
     _warn_if_infeasible(simulation.score)
@@ -176,7 +176,7 @@ def _launch(
 ) -> Mapping[str, str | bytes]:
     """Return the files of a framework, and print what is otherwise there."""
     from nest.cost.score import score
-    from nest.export.export import as_run_by, check_schedule, export
+    from nest.frameworks.export import as_run_by, check_schedule, export
     from nest.ir.io import encode
 
     score(problem, plan)  # refuses a plan that is none of the problem
@@ -188,7 +188,7 @@ def _launch(
     if not nearest:
         _warn_if_infeasible(score(there, plan))
         return {**export(problem, plan, to, settings)}
-    from nest.export.nearest import nearest as find_nearest
+    from nest.frameworks.nearest import nearest as find_nearest
 
     found = find_nearest(problem, plan, to, settings)
     say(f"nearest plan: {found.text}")

@@ -22,7 +22,7 @@ from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.models.named import load_model
 
 if TYPE_CHECKING:
-    from nest.export.importing import Imported, Site
+    from nest.frameworks.importing import Imported, Site
 
 _IN_FILE = "  [default: as the file says]"
 
@@ -189,7 +189,7 @@ def _plan_path(output: str, plan: str | None) -> str:
 
 
 def _site(cluster: str, calibration: str | None) -> Site:
-    from nest.export.importing import Site
+    from nest.frameworks.importing import Site
     from nest.hardware import find_cluster
     from nest.hardware.calibration_file import (
         own_runs_for,
@@ -212,7 +212,7 @@ def _text(path: str) -> str:
 
 def _devices(path: str, rank_map: str | None) -> tuple[int, ...] | None:
     """Return the device of every rank, ``None`` for all in order."""
-    from nest.export.hosts import RANK_MAP, read_map
+    from nest.frameworks.hosts import RANK_MAP, read_map
 
     beside = Path(path).with_name(RANK_MAP)
     if rank_map is None and not beside.is_file():
@@ -269,9 +269,9 @@ def megatron_command(
     FILE is a script, which is read and never run, or a configuration
     (.yaml, .yml) of Megatron-LM, NeMo or Megatron-Bridge.
     """
-    from nest.export.importing import build, overlap_of
-    from nest.export.megatron_configs import read_config
-    from nest.export.scripts import read_launch
+    from nest.frameworks.importing import build, overlap_of
+    from nest.frameworks.megatron_configs import read_config
+    from nest.frameworks.scripts import read_launch
 
     plan = _checked_plan_path(path, output, plan)
     fractions, site = overlap_of(overlap), _site(cluster, calibration)
@@ -314,8 +314,8 @@ def torchtitan_command(
     say: tuple[str, ...],
 ) -> int:
     """Import a job file of torchtitan: a problem, and its plan."""
-    from nest.export.importing import build, overlap_of
-    from nest.export.torchtitan import read_foreign, unread
+    from nest.frameworks.importing import build, overlap_of
+    from nest.frameworks.torchtitan import read_foreign, unread
 
     plan = _checked_plan_path(path, output, plan)
     fractions, site = overlap_of(overlap), _site(cluster, calibration)
@@ -358,8 +358,8 @@ def deepspeed_command(
     are options; or a script of Megatron-DeepSpeed with its configuration
     beside it.
     """
-    from nest.export.deepspeed import read_foreign, read_script, unread
-    from nest.export.importing import build, overlap_of
+    from nest.frameworks.deepspeed import read_foreign, read_script, unread
+    from nest.frameworks.importing import build, overlap_of
 
     plan = _checked_plan_path(path, output, plan)
     is_json = path.endswith(".json")
@@ -380,9 +380,13 @@ def deepspeed_command(
         )
         notes = unread(_text(path), path)
     else:
-        from nest.export.arguments import Arguments
-        from nest.export.scripts import check_devices, check_given, find_words
-        from nest.export.shell import read_script as read_shell
+        from nest.frameworks.arguments import Arguments
+        from nest.frameworks.scripts import (
+            check_devices,
+            check_given,
+            find_words,
+        )
+        from nest.frameworks.shell import read_script as read_shell
 
         given = dict(_pairs(variables, "--set"))
         script = read_shell(_text(path), path, given)

@@ -21,14 +21,14 @@ from nest.errors import (
     NestError,
     UnknownNameError,
 )
-from nest.text import did_you_mean
+from nest.util.text import did_you_mean
 
 if TYPE_CHECKING:
+    from nest.constraints.targets import Target
     from nest.hardware.calibration import CalibrationFile
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
-    from nest.targets import Target
 
 
 class Group(click.Group):
@@ -91,9 +91,9 @@ def load_plan(path: str, problem: Problem | None = None) -> Plan:
 
 def fill_in(settings: str, problem: Problem, option: str) -> Plan:
     """Return the plan that settings stand for, and say which it is."""
-    from nest.by_settings import TIME_LIMIT_S, plan_by_settings
+    from nest.analysis.plan_by_settings import TIME_LIMIT_S, plan_by_settings
     from nest.cli.progress import ProgressLine, hint
-    from nest.report.table import plan_text
+    from nest.present.table import plan_text
 
     unit = problem.time_unit
     with ProgressLine(unit, limit_s=TIME_LIMIT_S) as progress:
@@ -278,7 +278,7 @@ def check_distinct_files(paths: Mapping[str, str | None]) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Write a text to a file, whole or not at all, or to ``-``."""
-    from nest.ir.io import write_atomically
+    from nest.util.files import write_atomically
 
     if path == "-":
         say_data(text)
@@ -303,7 +303,7 @@ def people(*outputs: str | None) -> IO[str]:
 
     With ``--quiet`` nowhere then, as that is for errors.
     """
-    from nest.report.verbosity import QUIET
+    from nest.present.verbosity import QUIET
 
     if "-" not in outputs:
         return sys.stdout
@@ -355,9 +355,9 @@ class Restricted:
         """
         from msgspec.structs import replace
 
-        from nest.headroom import with_headroom
-        from nest.restrictions import parse, restrict
-        from nest.targets import ANY, for_target
+        from nest.constraints.pins import parse, restrict
+        from nest.constraints.targets import ANY, for_target
+        from nest.uncertainty.headroom import with_headroom
 
         if granularity is not None:
             job = replace(problem.job, granularity=granularity)
@@ -385,7 +385,7 @@ class Restricted:
     @property
     def text(self) -> str:
         """What restricts plans as on the command line; empty for none."""
-        from nest.restrictions import describe
+        from nest.constraints.pins import describe
 
         parts = [describe(self.pins, self.forbids)]
         if self.headroom is not None:

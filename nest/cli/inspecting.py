@@ -19,9 +19,9 @@ from nest.cli.inputs import (
 )
 from nest.cli.options import KEPT_TARGET, MODEL, PLANNED, Options, takes
 from nest.cli.saying import say
+from nest.constraints.targets import ANY
+from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError
-from nest.targets import ANY
-from nest.targets import target as find_target
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,8 +46,8 @@ def score_command(options: Options) -> int:
     from rich.padding import Padding
 
     from nest.cost.score import score
-    from nest.intervals import intervals_of
-    from nest.report.table import score_block, show
+    from nest.present.table import score_block, show
+    from nest.uncertainty.intervals import intervals_of
 
     options.check_files()
     problem, plan = options.find_problem_and_plan()
@@ -70,9 +70,9 @@ def check_command(options: Options) -> int:
     Exits with 1 if the plan is infeasible and with 2 if the problem or the
     plan is invalid.
     """
+    from nest.analysis.feasible import why_no_split
     from nest.cost.score import score
-    from nest.feasible import why_no_split
-    from nest.report.table import key_lines, show
+    from nest.present.table import key_lines, show
 
     options.check_problem_choice()
     options.check_plan_choice(required=False)
@@ -99,8 +99,8 @@ def check_command(options: Options) -> int:
 )
 def solvers_command(options: Options) -> int:
     """List the solvers and say which can run here."""
-    from nest.report.fitted import Column
-    from nest.report.table import show, simple_table
+    from nest.present.fitted import Column
+    from nest.present.table import show, simple_table
     from nest.solvers.registry import ignored_plugins
 
     options.check_files()
@@ -226,8 +226,8 @@ def _list(
     what: str, schema: str, entries: Iterable[_Entry], json_path: str | None
 ) -> None:
     """Print names with a description each, or write all records."""
-    from nest.report.fitted import Column
-    from nest.report.table import show, simple_table
+    from nest.present.fitted import Column
+    from nest.present.table import show, simple_table
 
     entries = list(entries)
     if json_path is not None:
@@ -289,8 +289,8 @@ def _machines() -> Iterator[_Entry]:
 @click.command("versions")
 def versions_command() -> None:
     """Print what a bug report should contain."""
-    from nest.report.table import key_lines, show
-    from nest.versions import machine, versions
+    from nest.present.table import key_lines, show
+    from nest.util.versions import machine, versions
 
     rows = {**versions(), **machine()}
     show(
@@ -303,9 +303,10 @@ def versions_command() -> None:
 
 def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
     """Return what the blocks of an interleaved plan do and hold."""
-    from nest.report.fitted import Column
-    from nest.report.table import TimeScale, simple_table
+    from nest.present.fitted import Column
+    from nest.present.table import simple_table
     from nest.units import format_bytes
+    from nest.util.time_scale import TimeScale
 
     blocks = document["blocks"]
     scale = TimeScale.fitting(

@@ -20,7 +20,7 @@ from nest.cli.inputs import Group, check_output, write_json
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.instances.update import Prover
@@ -73,8 +73,8 @@ def instances_group(
             )
         return
     from nest.instances import names
-    from nest.report import instances as report
-    from nest.report.table import show
+    from nest.present import instances as report
+    from nest.present.table import show
 
     if list_classes and (wanted or status):
         raise InvalidOptionError(
@@ -102,8 +102,8 @@ def instances_group(
 @json_option("all of it, with the plan,")
 def show_command(name: str, json_path: str | None) -> None:
     """Say what an instance is, and what is known about it."""
-    from nest.report.instances import instance_document, instance_lines
-    from nest.report.table import show
+    from nest.present.instances import instance_document, instance_lines
+    from nest.present.table import show
 
     check_output(json_path, "--json")
     if json_path is not None:
@@ -129,7 +129,7 @@ def fetch_command(
     With CLASS,… those that are in all of these classes, or open, or closed;
     '+' joins them as well.
     """
-    from nest.export.export import write_folder
+    from nest.frameworks.export import write_folder
     from nest.instances import (
         CLASSES,
         STATES,
@@ -207,7 +207,8 @@ def update_command(
     certificate. What contradicts itself is refused: then nothing changes.
     """
     from nest.instances import store, update
-    from nest.ir.io import decode, read_bytes, read_plan, write_atomically
+    from nest.ir.io import decode, read_bytes, read_plan
+    from nest.util.files import write_atomically
 
     if plan is not None and certificate is not None:
         raise InvalidOptionError(

@@ -52,7 +52,7 @@ from nest.cli.solving import compare_command, solve_command
 from nest.cli.topology import topology_group
 from nest.cli.validating import validate_command
 from nest.errors import NestError, SolverError
-from nest.text import clipped, closest
+from nest.util.text import clipped, closest
 
 
 class Terminated(KeyboardInterrupt):
@@ -81,7 +81,7 @@ def cli(context: click.Context, version: bool) -> None:
     file (JSON or YAML) or the name of a built-in problem or of an instance.
     """
     if version:
-        from nest.versions import nest_version
+        from nest.util.versions import nest_version
 
         say(f"nest {nest_version()}")
         context.exit()

@@ -26,12 +26,12 @@ from nest.cli.inputs import (
 from nest.cli.options import MODEL, Options, takes
 from nest.cli.progress import hint
 from nest.cli.saying import say
+from nest.constraints.targets import names
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.ir.cluster import MAX_DEVICES
 from nest.models.named import load_model
-from nest.quantities import SIZES, split
-from nest.targets import names
-from nest.text import closest
+from nest.util.quantities import SIZES, split
+from nest.util.text import closest
 
 
 def _within(

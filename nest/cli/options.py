@@ -45,14 +45,14 @@ from nest.cli.inputs import (
     write_record,
 )
 from nest.cli.saying import say
+from nest.constraints.pins import SETTINGS
+from nest.constraints.targets import ANY, GRADIENTS, OPTIMIZERS, names, target
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError, NestError
 from nest.ir.job import GRANULARITIES, SCHEDULES
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.models.named import load_model
-from nest.restrictions import SETTINGS
-from nest.targets import ANY, GRADIENTS, OPTIMIZERS, names, target
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.ir.plan import Plan
@@ -555,8 +555,8 @@ class Options:
     @property
     def named(self) -> dict[str, set[int | str]]:
         """Values of settings that pins and plans are named by."""
-        from nest.by_settings import are_settings
-        from nest.restrictions import parse
+        from nest.analysis.plan_by_settings import are_settings
+        from nest.constraints.pins import parse
 
         plans = (self.plan, self.plan_text, self.warm_start, *self.plans)
         found: dict[str, set[int | str]] = {}
@@ -573,7 +573,7 @@ class Options:
         Says on standard error what it is if it is one by its settings, and,
         unless told not to, if a file's was made for something else.
         """
-        from nest.by_settings import are_settings
+        from nest.analysis.plan_by_settings import are_settings
 
         text, name = self.plan_text, "PLAN"
         if text is None:
@@ -670,7 +670,7 @@ class Options:
 
     def find_warm_start(self, problem: Problem) -> Plan | None:
         """Return the plan that ``--warm-start`` names for a problem."""
-        from nest.by_settings import are_settings
+        from nest.analysis.plan_by_settings import are_settings
         from nest.ir.io import read_plan
 
         if self.warm_start is None:

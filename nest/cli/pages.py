@@ -20,7 +20,7 @@ from nest.models.named import load_model
 if TYPE_CHECKING:
     from nest.benchmarks.execute import Recorder
     from nest.ir.problem import Problem
-    from nest.pages.document import Context, Document, Wish
+    from nest.present.pages.document import Context, Document, Wish
     from nest.solvers.base import Progress, SolveOptions
     from nest.solvers.result import SolveResult
 
@@ -85,14 +85,14 @@ class Paging:
     @property
     def wish(self) -> Wish:
         """What is known of the training run."""
-        from nest.pages.document import Wish
+        from nest.present.pages.document import Wish
 
         tokens = None if self.tokens is None else float(self.tokens)
         return Wish(tokens, self.price_usd)
 
     def write(self, document: Document) -> None:
         """Write a page."""
-        from nest.pages.html import to_html
+        from nest.present.pages.html import to_html
 
         assert self.path is not None
         write_text(self.path, to_html(document))
@@ -112,7 +112,7 @@ class Paging:
 
         Returns the document of the page.
         """
-        from nest.pages.document import (
+        from nest.present.pages.document import (
             best_answer,
             page_document,
             solver_rows,
@@ -215,7 +215,7 @@ def context_of(
     notes: Sequence[str] = (),
 ) -> Context:
     """Return how an answer came about: command, restrictions, limits."""
-    from nest.pages.document import Context
+    from nest.present.pages.document import Context
 
     limits: dict[str, str] = {}
     for name, own in cells.items():
@@ -243,7 +243,7 @@ def _untargeted(options: Options, restricted: Restricted) -> Problem | None:
     """Return the problem as it would be without ``--target``."""
     from msgspec.structs import replace
 
-    from nest.targets import ANY, optimizer_of, target
+    from nest.constraints.targets import ANY, optimizer_of, target
 
     found = restricted.untargeted
     if found is None:

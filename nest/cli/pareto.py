@@ -22,13 +22,13 @@ from nest.cli.pages import (
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
-from nest.interrupts import Interrupted
 from nest.units import quanta_to_ns
-from nest.versions import num_cpus
+from nest.util.interrupts import Interrupted
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
-    from nest.pareto import Frontier
-    from nest.prove import Proof
+    from nest.analysis.pareto import Frontier
+    from nest.analysis.prove import Proof
 
 
 @click.command("pareto")
@@ -110,18 +110,18 @@ def pareto_command(
 
     Exits with 1 if a solver of --prove contradicts the frontier.
     """
-    from nest.feasible import remedies_within
-    from nest.pareto import check_objectives, frontier, known_price
-    from nest.plots import check_plot
-    from nest.prove import check_prover
-    from nest.report.frontier import (
+    from nest.analysis.feasible import remedies_within
+    from nest.analysis.pareto import check_objectives, frontier, known_price
+    from nest.analysis.prove import check_prover
+    from nest.present.frontier import (
         contradictions,
         frontier_block,
         stopped_text,
         to_document,
         write_plot,
     )
-    from nest.report.table import show
+    from nest.present.table import show
+    from nest.util.plots import check_plot
 
     options.check_problem_choice()
     workers = options.workers or num_cpus()
@@ -220,7 +220,7 @@ def _prove(
     proofs: list[Proof],
 ) -> None:
     """Let another solver examine the points that were asked for."""
-    from nest.prove import prove
+    from nest.analysis.prove import prove
 
     count = len(found.points)
     for number in numbers or ():
@@ -245,7 +245,7 @@ def _write_page(
     stopped: str,
 ) -> None:
     """Write a page of the frontier and of its fastest plan."""
-    from nest.pages.document import (
+    from nest.present.pages.document import (
         Answer,
         Wish,
         frontier_facts,
@@ -286,7 +286,7 @@ def _write_page(
 
 def _write_plans(folder: str, restricted: Restricted, found: Frontier) -> None:
     """Write every point's plan, and the problems they are for."""
-    from nest.fit import with_devices
+    from nest.analysis.fit import with_devices
 
     place = Path(folder)
     place.mkdir(exist_ok=True)

@@ -23,8 +23,8 @@ from nest.cli.inputs import (
 )
 from nest.cli.progress import hint
 from nest.errors import InvalidOptionError, UnknownNameError
-from nest.interrupts import Interrupted
 from nest.profiles.format import DTYPE_BYTES
+from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from nest.profiles.format import Entry, Profile
@@ -202,9 +202,9 @@ def profile_csv_command(
 
 def _write(output: str, profile: Profile) -> None:
     """Write the profile and show what is in it."""
+    from nest.present.fitted import Column
+    from nest.present.table import show, simple_table
     from nest.profiles.format import encode_profile
-    from nest.report.fitted import Column
-    from nest.report.table import show, simple_table
 
     rows = [
         [show_cell(entry) for _, show_cell in _COLUMNS.values()]

@@ -13,8 +13,8 @@ import click
 
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
-from nest.report.verbosity import QUIET, VERBOSE
-from nest.text import printable
+from nest.present.verbosity import QUIET, VERBOSE
+from nest.util.text import printable
 
 if TYPE_CHECKING:
     from nest.solvers.cell import Running
@@ -135,7 +135,7 @@ class StatusLine:
             self.VERBOSE_S if self._is_verbose else period_s
         )
         if self._is_terminal:
-            from nest.report.table import columns_of
+            from nest.util.terminal import columns_of
 
             width = columns_of(self._file) - 1
             self._file.write(f"\r\x1b[2K{text[:width]}")
@@ -212,7 +212,7 @@ class ProgressLine(StatusLine):
         if bound:
             parts.append(f"bound {self._time(bound, running)}")
         if best and bound:
-            from nest.report.table import percent
+            from nest.present.table import percent
 
             gap = max(Fraction(best - bound, best), Fraction(0))
             parts.append(f"gap {percent(gap)} %")

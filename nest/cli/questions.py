@@ -20,10 +20,10 @@ from nest.cli.options import (
 )
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError
-from nest.interrupts import Interrupted
+from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from nest.fit import Fit, Target
+    from nest.analysis.fit import Fit, Target
     from nest.ir.cluster import Device
     from nest.ir.problem import Problem
 
@@ -113,11 +113,11 @@ def fit_command(
     Exits with 1 if no candidate is known to keep the target; says then what
     the best possible step time is.
     """
-    from nest import offers
-    from nest.feasible import remedies_within
-    from nest.fit import fewest_devices, smallest_memory, to_document
-    from nest.report.fit import fit_block
-    from nest.report.table import show
+    from nest.analysis import offers
+    from nest.analysis.feasible import remedies_within
+    from nest.analysis.fit import fewest_devices, smallest_memory, to_document
+    from nest.present.fit import fit_block
+    from nest.present.table import show
     from nest.solvers.base import Deadline
 
     options = options.limited()
@@ -292,7 +292,7 @@ def check_target(target: _Target, with_budget: bool, optional: bool) -> None:
 
 def find_target(problem: Problem, target: _Target) -> Target | None:
     """Return the target that options ask for, if any."""
-    import nest.fit as fit
+    import nest.analysis.fit as fit
 
     match target:
         case {"within": Fraction() as step_s}:
@@ -330,10 +330,10 @@ def explain_command(
 
     Exits with 1 if the plan does not fit memory, or a solver failed.
     """
-    from nest.explain import explain, to_document
-    from nest.report.explanation import explanation_block
-    from nest.report.table import show
-    from nest.restrictions import parse
+    from nest.analysis.explain import explain, to_document
+    from nest.constraints.pins import parse
+    from nest.present.explanation import explanation_block
+    from nest.present.table import show
 
     options = options.limited()
     options.check_files()

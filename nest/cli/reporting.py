@@ -24,7 +24,7 @@ from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, InvalidPlanError
 
 if TYPE_CHECKING:
-    from nest.pages.document import Answer, Document
+    from nest.present.pages.document import Answer, Document
 
 #: Where a page goes if nobody says.
 _DEFAULT = "report.html"
@@ -93,7 +93,7 @@ def _given(
     page: Paging,
 ) -> int:
     """Write a page of plans from files."""
-    from nest.pages.document import page_document, plan_rows
+    from nest.present.pages.document import page_document, plan_rows
 
     problem = restricted.problem
     answers = [_answer(restricted, path) for path in plans]
@@ -114,17 +114,17 @@ def _given(
 
 def _end(options: Options, page: Paging, document: Document) -> None:
     """Say where the page is, and write what it is made of."""
-    from nest.report.table import show
+    from nest.present.table import show
 
     show(options.people, f"report: {page.path}")
     options.write_json(document)
 
 
 def _answer(restricted: Restricted, path: str) -> Answer:
-    from nest.by_settings import are_settings
+    from nest.analysis.plan_by_settings import are_settings
     from nest.cost.score import score
     from nest.ir.io import read_plan
-    from nest.pages.document import Answer
+    from nest.present.pages.document import Answer
 
     if are_settings(path):
         plan = fill_in(path, restricted.problem, "PLAN")
@@ -139,7 +139,7 @@ def _answer(restricted: Restricted, path: str) -> Answer:
 
 def _solved(options: Options, restricted: Restricted, page: Paging) -> int:
     """Write a page of what a solver finds."""
-    from nest.feasible import remedies_within
+    from nest.analysis.feasible import remedies_within
     from nest.solvers.base import Status
     from nest.solvers.run import CellInterrupted, run_solver
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from nest.text import printable
+from nest.util.text import printable
 
 
 def say(text: str, err: bool = False, end: str = "\n") -> None:

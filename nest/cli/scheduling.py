@@ -11,9 +11,9 @@ from nest.cli.options import Options, takes
 from nest.errors import InvalidProblemError
 
 if TYPE_CHECKING:
-    from nest.codesign.schedule.records import Cores
+    from nest.operator_schedule.records import Cores
 
-#: As :data:`nest.codesign.schedule.SOLVERS` names them, the default first.
+#: As :data:`nest.operator_schedule.SOLVERS` names them, the default first.
 SOLVERS = ("dp", "cpsat", "milp")
 
 #: The most cores of a type.
@@ -22,7 +22,7 @@ _MOST_CORES = 2**20
 
 def _cores(text: str) -> Cores:
     """Read cores by type, such as ``tensor=8,vector=2``."""
-    from nest.codesign.schedule.records import Cores
+    from nest.operator_schedule.records import Cores
 
     counts: dict[str, int] = {}
     for part in text.split(","):
@@ -72,13 +72,13 @@ def schedule_command(
     docs/files.md describes it. The shortest schedule is shown, or the best
     one in time.
     """
-    from nest.codesign.schedule import schedule
-    from nest.codesign.schedule.checks import check_runs
-    from nest.codesign.schedule.layer_file import decode_layer
     from nest.ir.documents import read_stdin
     from nest.ir.io import read_bytes
-    from nest.report.schedule import schedule_block, schedule_document
-    from nest.report.table import show
+    from nest.operator_schedule import schedule
+    from nest.operator_schedule.checks import check_runs
+    from nest.operator_schedule.layer_file import decode_layer
+    from nest.present.schedule import schedule_block, schedule_document
+    from nest.present.table import show
 
     options.check_files({"LAYER": path})
     if path == "-":

@@ -11,7 +11,7 @@ from nest.cli.inputs import write_text
 from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
 
 if TYPE_CHECKING:
-    from nest.simulate.events import Simulation
+    from nest.simulation.events import Simulation
 
 
 @click.command("simulate")
@@ -27,8 +27,8 @@ def simulate_command(options: Options) -> int:
     every block works and idles. Exits with 1 if the plan is infeasible and
     with 2 if it is no plan for this problem.
     """
-    from nest.report.simulation import simulation_block, simulation_document
-    from nest.report.table import show
+    from nest.present.simulation import simulation_block, simulation_document
+    from nest.present.table import show
 
     options.check_files()
     simulation = _simulation(options)
@@ -50,7 +50,7 @@ def trace_command(options: Options, output: str) -> int:
     """
     import msgspec
 
-    from nest.simulate.trace import trace
+    from nest.simulation.trace import trace
 
     options.check_files(writes={"-o": output})
     simulation = _simulation(options)
@@ -60,6 +60,6 @@ def trace_command(options: Options, output: str) -> int:
 
 
 def _simulation(options: Options) -> Simulation:
-    from nest.simulate.events import Simulation
+    from nest.simulation.events import Simulation
 
     return Simulation(*options.find_problem_and_plan())

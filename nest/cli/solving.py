@@ -42,12 +42,12 @@ from nest.errors import (
 from nest.models.named import load_model
 
 if TYPE_CHECKING:
-    from nest.export.settings import Settings
-    from nest.feasible import Remedies
-    from nest.robust import Robust
+    from nest.analysis.feasible import Remedies
+    from nest.analysis.robust import Robust
+    from nest.analysis.target_loss import TargetLoss
+    from nest.frameworks.settings import Settings
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
-    from nest.targets import TargetLoss
 
 _SHARED = (
     *(*MODEL, *RESTRICTIONS),
@@ -268,7 +268,7 @@ class _Session:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
-        from nest.compare import to_document
+        from nest.analysis.compare import to_document
 
         restricted = self.restricted
         document = to_document(restricted.problem, self.cells, self.results)
@@ -323,10 +323,10 @@ def _checked(
 
 def _settings(given: Options, restricted: Restricted) -> Settings:
     """Return what an export needs, or refuse what it cannot do without."""
-    from nest.export.hosts import node_size
-    from nest.export.layers import placement_of
-    from nest.export.models import model_of
-    from nest.export.settings import Settings
+    from nest.frameworks.hosts import node_size
+    from nest.frameworks.layers import placement_of
+    from nest.frameworks.models import model_of
+    from nest.frameworks.settings import Settings
 
     problem = restricted.problem
     if restricted.target is None:
@@ -377,12 +377,12 @@ def _run(
     target; with ``engine`` models and logs are written, too; with ``page`` and
     ``csv_path`` what is finished is a page and a table as well.
     """
-    from nest.compare import compare
-    from nest.intervals import why_none
-    from nest.robust import robust_of
+    from nest.analysis.compare import compare
+    from nest.analysis.robust import robust_of
+    from nest.analysis.target_loss import loss_of
     from nest.solvers.base import Status
     from nest.solvers.run import run_solver
-    from nest.targets import loss_of
+    from nest.uncertainty.intervals import why_none
 
     engine, page = engine or EngineOptions(), page or Paging()
     session = _checked(given, solvers, launching, engine, page)
@@ -491,7 +491,7 @@ def _run(
 
 def _remedied(session: _Session, progress: ProgressLine) -> _Session:
     """Return the session with what would make its problem feasible."""
-    from nest.feasible import remedies_within
+    from nest.analysis.feasible import remedies_within
 
     progress.uncounted()
     found = remedies_within(
@@ -503,7 +503,7 @@ def _remedied(session: _Session, progress: ProgressLine) -> _Session:
 
 def _launched(session: _Session) -> _Session:
     """Return the session with what starts its plan, written if asked for."""
-    from nest.export.export import export, write_folder
+    from nest.frameworks.export import export, write_folder
 
     (result,), target = session.results, session.restricted.target
     if result.plan is None or result.over_memory_bytes is not None:
@@ -526,7 +526,7 @@ def _launched(session: _Session) -> _Session:
 
 def _show_table(session: _Session) -> None:
     """Print the comparison."""
-    from nest.report.table import compare_footer, compare_table, show
+    from nest.present.table import compare_footer, compare_table, show
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
@@ -556,9 +556,9 @@ def _show_table(session: _Session) -> None:
 
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
-    from nest.report.launch import launch_screen, launch_texts
-    from nest.report.robust import robust_rows
-    from nest.report.table import key_lines, show, solve_block
+    from nest.present.launch import launch_screen, launch_texts
+    from nest.present.robust import robust_rows
+    from nest.present.table import key_lines, show, solve_block
 
     restricted, problem = session.restricted, session.restricted.problem
     unsaid = session.given.unsaid(restricted)
@@ -593,7 +593,7 @@ def _show_answer(session: _Session) -> None:
 
 def _csv(session: _Session) -> str:
     """Return a row per solver."""
-    from nest.benchmarks.report import result_csv
+    from nest.present.pages.benchmark import result_csv
 
     name = session.restricted.problem.name
     return result_csv(name, session.results)

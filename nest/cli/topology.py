@@ -57,9 +57,9 @@ def show_command(
     torus:4x4x4 or leaf-spine:leaves=4,hosts=8 (docs/topologies-generators.md),
     or a cluster: its file (docs/files.md) or a name such as h100x64.
     """
-    from nest.ir.io import read_plan, write_atomically
-    from nest.report.network import facts_block, facts_document
-    from nest.report.table import show
+    from nest.ir.io import read_plan
+    from nest.present.network import facts_block, facts_document
+    from nest.present.table import show
     from nest.topology.files import (
         write_hostfile,
         write_node_link,
@@ -68,6 +68,7 @@ def show_command(
     from nest.topology.levels import network_facts
     from nest.topology.order import node_ranks
     from nest.topology.plot import network_svg
+    from nest.util.files import write_atomically
 
     if plan is not None and files["plot"] is None:
         raise InvalidOptionError(
@@ -111,8 +112,8 @@ def bench_command(
     Groups of so many ranks, so far apart, fill the devices in their order and
     all run at the same time; the best algorithm is named.
     """
-    from nest.report.network import bench_block, bench_rows
-    from nest.report.table import show
+    from nest.present.network import bench_block, bench_rows
+    from nest.present.table import show
     from nest.topology.graph import GraphNetwork
     from nest.topology.graph.convert import topology_of
     from nest.topology.protocol import Block, ParallelGroups
@@ -150,8 +151,8 @@ def price_command(options: Options, path: str) -> int:
     """
     from nest.ir.documents import read_stdin
     from nest.ir.io import decode, read_bytes
-    from nest.report.network import price_block
-    from nest.report.table import show
+    from nest.present.network import price_block
+    from nest.present.table import show
     from nest.topology.graph.case import Case, price
 
     options.check_files({"CASE": path})
@@ -182,10 +183,10 @@ def order_command(options: Options, **files: str | None) -> int:
     whom, says which devices to keep together; what it finds is scored. The
     rank file is one for --order, to plan anew in that order.
     """
+    from nest.analysis.reorder import reorder
     from nest.cli.inputs import write_record
-    from nest.reorder import reorder
-    from nest.report.network import order_block, order_document
-    from nest.report.table import show
+    from nest.present.network import order_block, order_document
+    from nest.present.table import show
     from nest.topology.files import write_hostfile, write_rankfile
 
     options.check_files(

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from nest.benchmarks.parallel import follow
 from nest.cli.declare import integer, names, option
 from nest.cli.inputs import people, write_text
 from nest.cli.options import Options, takes
 from nest.cli.pages import HTML, check_page, command_line
 from nest.cli.progress import StatusLine, share_left
 from nest.errors import InvalidOptionError, UnknownNameError
-from nest.interpreters import safe_environment
-from nest.versions import num_cpus
+from nest.tasks.parallel import follow
+from nest.util.interpreters import safe_environment
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.hardware.calibration import CalibrationFile
@@ -91,8 +91,9 @@ def validate_command(
     predicted are counted by reason.
     """
     from nest.ir.documents import read_stdin
-    from nest.report.table import show
-    from nest.report.validation import validation_block
+    from nest.present.table import show
+    from nest.present.validation import validation_block
+    from nest.validation.reading import parse_rows, published_rows, read_rows
     from nest.validation.report import (
         SHOWN,
         Selection,
@@ -101,9 +102,6 @@ def validate_command(
     )
     from nest.validation.rows import (
         InvalidMeasurementsError,
-        parse_rows,
-        published_rows,
-        read_rows,
     )
 
     if intervals and calibration_path is not None:
@@ -159,7 +157,7 @@ def validate_command(
     if details_path is not None:
         write_text(details_path, details_csv(outcomes))
     if html_path is not None:
-        from nest.pages.validation import to_html
+        from nest.present.pages.validation import to_html
 
         runs = [_run(each) for each in outcomes if each.time_error is not None]
         write_text(html_path, to_html(document, runs, command_line()))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from nest.compare import claimed, refuted
+from nest.analysis.compare import claimed, refuted
 from nest.conform.records import State
 from nest.conform.trials import Candidate, Trial
 from nest.cost.score import score
@@ -22,7 +22,7 @@ from nest.solvers.descendants import visible
 from nest.solvers.registry import is_command, solver_class
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import check_request
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 
 Finding = tuple[State, str]
 

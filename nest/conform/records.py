@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nest.solvers.cell import GRACE_S
-from nest.versions import provenance
+from nest.util.versions import provenance
 
 
 class State(enum.StrEnum):

@@ -13,11 +13,11 @@ from nest.conform.problems import Reference, large, references
 from nest.conform.records import Check, Report, State
 from nest.conform.trials import Candidate, Trial
 from nest.errors import NestError
-from nest.interrupts import Interrupted
 from nest.solvers.base import Progress, SolveOptions
 from nest.solvers.cell import Cell, OnProgress, about
 from nest.solvers.registry import get_solver, solver_target, solver_version
 from nest.solvers.run import check_request, run_solver
+from nest.util.interrupts import Interrupted
 
 #: Seconds per run if nobody says otherwise, and on the large problem.
 TIME_LIMIT_S = 10.0

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from nest.ir.base import Struct
 from nest.ir.plan import Overlap
 from nest.ir.problem import OwnRuns
-from nest.stored import read_stored
+from nest.util.stored import read_stored
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from functools import cache
 from nest.errors import UnknownNameError
 from nest.ir.base import Count, PositiveReal, PositiveReals, Size, Struct
 from nest.ir.cluster import Device
-from nest.stored import read_stored
+from nest.util.stored import read_stored
 
 
 class Reserve(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import msgspec
 from nest.hardware.calibration import Fitted
 from nest.ir.base import Fraction, PositiveReal, Real, Struct
 from nest.ir.cluster import GroupFraction, Level
-from nest.stored import find, read_records, read_stored
+from nest.util.stored import find, read_records, read_stored
 
 #: Up to so many members, what groups reach is listed for each number.
 SMALL_GROUP = 8

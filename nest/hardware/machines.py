@@ -20,9 +20,9 @@ from nest.ir.cluster import (
     Hierarchy,
     Level,
 )
-from nest.stored import read_records
-from nest.text import whole_number
 from nest.units import ceil_div
+from nest.util.stored import read_records
+from nest.util.text import whole_number
 
 
 class Machine(Struct, frozen=True, kw_only=True):

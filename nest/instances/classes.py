@@ -151,8 +151,8 @@ def _runs_in(name: str) -> Callable[[Problem], bool]:
     """Return whether plans are those that a framework can express."""
 
     def holds(problem: Problem) -> bool:
+        from nest.constraints.targets import for_target
         from nest.errors import InvalidOptionError
-        from nest.targets import for_target
 
         if not problem.job.uniform:
             return False

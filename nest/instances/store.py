@@ -27,8 +27,8 @@ from nest.instances.classes import CLASSES
 from nest.instances.records import BestKnown, Index, Instance, Known
 from nest.ir.io import decode, decode_problem, problem_hash, read_bytes
 from nest.ir.problem import Problem
-from nest.stored import read_stored
 from nest.units import MAX_TERM
+from nest.util.stored import read_stored
 
 PACKAGE = "nest.instances"
 

@@ -20,7 +20,6 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-import nest
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, SolverNotInstalledError
 from nest.instances import store
@@ -31,7 +30,7 @@ from nest.ir.problem import Problem
 from nest.solvers.base import Status
 from nest.solvers.registry import is_built_in, solver_class
 from nest.units import MAX_TERM
-from nest.versions import nest_version
+from nest.util.versions import nest_version
 
 #: Documents that are read: answers of solvers to one problem, and one answer
 #: of many.
@@ -274,7 +273,7 @@ def _checked(
     problem: Problem, data: bytes, where: str, limit_s: float | None
 ) -> str:
     """Return what ``nest-check`` prints of a certificate that it accepts."""
-    root = Path(nest.__path__[0]).parent
+    root = Path(__file__).parents[2]
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "problem.json"), Path(folder, "certificate.json")
         # Numbers of the type of their field, as 'nest certify' has them.

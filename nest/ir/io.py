@@ -6,12 +6,9 @@ came. Reading never alters a value; unknown keys are refused.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,12 +36,9 @@ from nest.ir.job import (
 )
 from nest.ir.plan import OVERLAP, RECOMPUTE, Plan
 from nest.ir.problem import Problem
+from nest.util.files import write_atomically
 
 T = TypeVar("T")
-
-#: Names of the files that :func:`write_atomically` leaves if it is killed,
-#: where the name of the file itself is a key.
-_HALF_WRITTEN = re.compile(r"\.[0-9a-f]{32}\.json\.[a-z0-9_]{8}")
 
 #: Fields that take one of a few names; with the one around them where that
 #: says which.
@@ -65,7 +59,7 @@ _NAMES = {
     "overlap_needs[]": OVERLAP_NEEDS,
     "micro_batch_count": MICRO_BATCH_COUNTS,
     "algorithms": ALGORITHMS,
-    # Of operators, see nest.codesign.schedule.records.
+    # Of operators, see nest.operator_schedule.records.
     "engine": ("tensor", "vector", "both", "none"),
 }
 
@@ -101,60 +95,6 @@ def plan_to_json(plan: Plan | None) -> Any:
 def write(path: str | Path, record: msgspec.Struct) -> None:
     """Write the record to a file, whole or not at all."""
     write_atomically(Path(path), encode(record))
-
-
-def write_atomically(path: Path, data: bytes, durable: bool = False) -> None:
-    """Replace a file in one step, so that no reader sees half of it.
-
-    A ``durable`` one is on the disk before it has its name.
-
-    Raises
-    ------
-    NestError
-        If the file cannot be written; an existing one is left as it was.
-    """
-    try:
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"no directory {path.parent}")
-        if path.is_dir():
-            raise IsADirectoryError("it is a directory")
-        if path.exists() and not path.is_file():
-            path.write_bytes(data)  # a device or a pipe, e.g. /dev/stdout
-            return
-        descriptor, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}."
-        )
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise NestError(
-            f"{path}: expected a writable file, got {error}; "
-            f"{'make room, or ' if full else ''}choose another path"
-        ) from error
-
-
-def half_written(path: Path) -> bool:
-    """Return whether a killed process left a file; if so, remove it.
-
-    Only in a directory proper: what a link leads to belongs to others.
-    """
-    if not _HALF_WRITTEN.fullmatch(path.name):
-        return False
-    if path.is_file() and not (path.is_symlink() or path.parent.is_symlink()):
-        path.unlink(missing_ok=True)
-    return True
 
 
 def problem_hash(problem: Problem) -> str:

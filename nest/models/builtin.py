@@ -15,7 +15,7 @@ from nest.ir.problem import Problem
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_on
 from nest.models.zoo import architecture
-from nest.stored import find, read_records
+from nest.util.stored import find, read_records
 
 
 class Recipe(Request, frozen=True, kw_only=True):

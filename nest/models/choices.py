@@ -7,6 +7,8 @@ from itertools import product
 from math import gcd, isqrt, prod
 from typing import NamedTuple
 
+from nest.constraints.targets import ANY, optimizer_of
+from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError
 from nest.hardware import Machine
 from nest.ir.base import Distinct, Struct
@@ -14,8 +16,6 @@ from nest.ir.job import SPLIT_BACKWARD, Job, Optimizer, Schedule
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators import DTYPES, Dtype
-from nest.targets import ANY, optimizer_of
-from nest.targets import target as find_target
 
 #: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient,
 #: fp32 master weight and two moments (Rajbhandari et al. 2020, arXiv
@@ -101,9 +101,11 @@ class Request(Struct, frozen=True, kw_only=True):
     virtual_stages
         Chunks per block that plans may have; above 1 they are interleaved.
     gradients, optimizer
-        What training keeps per weight, see :mod:`nest.targets.memory`.
+        What training keeps per weight, see
+        :mod:`nest.constraints.targets.memory`.
     target
-        The framework whose defaults count, see :mod:`nest.targets`.
+        The framework whose defaults count, see
+        :mod:`nest.constraints.targets`.
     schedule
         The pipeline schedule.
     overlap

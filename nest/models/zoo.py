@@ -8,7 +8,7 @@ more record, and nothing else in the project names one.
 from __future__ import annotations
 
 from nest.models.architectures import Architecture
-from nest.stored import find, read_records
+from nest.util.stored import find, read_records
 
 ARCHITECTURES = read_records("nest.models", "architectures", Architecture)
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nest.errors import InvalidOptionError, NestError
 from nest.hardware.devices import known_device
-from nest.interrupts import Interrupted
 from nest.models import graphs
 from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.choices import Degrees
@@ -28,7 +27,8 @@ from nest.profiles.format import (
     InvalidProfileError,
     Profile,
 )
-from nest.versions import DISTRIBUTION, machine
+from nest.util.interrupts import Interrupted
+from nest.util.versions import DISTRIBUTION, machine
 
 if TYPE_CHECKING:
     from nest.profiles.torch_layers import Part

@@ -144,6 +144,17 @@ def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
     return joined
 
 
+def leave_room(
+    gaps: Iterable[Gap], memory_bytes: int, step_quanta: int
+) -> bool:
+    """Whether a plan as small and as fast as that is not ruled out."""
+    return any(
+        gap.above_bytes < memory_bytes
+        and gap.lower_bound_quanta <= step_quanta
+        for gap in gaps
+    )
+
+
 def nothing_below(model: CostModel) -> int:
     """Return a floor of memory that every plan is above."""
     return model.problem.cluster.reserve_bytes() - 1

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
 from nest.errors import KilledError
-from nest.interrupts import end_in_order, end_with_parent
 from nest.solvers.base import OutOfTimeError
+from nest.util.interrupts import end_in_order, end_with_parent
 
 
 class Link:

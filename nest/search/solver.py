@@ -18,8 +18,8 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
-from nest.text import whole_number
 from nest.units import MAX_TOTAL
+from nest.util.text import whole_number
 
 if TYPE_CHECKING:
     from nest.search.task import SearchTask

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from nest.cost.model import CostModel
 from nest.cost.space import undivided
-from nest.interrupts import Ending
 from nest.ir.io import plan_to_json
 from nest.ir.problem import Problem
 from nest.search.closed_sets import closed_sets
@@ -21,6 +20,7 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
+from nest.util.interrupts import Ending
 
 
 def trace(

@@ -24,7 +24,7 @@ from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.units import MAX_TOTAL, finite
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 
 
 class Status(enum.StrEnum):

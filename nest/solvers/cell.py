@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from nest.interrupts import deferred
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline, Progress, SolveOptions
 from nest.solvers.messages import (
@@ -28,6 +27,7 @@ from nest.solvers.messages import (
 )
 from nest.solvers.process import Usage, Worker
 from nest.units import finite
+from nest.util.interrupts import deferred
 
 #: How often a running cell shows a sign of life.
 TICK_S = 0.5

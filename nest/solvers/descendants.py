@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nest.interrupts import set_process_option
+from nest.util.interrupts import set_process_option
 
 #: Where the system shows processes.
 PROC = Path("/proc")

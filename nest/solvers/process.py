@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from nest.interpreters import environment, python, search_path
 from nest.solvers.descendants import MARK, end_all
+from nest.util.interpreters import environment, python, search_path
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "

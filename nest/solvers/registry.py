@@ -32,10 +32,10 @@ from nest.errors import (
     SolverNotInstalledError,
     UnknownSolverError,
 )
-from nest.interpreters import environment, python, search_path
 from nest.solvers.base import COMMAND, Capabilities, Solver
 from nest.solvers.descendants import MARK, end_all, end_marked
-from nest.versions import (
+from nest.util.interpreters import environment, python, search_path
+from nest.util.versions import (
     DISTRIBUTION,
     nest_version,
     num_cpus,
@@ -290,7 +290,7 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
         return known.reason
     code = (
         "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        "from nest.interrupts import end_with_parent; "
+        "from nest.util.interrupts import end_with_parent; "
         "from nest.solvers.descendants import adopt; "
         "adopt(); end_with_parent(int(sys.argv[3])); "
         "from nest.solvers.registry import load_target\n"

@@ -169,22 +169,23 @@ class SolveResult(Verdict, Tabular):
         reason = self.detail
         if self.status is Status.INFEASIBLE:
             known = (
-                "proven: no plan fits; nest.feasible.remedies(problem) "
-                + ("says by how much, and what would do")
+                "proven: no plan fits; "
+                "nest.analysis.feasible.remedies(problem) says by how much, "
+                "and what would do"
             )
             reason = "; ".join(filter(None, (known, reason)))
         return reason or "no plan was found"
 
     def plot_timeline(self, axes: Axes | None = None) -> Axes:
-        """Draw when every block does what, see :mod:`nest.plots`.
+        """Draw when every block does what, see :mod:`nest.util.plots`.
 
         Raises
         ------
         NestError
             If there is no plan, or Matplotlib is not installed.
         """
-        from nest.plots import timeline
-        from nest.simulate.events import Simulation
+        from nest.simulation.events import Simulation
+        from nest.util.plots import timeline
 
         problem, plan, found = self._drawn()
         return timeline(Simulation(problem, plan, found).to_rows(), axes)
@@ -197,7 +198,7 @@ class SolveResult(Verdict, Tabular):
         NestError
             If there is no plan, or Matplotlib is not installed.
         """
-        from nest.plots import memory
+        from nest.util.plots import memory
 
         problem, _, found = self._drawn()
         limit_bytes = problem.cluster.memory_bytes()

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from nest.analysis.fit import most_memory_bytes, with_memory
 from nest.benchmarks.instances import find_set
 from nest.errors import SolverError
-from nest.fit import most_memory_bytes, with_memory
 from nest.ir.cluster import Hierarchy
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem

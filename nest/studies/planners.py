@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nest.benchmarks.instances import find_set
+from nest.constraints.pins import restrict
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.restrictions import restrict
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver

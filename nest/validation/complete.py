@@ -20,7 +20,7 @@ from nest.ir.base import Struct
 from nest.models.architectures import Architecture, blocks
 from nest.models.hf import from_hf
 from nest.models.zoo import ARCHITECTURES, architecture
-from nest.stored import read_stored
+from nest.util.stored import read_stored
 from nest.validation.flops import counted_time
 from nest.validation.rows import Row
 from nest.validation.software import software_of

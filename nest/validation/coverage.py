@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from nest.intervals import Interval, intervals_of
+from nest.uncertainty.intervals import Interval, intervals_of
 from nest.validation.predict import (
     PredictedRun,
     Prediction,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nest.errors import UnknownNameError
 from nest.hardware.devices import device_spec
 from nest.ir.base import Struct
-from nest.stored import read_stored
+from nest.util.stored import read_stored
 from nest.validation.rows import Row
 
 

@@ -28,7 +28,6 @@ from nest.hardware.calibration import (
     stored_calibration,
 )
 from nest.hardware.calibration import Software as SoftwareCalibration
-from nest.headroom import MEAN_ERROR
 from nest.ir.base import Struct
 from nest.ir.cluster import Device, Hierarchy
 from nest.ir.graph import Graph
@@ -54,6 +53,7 @@ from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph, in_range
 from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
+from nest.uncertainty.headroom import MEAN_ERROR
 from nest.units import ceil_div
 from nest.validation.complete import architecture_of
 from nest.validation.rows import Row, ran_out_of_memory
@@ -166,7 +166,7 @@ class Prediction(NamedTuple):
         Parts of the memory of that device, in bytes.
     fits_with_headroom
         Whether it fits too with head-room of the model's error
-        (:data:`~nest.headroom.MEAN_ERROR`) left free.
+        (:data:`~nest.uncertainty.headroom.MEAN_ERROR`) left free.
     """
 
     step_time_s: float | None

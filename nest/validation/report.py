@@ -23,15 +23,13 @@ from nest.errors import NestError
 from nest.ir.base import Struct
 from nest.validation.predict import Prediction, Skip
 from nest.validation.rows import (
-    Reason,
     Row,
-    impossible,
     measured_memory_bytes,
     measured_step_time_s,
     ran_out_of_memory,
     why_no_memory,
-    why_unusable,
 )
+from nest.validation.usable import Reason, impossible, why_unusable
 from nest.validation.words import not_understood, words_lines
 
 SCHEMA = "nest-validation/1"

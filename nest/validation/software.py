@@ -14,7 +14,7 @@ import msgspec
 
 from nest.ir.base import Count, PositiveReal, Struct
 from nest.ir.plan import RECOMPUTE, Overlap, Recompute
-from nest.stored import read_stored
+from nest.util.stored import read_stored
 from nest.validation.rows import Row
 
 #: How blocks become pipeline chunks: what a split counts as a block beside

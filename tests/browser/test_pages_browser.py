@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from nest.cli.main import cli
-from nest.pages import codesign
-from nest.pages.html import to_html
+from nest.present.pages import codesign
+from nest.present.pages.html import to_html
 from tests import codesigns
 from tests.browser import driver as driver_module
 from tests.browser.driver import picture, show, violations

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from nest.ir import write
-from nest.pages import several
+from nest.present.pages import several
 from nest.solvers import registry
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 from tests.cli.conftest import Cli
 from tests.loopback import GOOD_NS, TARGET, tiny_problem
 from tests.pages import Page
@@ -31,7 +31,7 @@ def _solvers() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time."""
-    monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
+    monkeypatch.setattr("nest.present.pages.draw.find_spec", lambda _: None)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_no_scheduler(
     cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("nest.benchmarks.parallel._CONNECT_S", 0.2)
+    monkeypatch.setattr("nest.tasks.parallel._CONNECT_S", 0.2)
     where = "tcp://127.0.0.1:9"
     arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
     text = cli.refuses(*arguments, "--dask", where)
@@ -226,7 +226,7 @@ def test_more_local_workers_than_cpus(
 ) -> None:
     """They share CPUs, which standard error and the report say."""
     pytest.importorskip("distributed")
-    for module in ("nest.benchmarks.engine", "nest.versions"):
+    for module in ("nest.benchmarks.engine", "nest.util.versions"):
         monkeypatch.setattr(f"{module}.num_cpus", lambda: 1)
     arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
     assert cli(*arguments, "--dask", "2") == 0

@@ -24,7 +24,7 @@ from nest.ir import (
 )
 from nest.models import builtin
 from nest.solvers import registry
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 from tests.cli.conftest import Cli
 from tests.loopback import (
     BASELINE,
@@ -116,7 +116,9 @@ def test_solve_without_a_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A plan of before is gone, so that nobody takes it for this one."""
-    monkeypatch.setattr("nest.feasible.remedies_within", lambda *_: None)
+    monkeypatch.setattr(
+        "nest.analysis.feasible.remedies_within", lambda *_: None
+    )
     # The solver is wrong: a plan fits.
     monkeypatch.setattr("nest.solvers.challenge.SHARE", 0.0)
     plan = tmp_path / "out.json"

@@ -12,14 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 import nest
+from nest.accelerators import answers as answers_module
+from nest.accelerators.document import Codesign, answers_document
+from nest.accelerators.records import Counts, Wanted, Wave
 from nest.cli.codesigning import wave_text
-from nest.codesign import answers as answers_module
-from nest.codesign.document import Codesign, answers_document
-from nest.codesign.records import Counts, Wanted, Wave
 from nest.errors import InvalidOptionError, SolverError
-from nest.interrupts import Interrupted
 from nest.models.zoo import architecture
-from nest.report.codesign import doubts
+from nest.present.codesign import doubts
+from nest.util.interrupts import Interrupted
 from tests import codesigns
 from tests.cli.conftest import Cli
 from tests.random_spaces import known, random_spec

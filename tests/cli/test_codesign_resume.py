@@ -11,10 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nest.codesign.answers import problem_on
-from nest.codesign.records import On
-from nest.codesign.spec import read_spec
-from nest.codesign.workload import QUANTUM_PS
+from nest.accelerators.answers import problem_on
+from nest.accelerators.records import On
+from nest.accelerators.spec import read_spec
+from nest.accelerators.workload import QUANTUM_PS
 from nest.cost.score import score
 from nest.ir import read_plan, read_problem, write
 from tests.children import wait_until

@@ -25,7 +25,7 @@ from nest.instances import store
 from nest.ir import read_plan, read_problem, write
 from nest.ir.io import decode
 from nest.models import builtin
-from nest.report.fitted import FittedTable
+from nest.present.fitted import FittedTable
 from nest.solvers.command import Answer, read_planner
 from nest.solvers.registry import is_built_in, solver_names
 from tests.inside import run_inside

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nest import citations, doctor
-from nest.report.doctor import doctor_block, verdict
-from nest.report.table import show
+from nest.conform import doctor
+from nest.present.doctor import doctor_block, verdict
+from nest.present.table import show
 from nest.solvers import registry, run
 from nest.solvers.base import Status
-from nest.versions import nest_version
+from nest.util import citations
+from nest.util.versions import nest_version
 from tests.inside import run_inside
 from tests.tables import Terminal
 

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cli.options import MODEL, Options
+from nest.constraints.targets import for_target
 from nest.cost.score import score
 from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
 from nest.ir.io import problem_hash
 from nest.models import builtin
-from nest.targets import for_target
 from tests.chakra import replay
 from tests.cli.conftest import Cli
 from tests.unit.test_launch_configs import NEMO

@@ -17,13 +17,13 @@ from nest.cli.main import commands
 from nest.errors import NestError
 from nest.instances import best_known, names, store
 from nest.instances.update import with_certificate
-from nest.interpreters import (
+from nest.ir import write
+from nest.util.interpreters import (
     ignore_working_directory,
     leave_safe_environment,
     search_path,
 )
-from nest.ir import write
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 from tests import readers
 from tests.cli.test_codesign_resume import SPEC
 from tests.loopback import tiny_problem

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from nest.analysis.explain import explain
+from nest.analysis.fit import fewest_devices, smallest_memory, within
+from nest.analysis.offers import Limits, best_offer, with_prices
+from nest.analysis.pareto import frontier
 from nest.calibration import design, runs
 from nest.certificates.certify import certify
 from nest.cli import validating
@@ -21,19 +25,15 @@ from nest.cli.main import Terminated
 from nest.cli.progress import ProgressLine
 from nest.conform import CHECKS, State, conform, references
 from nest.errors import NestError
-from nest.explain import explain
-from nest.fit import fewest_devices, smallest_memory, within
-from nest.interrupts import Ending, Interrupted
 from nest.ir import read_plan, write
-from nest.offers import Limits, best_offer, with_prices
-from nest.pareto import frontier
+from nest.present.table import count
 from nest.profiles import torch_profiler
-from nest.report.table import count
 from nest.solvers.base import Deadline, Limit, Status
 from nest.solvers.messages import Failure
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted
 from nest.studies.study import Findings, Plot, Setting, Study
+from nest.util.interrupts import Ending, Interrupted
 from tests.builders import SINGLE, make_plan, two_stages
 from tests.children import HANG_S
 from tests.cli.test_certify_cli import NCCL
@@ -174,7 +174,7 @@ def test_sizes_that_did_not_begin_are_open(monkeypatch):
         take(first)
         assert list(cells) == []
 
-    monkeypatch.setattr("nest.pareto.run_cells", run_cells)
+    monkeypatch.setattr("nest.analysis.pareto.run_cells", run_cells)
     with pytest.raises(Interrupted) as caught:
         frontier(small(), ("time", "devices"), workers=2)
     for curve in caught.value.found.curves:
@@ -225,7 +225,9 @@ def test_pareto_without_points_writes_what_is_known(
     def remedies_within(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nest.feasible.remedies_within", remedies_within)
+    monkeypatch.setattr(
+        "nest.analysis.feasible.remedies_within", remedies_within
+    )
     path, page = tmp_path / "tight.json", tmp_path / "out.html"
     write(path, small(memory_bytes=1))
     assert cli("pareto", str(path), "--html", str(page)) == 130
@@ -239,7 +241,7 @@ def test_proofs_so_far_are_kept(cli, problem, tmp_path, monkeypatch):
     asked = []
 
     def prove(found, point, *_):
-        from nest.prove import Proof
+        from nest.analysis.prove import Proof
 
         asked.append(point)
         if len(asked) == 2:
@@ -247,7 +249,7 @@ def test_proofs_so_far_are_kept(cli, problem, tmp_path, monkeypatch):
         result = run_inside(found.problem, "brute")
         return Proof(point, result, None, "proven", "")
 
-    monkeypatch.setattr("nest.prove.prove", prove)
+    monkeypatch.setattr("nest.analysis.prove.prove", prove)
     page = tmp_path / "out.html"
     arguments = ("pareto", problem, "--prove", "brute", "--html", str(page))
     assert cli(*arguments) == 130
@@ -297,14 +299,14 @@ def test_the_candidates_so_far_are_kept(monkeypatch):
     """One device takes 240 ns, two take 120: 200 ns need two."""
     target = within(chain(), 200 / 10**9)
     for after, answers in ((0, ["open"]), (1, ["no", "open"])):
-        monkeypatch.setattr("nest.fit.run_solver", stopping(after))
+        monkeypatch.setattr("nest.analysis.fit.run_solver", stopping(after))
         with pytest.raises(Interrupted) as caught:
             fewest_devices(chain(), target)
         fit = caught.value.found
         assert [trial.answer for trial in fit.trials] == answers
         assert (fit.best, fit.proven) == (None, False)
     # The best plan for the answer is all that is missing.
-    monkeypatch.setattr("nest.fit.run_solver", stopping(2))
+    monkeypatch.setattr("nest.analysis.fit.run_solver", stopping(2))
     with pytest.raises(Interrupted) as caught:
         fewest_devices(chain(), target)
     fit = caught.value.found
@@ -314,7 +316,7 @@ def test_the_candidates_so_far_are_kept(monkeypatch):
 
 def test_the_smallest_memory_so_far_is_not_proven(monkeypatch):
     target = within(chain(), 1)
-    monkeypatch.setattr("nest.fit.run_solver", stopping(1))
+    monkeypatch.setattr("nest.analysis.fit.run_solver", stopping(1))
     with pytest.raises(Interrupted) as caught:
         smallest_memory(chain(), target)
     fit = caught.value.found
@@ -325,7 +327,7 @@ def test_the_smallest_memory_so_far_is_not_proven(monkeypatch):
 
 def test_the_best_offer_so_far_is_not_proven(monkeypatch):
     priced = with_prices(chain(), {"device": 1.0})
-    monkeypatch.setattr("nest.fit.run_solver", stopping(2))
+    monkeypatch.setattr("nest.analysis.fit.run_solver", stopping(2))
     with pytest.raises(Interrupted) as caught:
         best_offer(priced, "fastest", Limits())
     fit = caught.value.found
@@ -337,7 +339,7 @@ def test_fit_writes_what_is_known(cli, tmp_path, monkeypatch):
     path, document = str(tmp_path / "chain.json"), tmp_path / "out.json"
     plan = tmp_path / "plan.json"
     write(path, chain())
-    monkeypatch.setattr("nest.fit.run_solver", stopping(2))
+    monkeypatch.setattr("nest.analysis.fit.run_solver", stopping(2))
     arguments = ("fit", path, "--within", "2e-7", "--json", str(document))
     assert cli(*arguments, "-o", str(plan)) == 130
     assert cli.err == "nest: interrupted\n"
@@ -350,14 +352,14 @@ def test_explain_writes_what_is_known(cli, tmp_path, monkeypatch):
     plan = str(tmp_path / "plan.json")
     write(path, chain())
     write(plan, BOTH)
-    monkeypatch.setattr("nest.explain.run_solver", stopping(2))
+    monkeypatch.setattr("nest.analysis.explain.run_solver", stopping(2))
     assert cli("explain", path, plan, "--json", str(document)) == 130
     assert cli.err == "nest: interrupted\n"
     assert "What a neighbouring plan takes" in cli.out
     written = json.loads(document.read_text())
     assert written["optimum"]["status"] == "optimal"
     assert len(written["relaxed"]) == 1
-    monkeypatch.setattr("nest.explain.run_solver", stopping(0))
+    monkeypatch.setattr("nest.analysis.explain.run_solver", stopping(0))
     with pytest.raises(Interrupted) as caught:
         explain(chain(), BOTH)
     assert caught.value.found.optimum.outcome is Outcome.INTERRUPTED

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from nest.cli.progress import StatusLine
 from nest.cost.score import score
-from nest.intervals import intervals_of
 from nest.ir import Problem, read_plan, read_problem, write
+from nest.uncertainty.intervals import intervals_of
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 from tests.cli.conftest import Cli
 from tests.unit.test_intervals import NUMBERS
@@ -21,7 +21,9 @@ from tests.unit.test_intervals import NUMBERS
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is fitted does not decide here."""
-    monkeypatch.setattr("nest.intervals.stored_deviations", lambda: NUMBERS)
+    monkeypatch.setattr(
+        "nest.uncertainty.intervals.stored_deviations", lambda: NUMBERS
+    )
 
 
 def chain(**fields: object) -> Problem:

@@ -12,7 +12,7 @@ from nest.cli import making
 from nest.hardware import machine, read_cluster
 from nest.ir import read_problem
 from nest.ir.cluster import Hierarchy
-from nest.quantities import SIZES
+from nest.util.quantities import SIZES
 from tests.cli.conftest import Cli
 
 

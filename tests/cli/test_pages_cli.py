@@ -11,17 +11,17 @@ from unittest import mock
 
 import pytest
 
-from nest.fit import with_memory
-from nest.interrupts import Interrupted
+from nest.analysis.fit import with_memory
+from nest.analysis.pareto import frontier
 from nest.ir import read_problem, write
-from nest.pages import draw
-from nest.pages.html import to_html
-from nest.pareto import frontier
+from nest.present.pages import draw
+from nest.present.pages.html import to_html
 from nest.search.frontier import Gap
 from nest.solvers import registry
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted, run_solver
+from nest.util.interrupts import Interrupted
 from tests.cli.conftest import Cli
 from tests.loopback import GOOD_NS, TARGET, tiny_problem
 from tests.pages import Page
@@ -90,7 +90,7 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(
             )
         )
 
-    with mock.patch("nest.compare.run_solver", run):
+    with mock.patch("nest.analysis.compare.run_solver", run):
         arguments = ("compare", files["problem"], "--solvers", "brute,dp,milp")
         written = ("--html", "page.html", "--csv", "cells.csv")
         assert cli(*arguments, *written) == 130
@@ -384,7 +384,7 @@ def test_a_page_has_one_bound_of_a_frontier(cli: Cli, place: Path) -> None:
             curve = dataclasses.replace(found.curves[0], gaps=(gap,))
             raise Interrupted(dataclasses.replace(found, curves=(curve,)))
 
-        with mock.patch("nest.pareto.frontier", stopped):
+        with mock.patch("nest.analysis.pareto.frontier", stopped):
             assert cli(*arguments) == 130
         page = Page((place / "page.html").read_text())
         assert card in page.text

@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
+from nest.analysis.pareto import frontier
 from nest.ir import Problem, problem_hash, read_plan, read_problem, write
-from nest.pareto import frontier
 from tests.cli.conftest import Cli
 from tests.unit.test_pareto import PRICE, small, with_device
 
@@ -164,7 +164,7 @@ def overlooking(problem: Problem, *arguments: object, **options: object):
 
 
 def test_a_contradiction_is_loud(cli: Cli, problem: str) -> None:
-    with mock.patch("nest.pareto.frontier", overlooking):
+    with mock.patch("nest.analysis.pareto.frontier", overlooking):
         code = cli("pareto", problem, "--prove", "brute", "--points", "2")
     assert code == 1
     assert "contradiction" in cli.out
@@ -343,6 +343,8 @@ def test_a_file_is_not_written_twice(cli: Cli, problem: str) -> None:
 
 
 def test_interrupted(cli: Cli, problem: str) -> None:
-    with mock.patch("nest.pareto.frontier", side_effect=KeyboardInterrupt):
+    with mock.patch(
+        "nest.analysis.pareto.frontier", side_effect=KeyboardInterrupt
+    ):
         assert cli("pareto", problem) == 130
     assert cli.err == "nest: interrupted\n"

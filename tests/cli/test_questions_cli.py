@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nest.constraints.pins import restrict
 from nest.ir import DeviceRange, Problem, problem_hash, read_plan, write
-from nest.restrictions import restrict
 from tests.builders import (
     SINGLE,
     make_cost,

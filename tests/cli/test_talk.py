@@ -15,7 +15,7 @@ from nest.cli.progress import (
     share_left,
 )
 from nest.ir import write
-from nest.report.verbosity import QUIET, VERBOSE
+from nest.present.verbosity import QUIET, VERBOSE
 from nest.solvers.cell import Running
 from tests.loopback import good_plan
 

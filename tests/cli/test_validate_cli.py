@@ -15,7 +15,7 @@ import pytest
 from nest.cli import validating
 from nest.cli.main import main
 from nest.cli.progress import StatusLine
-from nest.headroom import MEAN_ERROR
+from nest.uncertainty.headroom import MEAN_ERROR
 from nest.validation.predict import Prediction
 from nest.validation.rows import Row, measured_step_time_s
 from tests.pages import Page
@@ -257,7 +257,7 @@ def test_a_missing_file(cli, tmp_path):
 
 def test_a_page_of_a_validation(cli, table, tmp_path, monkeypatch):
     """Every prediction is a tenth too long."""
-    monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
+    monkeypatch.setattr("nest.present.pages.draw.find_spec", lambda _: None)
     path = tmp_path / "page.html"
     assert cli("validate", table, "--html", path) == 0
     page = Page(path.read_text())

@@ -227,7 +227,7 @@ def test_an_answer_of_a_search_out_of_time_says_so(
             lower_bound_quanta=found.step_quanta * 3 // 4,
         )
 
-    monkeypatch.setattr("nest.by_settings.run_solver", stopped)
+    monkeypatch.setattr("nest.analysis.plan_by_settings.run_solver", stopped)
     assert cli("score", problem, "--plan", "pp=2") == 0
     assert (
         "--plan is the fastest with pp=2 of those that the search "
@@ -249,8 +249,8 @@ def test_settings_without_a_plan_say_why(
             limit=Limit.TIME,
         )
 
-    monkeypatch.setattr("nest.by_settings.run_solver", nothing)
-    monkeypatch.setattr("nest.fit.run_solver", nothing)
+    monkeypatch.setattr("nest.analysis.plan_by_settings.run_solver", nothing)
+    monkeypatch.setattr("nest.analysis.fit.run_solver", nothing)
     monkeypatch.setattr("nest.search.least.covers", lambda problem: False)
     assert cli.refuses("score", problem, "--plan", "pp=2") == (
         "--plan pp=2: expected settings for which the search constructs a "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from nest.export.megatron import read_array
+from nest.frameworks.megatron import read_array
 
 
 def stub_triton() -> None:

@@ -15,17 +15,17 @@ import msgspec
 import pytest
 
 from nest.cli.main import cli
+from nest.constraints.targets import for_target
 from nest.errors import InvalidPlanError, NestError
-from nest.export import megatron
-from nest.export.export import export, write_folder
-from nest.export.hosts import read_hosts
-from nest.export.launch import launch_of
-from nest.export.layers import placement_of
-from nest.export.nearest import nearest
-from nest.export.settings import Settings
+from nest.frameworks import megatron
+from nest.frameworks.export import export, write_folder
+from nest.frameworks.hosts import read_hosts
+from nest.frameworks.launch import launch_of
+from nest.frameworks.layers import placement_of
+from nest.frameworks.nearest import nearest
+from nest.frameworks.settings import Settings
 from nest.ir import Plan, Stage, Strategy, read_problem
 from nest.models import builtin
-from nest.targets import for_target
 from tests.exports import small_model, small_problem, uniform_plans
 from tests.packages import parsers
 
@@ -294,7 +294,7 @@ def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
 
 
 def test_default_stages_are_those_of_torchtitan():
-    from nest.export.torchtitan import JobFile, _default_split
+    from nest.frameworks.torchtitan import JobFile, _default_split
 
     split = parsers.torchtitan_split()
     done = 0

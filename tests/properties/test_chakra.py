@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.score import score
-from nest.export import chakra
-from nest.simulate.events import Simulation
+from nest.frameworks import chakra
+from nest.simulation.events import Simulation
 from tests.chakra import COLLECTIVE, RECEIVE, SEND, nodes_of, replay
 from tests.independent.generate import draw_pair
 from tests.independent.rules import broken_rules

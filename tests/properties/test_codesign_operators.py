@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.codesign.architecture import Architecture
-from nest.codesign.operators import (
+from nest.accelerators.architecture import Architecture
+from nest.accelerators.operators import (
     Gemm,
     Vector,
     Work,
@@ -24,8 +24,8 @@ from nest.codesign.operators import (
     spread,
     timed,
 )
-from nest.codesign.silicon import UnitEnergies
-from nest.codesign.systolic import (
+from nest.accelerators.silicon import UnitEnergies
+from nest.accelerators.systolic import (
     CONVENTIONS,
     DATAFLOWS,
     Mapping,
@@ -33,8 +33,8 @@ from nest.codesign.systolic import (
     cycles_at_least,
     least_cycles,
 )
-from nest.codesign.tables import Chips, compute_cycles
-from nest.codesign.traffic import bound_words, least_words
+from nest.accelerators.tables import Chips, compute_cycles
+from nest.accelerators.traffic import bound_words, least_words
 from tests.properties.profiles import examples
 
 conventions = st.sampled_from(CONVENTIONS)

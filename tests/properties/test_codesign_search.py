@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest.codesign.objective import NO_PLAN, Objective
-from nest.codesign.search import (
+from nest.accelerators.objective import NO_PLAN, Objective
+from nest.accelerators.search import (
     Answer,
     Group,
     Known,
@@ -30,8 +30,8 @@ from nest.codesign.search import (
     frontier,
 )
 from nest.errors import SolverError
-from nest.interrupts import Interrupted
 from nest.solvers.base import Deadline, OutOfTimeError
+from nest.util.interrupts import Interrupted
 from tests.properties.profiles import examples
 
 VALUES = (1, 2, 4, 8)

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.codesign.architecture import PARAMETERS, Architecture
-from nest.codesign.operators import Gemm, Vector, Work, energy_fj, timed
-from nest.codesign.operators import operations as vector_operations
-from nest.codesign.phaze import maximal, tpu_v4_like
-from nest.codesign.points import Point
-from nest.codesign.silicon import (
+from nest.accelerators.architecture import PARAMETERS, Architecture
+from nest.accelerators.operators import Gemm, Vector, Work, energy_fj, timed
+from nest.accelerators.operators import operations as vector_operations
+from nest.accelerators.phaze import maximal, tpu_v4_like
+from nest.accelerators.points import Point
+from nest.accelerators.silicon import (
     Prices,
     Technology,
     area_e6_um2,
@@ -20,7 +20,7 @@ from nest.codesign.silicon import (
     technologies,
     unit_energies,
 )
-from nest.codesign.systolic import CONVENTIONS, Convention
+from nest.accelerators.systolic import CONVENTIONS, Convention
 from tests.properties.profiles import examples
 
 sizes = st.integers(1, 2**28)

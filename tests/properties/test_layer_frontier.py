@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest.fit import with_memory
+from nest.analysis.fit import with_memory
 from nest.ir import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver

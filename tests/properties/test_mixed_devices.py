@@ -15,22 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nest.analysis.fit import Target
+from nest.analysis.offers import (
+    Limits,
+    best_offer,
+    candidates,
+    hourly_usd,
+    with_prices,
+)
 from nest.cost.model import CostModel
 from nest.cost.space import batch_splits
-from nest.fit import Target
 from nest.ir import (
     CollectiveCall,
     DeviceRange,
     DeviceTimes,
     Optimizer,
     Strategy,
-)
-from nest.offers import (
-    Limits,
-    best_offer,
-    candidates,
-    hourly_usd,
-    with_prices,
 )
 from nest.search.closed_sets import closed_sets
 from nest.search.options import BatchTerms, StageShapes
@@ -256,7 +256,7 @@ def test_offers_are_those_of_enumeration(data, problem):
         for quanta, price, usd in found
         if quanta <= target and (hourly is None or price <= hourly)
     ]
-    with mock.patch("nest.fit.run_solver", run_inside):
+    with mock.patch("nest.analysis.fit.run_solver", run_inside):
         fit = best_offer(problem, wish, Limits(Target(target, ""), hourly))
     assert fit.proven
     assert (fit.best is None) == (not keeping)

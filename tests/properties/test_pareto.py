@@ -7,9 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nest.analysis.pareto import frontier as pareto_frontier
+from nest.analysis.pareto import with_devices
 from nest.ir import Problem
-from nest.pareto import frontier as pareto_frontier
-from nest.pareto import with_devices
 from tests.clock import Ticking
 from tests.frontiers import (
     SETTINGS,

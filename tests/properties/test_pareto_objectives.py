@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from formulations.brute import PlanSpace
+from nest.analysis.fit import with_devices
+from nest.analysis.pareto import Frontier, FrontierPoint, frontier
+from nest.analysis.prove import prove
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.fit import with_devices
 from nest.ir import Problem
-from nest.pareto import Frontier, FrontierPoint, frontier
-from nest.prove import prove
 from nest.solvers.base import Deadline
 from tests.inside import run_inside
 from tests.properties import test_piper
@@ -128,6 +128,6 @@ def test_frontiers_where_ranks_take_turns(problem):
 )
 def test_other_exact_solvers_prove_every_point(problem, solver):
     found = frontier(problem)
-    with mock.patch("nest.prove.run_solver", run_inside):
+    with mock.patch("nest.analysis.prove.run_solver", run_inside):
         for point in found.points[:4]:
             assert prove(found, point, solver).verdict == "proven"

@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from formulations.brute import PlanSpace
-from nest.cost.breakdown import breakdown
-from nest.cost.model import CostModel
-from nest.cost.score import score
-from nest.explain import relaxations
-from nest.fit import (
+from nest.analysis.explain import relaxations
+from nest.analysis.fit import (
     Target,
     fewest_devices,
     most_memory_bytes,
@@ -21,8 +18,11 @@ from nest.fit import (
     with_devices,
     with_memory,
 )
+from nest.analysis.neighbors import neighbours
+from nest.cost.breakdown import breakdown
+from nest.cost.model import CostModel
+from nest.cost.score import score
 from nest.ir import Plan, Problem
-from nest.neighbours import neighbours
 from nest.search.least import covers, least_memory
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
@@ -128,7 +128,7 @@ def device_questions(draw: Draw) -> tuple[Problem, list[int | None], int]:
 def test_the_fewest_devices_are_those_of_enumeration(question):
     problem, times, target = question
     counts = list(range(1, len(times) + 1))
-    with mock.patch("nest.fit.run_solver", run_inside):
+    with mock.patch("nest.analysis.fit.run_solver", run_inside):
         fit = fewest_devices(problem, Target(target, ""), counts)
     keeping = [
         count
@@ -172,7 +172,7 @@ def memory_questions(
 def test_the_smallest_memory_is_that_of_enumeration(question):
     """To the byte; every plan fits what is called unlimited."""
     problem, points, target = question
-    with mock.patch("nest.fit.run_solver", run_inside):
+    with mock.patch("nest.analysis.fit.run_solver", run_inside):
         fit = smallest_memory(problem, Target(target, ""))
     assert fit.proven
     keeping = [memory for time, memory in points if time <= target]

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nest.analysis.robust import robust_of
 from nest.cost.model import CostModel
 from nest.cost.scaled import Factors, scaled
 from nest.cost.score import score
-from nest.intervals import Deviations, Quantiles, intervals_of
 from nest.ir import Plan, Problem
-from nest.robust import robust_of
 from nest.solvers.base import Status
 from nest.solvers.result import SolveResult
+from nest.uncertainty.intervals import Deviations, Quantiles, intervals_of
 from nest.units import quanta_to_ns
 from tests.independent import enumerator
 from tests.inside import run_inside

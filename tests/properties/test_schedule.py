@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.codesign.schedule import Cores, bounds, schedule, search
-from nest.codesign.schedule.bounds import lower_bound_ticks
-from nest.codesign.schedule.parts import in_series
-from nest.codesign.schedule.reduce import with_fewer_modes
-from nest.codesign.schedule.search import How
-from nest.codesign.schedule.timetable import faults, length_ticks
+from nest.operator_schedule import Cores, bounds, schedule, search
+from nest.operator_schedule.bounds import lower_bound_ticks
+from nest.operator_schedule.parts import in_series
+from nest.operator_schedule.reduce import with_fewer_modes
+from nest.operator_schedule.search import How
+from nest.operator_schedule.timetable import faults, length_ticks
 from nest.solvers.base import Deadline
 from tests.properties.profiles import examples
 from tests.schedules import (

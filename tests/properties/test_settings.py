@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.by_settings import Filled, plan_by_settings
+from nest.analysis.fit import most_memory_bytes, with_memory
+from nest.analysis.plan_by_settings import Filled, plan_by_settings
+from nest.constraints.pins import SETTINGS, Value, choices, describe, restrict
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.fit import most_memory_bytes, with_memory
 from nest.ir import Plan, Problem
-from nest.restrictions import SETTINGS, Value, choices, describe, restrict
 from nest.solvers.base import SolverOutput, Status
 from tests.inside import run_inside
 from tests.properties.profiles import examples
@@ -67,8 +67,8 @@ def by_settings(problem: Problem, pins: Settings) -> Filled | str:
     """Return the plan of settings, or why there is none."""
     text = describe(pins, {}).removeprefix("--pin ")
     with (
-        mock.patch("nest.by_settings.run_solver", run_inside),
-        mock.patch("nest.fit.run_solver", run_inside),
+        mock.patch("nest.analysis.plan_by_settings.run_solver", run_inside),
+        mock.patch("nest.analysis.fit.run_solver", run_inside),
     ):
         try:
             return plan_by_settings(problem, text)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nest.cost.schedules import SCHEDULES, Times, schedule_of
 from nest.cost.schedules.timeline import critical_path
 from nest.cost.score import score
-from nest.simulate.events import Simulation
+from nest.simulation.events import Simulation
 from tests.independent.generate import draw_pair
 from tests.independent.rules import broken_rules
 from tests.properties.profiles import examples

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nest.analysis.fit import Target, fewest_devices
 from nest.cost.score import score
-from nest.fit import Target, fewest_devices
 from nest.ir import Problem, write
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.registry import get_solver
@@ -348,7 +348,7 @@ def test_all_answers_agree_where_only_rounding_decides(seed):
     assert best is not None
     assert searched(problem) == enumerated(problem)
     assert enumerated(problem)[-1][1] == best
-    with mock.patch("nest.fit.run_solver", run_inside):
+    with mock.patch("nest.analysis.fit.run_solver", run_inside):
         kept = fewest_devices(problem, Target(best, ""))
         missed = fewest_devices(problem, Target(best - 1, ""))
     assert kept.proven

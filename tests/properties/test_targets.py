@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nest.constraints.targets import for_target, inexpressible, names
 from nest.errors import InvalidOptionError
 from nest.ir import Problem
 from nest.ir.job import (
@@ -23,7 +24,6 @@ from nest.ir.job import (
     SHARED,
 )
 from nest.solvers.base import Status
-from nest.targets import for_target, inexpressible, names
 from tests.frontiers import enumerated, searched
 from tests.independent.enumerator import optimum
 from tests.properties.fairness import check_fair

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nest.cost.model import CostModel
 from nest.ir import Problem, problem_hash, read_problem, write
-from nest.versions import nest_version
+from nest.util.versions import nest_version
 from tests.frontiers import Pairs, enumerated, space
 
 FOLDER = Path(__file__).parent.parent / "data" / "frontiers"

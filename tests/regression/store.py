@@ -15,7 +15,7 @@ from nest.cost.score import score
 from nest.ir import Problem, problem_hash, read_problem, write
 from nest.solvers.base import SolveOptions, SolverOutput
 from nest.solvers.registry import get_solver
-from nest.versions import nest_version
+from nest.util.versions import nest_version
 
 FOLDER = Path(__file__).parent.parent / "data" / "regression"
 

@@ -18,8 +18,8 @@ from nest.ir import Activations
 from nest.ir.cluster import DeviceRange
 from nest.ir.graph import DeviceTimes
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.simulate.events import Simulation
-from nest.simulate.trace import trace
+from nest.simulation.events import Simulation
+from nest.simulation.trace import trace
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver, solver_names
 from nest.solvers.result import Outcome

@@ -70,7 +70,7 @@ def test_modules_are_functions_too() -> None:
         assert module.__doc__ == getattr(api, name).__doc__
         assert ">>> " in module.__doc__
         assert "\n    Parameters" in pydoc.render_doc(module)
-    assert nest.fit.__dict__["within"]
+    assert nest.analysis.fit.__dict__["within"]
     assert nest.compare(chain(), "brute")["brute"].step_time_ns == 60
 
 

@@ -15,13 +15,13 @@ import pytest
 
 from nest.benchmarks import rows as rows_module
 from nest.benchmarks.cells import TracePoint
-from nest.benchmarks.layout import sections
-from nest.benchmarks.report import reports, to_csv, to_html
 from nest.benchmarks.rows import Row, known
 from nest.benchmarks.summary import to_document
+from nest.present.benchmark_layout import sections
+from nest.present.pages.benchmark import reports, to_csv, to_html
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
-from nest.versions import package_version
+from nest.util.versions import package_version
 from tests.benchmarks import instances, make_run
 from tests.pages import Page
 
@@ -439,7 +439,7 @@ def test_html_of_nothing(document):
 
 
 def test_html_without_what_draws(document, monkeypatch):
-    monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
+    monkeypatch.setattr("nest.present.pages.draw.find_spec", lambda _: None)
     page = Page(to_html(document))
     assert "pip install 'nest-planner[report]'" in page.text
     assert not page.all("svg")

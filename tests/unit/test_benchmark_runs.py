@@ -19,17 +19,18 @@ from msgspec.structs import replace
 from nest.benchmarks import engine
 from nest.benchmarks.cells import BenchCell, Finished, Run
 from nest.benchmarks.execute import Work, died, run_cell
-from nest.benchmarks.report import reports
 from nest.benchmarks.rows import read_rows
 from nest.benchmarks.session import Ended
 from nest.benchmarks.store import RunFolder, open_run
 from nest.errors import InvalidProblemError, NestError
-from nest.ir.io import encode, write_atomically
+from nest.ir.io import encode
+from nest.present.pages.benchmark import reports
 from nest.solvers import registry
 from nest.solvers.base import Status
 from nest.solvers.command import Planner, target_of
 from nest.solvers.result import Outcome as Result
 from nest.solvers.run import run_solver
+from nest.util.files import write_atomically
 from tests.benchmarks import go, instances, make_run
 from tests.children import is_alive, wait_until
 from tests.loopback import BASELINE, GOOD_NS, TARGET, tiny_problem
@@ -50,7 +51,7 @@ def _solvers() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time, and are tested elsewhere."""
-    monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
+    monkeypatch.setattr("nest.present.pages.draw.find_spec", lambda _: None)
 
 
 def waiting(place: Path) -> dict[str, dict[str, str]]:

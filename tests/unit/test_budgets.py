@@ -8,18 +8,18 @@ import pytest
 
 from nest.calibration.template import template_csv
 from nest.errors import NestError
-from nest.export.configs import Config
-from nest.export.scripts import read_launch
-from nest.export.shell import read_script
-from nest.export.shell_arithmetic import written_names
-from nest.export.torchtitan import read_foreign
+from nest.frameworks.configs import Config
+from nest.frameworks.scripts import read_launch
+from nest.frameworks.shell import read_script
+from nest.frameworks.shell_arithmetic import written_names
+from nest.frameworks.torchtitan import read_foreign
 from nest.ir.documents import MalformedError, parse_json
-from nest.text import clipped
 from nest.topology.files import read_topology
 from nest.topology.generators import generate
+from nest.util.text import clipped
 from nest.validation.predict import predict
+from nest.validation.reading import parse_rows
 from nest.validation.report import assess
-from nest.validation.rows import parse_rows
 from tests.fuzz import limited
 from tests.unit.test_topology_files import DATA, HOW
 

@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 
-from nest.by_settings import are_settings, plan_by_settings
+from nest.analysis.feasible import LeastMemory
+from nest.analysis.plan_by_settings import are_settings, plan_by_settings
 from nest.cost.score import score
-from nest.feasible import LeastMemory
 from nest.ir import Problem
 from nest.solvers.base import Status
 from tests.builders import make_cost, make_levels, make_problem
@@ -80,7 +80,7 @@ def test_what_is_not_proven_is_not_said(
             detail="left open",
         )
 
-    monkeypatch.setattr("nest.by_settings.run_solver", unsure)
+    monkeypatch.setattr("nest.analysis.plan_by_settings.run_solver", unsure)
     found = plan_by_settings(problem, "pp=4,v=2,r=1,b=1")
     assert found.plan.virtual_stages == 2
     assert found.how == (
@@ -106,7 +106,9 @@ def test_a_least_memory_that_is_not_proven_is_not_said(
     problem = full(100)
     plan = plan_by_settings(full(10**6), "pp=4,v=1,r=1,b=1").plan
     least = LeastMemory(refuted_bytes=100, memory_bytes=10**6, plan=plan)
-    monkeypatch.setattr("nest.by_settings.least_memory", lambda *_: least)
+    monkeypatch.setattr(
+        "nest.analysis.plan_by_settings.least_memory", lambda *_: least
+    )
     assert plan_by_settings(problem, "pp=4,v=1,r=1,b=1").how == (
         "the one that needs least memory with pp=4,v=1,r=1,b=1 of those that "
         "the search constructed; none fits"

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError, NestError
-from nest.export import chakra, chakra_format
-from nest.export.chakra_format import Node, Trace, decode, encode
+from nest.frameworks import chakra, chakra_format
+from nest.frameworks.chakra_format import Node, Trace, decode, encode
 from nest.ir import Strategy
-from nest.simulate.events import Simulation
+from nest.simulation.events import Simulation
 from tests.builders import (
     SINGLE,
     make_cost,

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from formulations.common import Instance
 from formulations.paths.search import least_work
 from formulations.paths.stages import Case
+from nest.analysis.pareto import Curve, _checked_curve, _Traced
 from nest.cost.model import CostModel
 from nest.errors import SolverError
 from nest.ir import Plan, Problem, decode_problem, problem_hash
-from nest.pareto import Curve, _checked_curve, _Traced
 from nest.search.best import work_bound
 from nest.search.frontier import Gap, Point
 from nest.search.options import StageOptions
@@ -299,7 +299,7 @@ def test_a_frontier_without_a_point_is_refuted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(challenge, "SHARE", 1e6)
-    monkeypatch.setattr("nest.pareto.SHARE", 1e6)
+    monkeypatch.setattr("nest.analysis.pareto.SHARE", 1e6)
     slow, fast = Point(170, 8, TWO_STAGES), Point(100, 8, TWO_REPLICAS)
     assert len(traced((), fast).points) == 1
     with pytest.raises(

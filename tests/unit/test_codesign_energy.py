@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from nest.codesign.answers import setting_of
-from nest.codesign.energy import step_energy
-from nest.codesign.operators import energy_fj
-from nest.codesign.schedule import schedule
-from nest.codesign.silicon import leakage_mw, tdp_mw, unit_energies
-from nest.codesign.tasks import workload_of
-from nest.codesign.workload import cores_of
+from nest.accelerators.answers import setting_of
+from nest.accelerators.energy import step_energy
+from nest.accelerators.operators import energy_fj
+from nest.accelerators.silicon import leakage_mw, tdp_mw, unit_energies
+from nest.accelerators.tasks import workload_of
+from nest.accelerators.workload import cores_of
 from nest.cost.score import score
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan, Stage, Strategy
+from nest.operator_schedule import schedule
 from tests.codesigns import on, spec_of
 from tests.random_spaces import known, random_spec
 

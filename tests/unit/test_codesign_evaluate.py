@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nest.codesign.answers import (
+from nest.accelerators.answers import (
     largest_of,
     listed,
     problem_on,
     setting_of,
 )
-from nest.codesign.architecture import Architecture
-from nest.codesign.evaluate import (
+from nest.accelerators.architecture import Architecture
+from nest.accelerators.evaluate import (
     Solved,
     WorkBound,
     best_plan,
@@ -25,13 +25,13 @@ from nest.codesign.evaluate import (
     splits_of,
     work_bound,
 )
-from nest.codesign.objective import NO_PLAN
-from nest.codesign.oracle import PointOracle
-from nest.codesign.phaze import tpu_v4_like
-from nest.codesign.points import Point
-from nest.codesign.records import On
-from nest.codesign.search import Group
-from nest.codesign.tasks import (
+from nest.accelerators.objective import NO_PLAN
+from nest.accelerators.oracle import PointOracle
+from nest.accelerators.phaze import tpu_v4_like
+from nest.accelerators.points import Point
+from nest.accelerators.records import On
+from nest.accelerators.search import Group
+from nest.accelerators.tasks import (
     Setting,
     Store,
     Task,
@@ -40,7 +40,7 @@ from nest.codesign.tasks import (
     run_task,
     workload_of,
 )
-from nest.codesign.workload import QUANTUM_PS
+from nest.accelerators.workload import QUANTUM_PS
 from nest.cost.score import score
 from nest.errors import NestError
 from nest.ir.io import encode
@@ -48,7 +48,7 @@ from nest.models.choices import Request
 from nest.models.zoo import architecture
 from nest.solvers.base import Deadline
 from nest.units import MAX_TOTAL
-from nest.versions import nest_version
+from nest.util.versions import nest_version
 from tests import codesigns
 
 CHIP = tpu_v4_like()

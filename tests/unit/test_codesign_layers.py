@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from nest.codesign.layers import (
+from nest.accelerators.layers import (
     BACKWARD,
     Attention,
     LayerWork,
@@ -20,8 +20,8 @@ from nest.codesign.layers import (
     layer_works,
     repeated_pass,
 )
-from nest.codesign.operators import Gemm, Vector, Work, operations
-from nest.codesign.problem import base_problem
+from nest.accelerators.operators import Gemm, Vector, Work, operations
+from nest.accelerators.problem import base_problem
 from nest.errors import InvalidOptionError
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention as Shape

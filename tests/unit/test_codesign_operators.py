@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from nest.codesign.architecture import Architecture
-from nest.codesign.operators import (
+from nest.accelerators.architecture import Architecture
+from nest.accelerators.operators import (
     Gemm,
     Vector,
     Work,
@@ -21,8 +21,8 @@ from nest.codesign.operators import (
     traffic_bytes,
     vector_cycles,
 )
-from nest.codesign.silicon import UnitEnergies
-from nest.codesign.tables import all_ps_of, compute_cycles
+from nest.accelerators.silicon import UnitEnergies
+from nest.accelerators.tables import all_ps_of, compute_cycles
 from nest.errors import UnknownNameError
 
 GHZ = 10**9

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from msgspec.structs import replace
 
-from nest.codesign.phaze import (
+from nest.accelerators.phaze import (
     BESIDE,
     REFERENCE,
     TPU_V4_LIKE,
@@ -19,8 +19,8 @@ from nest.codesign.phaze import (
     phaze_space,
     tpu_v4_like,
 )
-from nest.codesign.points import Limit, Point, Space, axes_of
-from nest.codesign.silicon import area_e6_um2, technology
+from nest.accelerators.points import Limit, Point, Space, axes_of
+from nest.accelerators.silicon import area_e6_um2, technology
 
 COUNTS = ("tensor_cores", "vector_cores")
 CORES = (*COUNTS, "columns", "rows", "lanes", "sram_bytes")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.codesign.architecture import Architecture
-from nest.codesign.layers import execution_of
-from nest.codesign.problem import (
+from nest.accelerators.architecture import Architecture
+from nest.accelerators.layers import execution_of
+from nest.accelerators.problem import (
     SOURCE,
     Base,
     Key,

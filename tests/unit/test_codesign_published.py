@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nest.codesign.published import (
+from nest.accelerators.published import (
     Chip,
     chips,
     ga100_blocks,
     tpu_v4i_blocks,
 )
-from nest.report.published import blocks_block, peaks_block
+from nest.present.published import blocks_block, peaks_block
 
 
 @pytest.mark.parametrize("chip", chips(), ids=lambda chip: chip.name)

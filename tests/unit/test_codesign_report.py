@@ -10,14 +10,13 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from nest.codesign.document import (
+from nest.accelerators.document import (
     answers_document,
     point_text,
     rows_of,
     value_text,
 )
-from nest.pages.codesign import to_html
-from nest.report.codesign import (
+from nest.present.codesign import (
     answers_block,
     change,
     contribution_texts,
@@ -25,6 +24,7 @@ from nest.report.codesign import (
     footer_lines,
     step,
 )
+from nest.present.pages.codesign import to_html
 from tests.codesigns import SPEC, answers, document, found, spec_of
 
 

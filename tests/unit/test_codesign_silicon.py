@@ -7,14 +7,14 @@ from fractions import Fraction
 import pytest
 from msgspec.structs import replace
 
-from nest.codesign.architecture import (
+from nest.accelerators.architecture import (
     CATEGORIES,
     PARAMETERS,
     Architecture,
     describe,
 )
-from nest.codesign.phaze import tpu_v4_like
-from nest.codesign.silicon import (
+from nest.accelerators.phaze import tpu_v4_like
+from nest.accelerators.silicon import (
     MM2,
     Areas,
     Energies,

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from nest.codesign import points
-from nest.codesign.phaze import tpu_v4_like
-from nest.codesign.points import Limit, listed, unlisted, within
-from nest.codesign.silicon import (
+from nest.accelerators import points
+from nest.accelerators.phaze import tpu_v4_like
+from nest.accelerators.points import Limit, listed, unlisted, within
+from nest.accelerators.silicon import (
     MM2,
     Prices,
     area_e6_um2,
@@ -19,7 +19,7 @@ from nest.codesign.silicon import (
     tdp_mw,
     technology,
 )
-from nest.codesign.spec import Spec, read_spec
+from nest.accelerators.spec import Spec, read_spec
 from nest.errors import InvalidProblemError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "codesign"

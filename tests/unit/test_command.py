@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nest.compare import compare
+from nest.analysis.compare import compare
 from nest.errors import (
     InvalidOptionError,
     InvalidPlanError,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nest.stored import read_stored
+from nest.util.stored import read_stored
 from nest.validation.complete import (
     KNOWN_MODELS,
     architecture_of,

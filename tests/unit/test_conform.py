@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from nest.compare import compare
+from nest.analysis.compare import compare
 from nest.conform import CHECKS, State, conform, references
 from nest.conform import run as conform_run
 from nest.conform.problems import OWN, Reference, large

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from nest.intervals import intervals_of
+from nest.uncertainty.intervals import intervals_of
 from nest.validation.coverage import assess_covered, coverage_figures
 from nest.validation.predict import Skip, predict, predicted_run
 from nest.validation.report import assess
@@ -17,7 +17,9 @@ from tests.unit.test_predict import row
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is fitted does not decide here."""
-    monkeypatch.setattr("nest.intervals.stored_deviations", lambda: NUMBERS)
+    monkeypatch.setattr(
+        "nest.uncertainty.intervals.stored_deviations", lambda: NUMBERS
+    )
 
 
 def measured(step_time_s: float) -> Row:

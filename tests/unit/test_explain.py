@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from nest.analysis.explain import explain, relaxations, to_document
+from nest.constraints.pins import parse
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.explain import explain, relaxations, to_document
 from nest.ir import Plan, Problem
-from nest.restrictions import parse
 from nest.solvers.base import Limit, SolveOptions, Status
 from tests.builders import (
     SINGLE,
@@ -24,7 +24,7 @@ from tests.inside import run_inside
 
 @pytest.fixture(autouse=True)
 def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nest.explain.run_solver", run_inside)
+    monkeypatch.setattr("nest.analysis.explain.run_solver", run_inside)
 
 
 def chain(**fields: object) -> Problem:
@@ -224,7 +224,7 @@ def test_signs_of_life_name_what_is_solved(monkeypatch):
         on_progress(Running(name, 1.0, None, None, False, "busy", 1000))
         return run_inside(problem, name, options)
 
-    monkeypatch.setattr("nest.explain.run_solver", run)
+    monkeypatch.setattr("nest.analysis.explain.run_solver", run)
     said = []
     explain(
         chain(),

@@ -7,6 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from nest.constraints.targets import for_target
 from nest.cost.score import score
 from nest.cost.space import strategies
 from nest.errors import (
@@ -16,14 +17,19 @@ from nest.errors import (
     NestError,
     UnknownNameError,
 )
-from nest.export.export import TARGETS, check, export, target_of, write_folder
-from nest.export.launch import launch_of
-from nest.export.layers import Chunk, placement_of
-from nest.export.nearest import nearest
-from nest.export.settings import Settings
+from nest.frameworks.export import (
+    TARGETS,
+    check,
+    export,
+    target_of,
+    write_folder,
+)
+from nest.frameworks.launch import launch_of
+from nest.frameworks.layers import Chunk, placement_of
+from nest.frameworks.nearest import nearest
+from nest.frameworks.settings import Settings
 from nest.ir import Edge, Optimizer, Plan, Stage, Strategy
 from nest.models import builtin
-from nest.targets import for_target
 from tests.exports import (
     LAYERS,
     small_model,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from nest import feasible
+from nest.analysis import feasible
+from nest.analysis.feasible import least_memory, remedies
+from nest.analysis.fit import Trial
 from nest.cost.model import CostModel
-from nest.feasible import least_memory, remedies
-from nest.fit import Trial
 from nest.ir import (
     Activations,
     Device,

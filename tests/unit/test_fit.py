@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from nest.errors import InvalidOptionError
-from nest.fit import (
+from nest.analysis.fit import (
     Target,
     days,
     device_counts,
@@ -21,6 +20,7 @@ from nest.fit import (
     with_devices,
     within,
 )
+from nest.errors import InvalidOptionError
 from nest.ir import Activations, Device, Problem, problem_hash
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
@@ -32,7 +32,7 @@ from tests.inside import run_inside
 
 @pytest.fixture(autouse=True)
 def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nest.fit.run_solver", run_inside)
+    monkeypatch.setattr("nest.analysis.fit.run_solver", run_inside)
 
 
 def chain(**fields: object) -> Problem:
@@ -175,7 +175,7 @@ def test_a_bound_above_the_target_refutes_it(monkeypatch, bound, answer):
             return gives_up(problem, bound)
         return run_inside(problem, *arguments)
 
-    monkeypatch.setattr("nest.fit.run_solver", run)
+    monkeypatch.setattr("nest.analysis.fit.run_solver", run)
     fit = fewest_devices(chain(), at_most(120), [1, 2, 3])
     assert [trial.answer for trial in fit.trials] == [answer, "yes"]
     assert fit.best is not None
@@ -191,7 +191,7 @@ def test_one_open_candidate_leaves_a_refusal_open(monkeypatch):
             return gives_up(problem)
         return run_inside(problem, *arguments)
 
-    monkeypatch.setattr("nest.fit.run_solver", run)
+    monkeypatch.setattr("nest.analysis.fit.run_solver", run)
     fit = fewest_devices(chain(), at_most(119), [1, 2])
     assert [trial.answer for trial in fit.trials] == ["no", "open"]
     assert fit.best is None
@@ -209,7 +209,7 @@ def test_an_open_size_leaves_the_smallest_memory_open(monkeypatch):
             return gives_up(problem)
         return run_inside(problem, *arguments)
 
-    monkeypatch.setattr("nest.fit.run_solver", run)
+    monkeypatch.setattr("nest.analysis.fit.run_solver", run)
     fit = smallest_memory(chain(), at_most(180))
     assert fit.best is not None
     assert fit.best.memory_bytes == first.memory_bytes
@@ -491,7 +491,7 @@ def test_signs_of_life_name_the_candidate(monkeypatch):
         on_progress(Running(name, 1.0, None, None, False, "busy", 1000))
         return run_inside(problem, name, options)
 
-    monkeypatch.setattr("nest.fit.run_solver", run)
+    monkeypatch.setattr("nest.analysis.fit.run_solver", run)
     said = []
     fewest_devices(
         chain(memory_bytes=2**30),

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from nest.report.fitted import Column, FittedTable, fit, wrap
-from nest.report.table import columns_of, key_lines, show, simple_table
-from nest.report.verbosity import VERBOSE
+from nest.present.fitted import Column, FittedTable, fit, wrap
+from nest.present.table import key_lines, show, simple_table
+from nest.present.verbosity import VERBOSE
+from nest.util.terminal import columns_of
 
 
 class Terminal(io.StringIO):

@@ -17,7 +17,11 @@ from nest.validation.flops import (
     counted_time,
     flop_count_of,
 )
-from nest.validation.rows import Row, measured_step_time_s, read_rows
+from nest.validation.reading import read_rows
+from nest.validation.rows import (
+    Row,
+    measured_step_time_s,
+)
 
 HALVED = "model (Megatron-LM, causal attention halved)"
 IN_FULL = (

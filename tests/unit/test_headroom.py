@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
-from nest.headroom import (
+from nest.ir import Device, DeviceRange
+from nest.uncertainty.headroom import (
     MEMORY_ERROR,
     tightness,
     with_headroom,
     within_memory,
 )
-from nest.intervals import stored_deviations
-from nest.ir import Device, DeviceRange
+from nest.uncertainty.intervals import stored_deviations
 from tests.builders import make_cost, make_problem
 
 

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nest.benchmarks.report import joint_csv, reports
+from nest.constraints.targets import for_target
 from nest.errors import InvalidProblemError, NestError
-from nest.export import chakra
-from nest.export.export import TARGETS, export, write_folder
-from nest.export.megatron import array
-from nest.export.settings import Settings
+from nest.frameworks import chakra
+from nest.frameworks.export import TARGETS, export, write_folder
+from nest.frameworks.megatron import array
+from nest.frameworks.settings import Settings
 from nest.hardware import machine, read_cluster
 from nest.hardware.template import Wanted, cluster_text
 from nest.ir import Problem, Strategy, encode
 from nest.ir.io import decode_problem
-from nest.report.launch import launch_texts
-from nest.simulate.events import Simulation
-from nest.targets import for_target
+from nest.present.launch import launch_texts
+from nest.present.pages.benchmark import joint_csv, reports
+from nest.simulation.events import Simulation
 from tests.benchmarks import go, instances, make_run
 from tests.exports import small_model, small_plan, small_problem
 from tests.fuzz import complaint

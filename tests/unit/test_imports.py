@@ -1,128 +1,112 @@
-"""Who imports whom: no circles, and one way through the layers.
+"""Who imports whom: every room has a floor, and imports go down only.
 
-Imports under ``TYPE_CHECKING`` and inside functions are apart: they bind
-nothing when a module is loaded.
+Imports inside functions count; those under ``TYPE_CHECKING`` bind nothing.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("nest", "formulations", "baselines")
+from tests.rooms import PAGE, ROOMS, Import, imports, modules, page, room_of
 
-#: The layers from the lowest up; a module belongs to the longest prefix, and
-#: imports from its own layer and those below. Modules without a prefix here,
-#: and those of no layer (None), are tools that all may use.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("nest.ir", "nest.hardware", "nest.units", "nest.errors"),
-    ("nest.topology",),
-    # What searches are written against: the protocol, and warm starts.
-    (
-        *("nest.cost", "nest.solvers.base", "nest.solvers.warm_start"),
-        "nest.codesign.schedule",
-    ),
-    ("nest.simulate",),
-    # What becomes of a problem before anything is searched.
-    ("nest.targets",),
-    ("nest.export",),
-    ("nest.search", "nest.audits", "formulations", "baselines"),
-    ("nest.solvers",),
-    (
-        "nest.compare",
-        "nest.pareto",
-        "nest.fit",
-        "nest.explain",
-        "nest.offers",
-        "nest.reorder",
-        "nest.restrictions",
-        "nest.headroom",
-        "nest.calibration",
-        "nest.intervals",
-        "nest.robust",
-        "nest.feasible",
-        "nest.by_settings",
-        "nest.certificates",
-        "nest.instances",
-    ),
-    (
-        *("nest.prove", "nest.conform", "nest.report", "nest.pages"),
-        *("nest.benchmarks", "nest.studies"),
-    ),
-    ("nest.cli",),
-)
+#: Imports that go up all the same, and why. The list may only get shorter.
+UP: dict[tuple[str, str], str] = {
+    ("nest.api", "nest.cli"): "functions read their arguments as options",
+}
 
+#: Files that import each other, the second one inside a function of the
+#: first. The list may only get shorter.
+CIRCLES = {
+    ("nest.search.frontier", "nest.search.layer_frontier"),
+    ("nest.cli.completing", "nest.cli.main"),
+    ("formulations.search", "formulations.written"),
+}
 
-def modules() -> dict[str, Path]:
-    found = {}
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            if parts[-1] == "__init__":
-                parts = parts[:-1]
-            found[".".join(parts)] = path
-    return found
-
-
-def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield what runs when a module is loaded."""
-    for node in body:
-        yield node
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            continue
-        for field in ("body", "orelse", "finalbody"):
-            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield from statements(getattr(node, field, []))
-
-
-def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """Return the modules that a module imports while it is loaded."""
-    found = set()
-    for node in statements(ast.parse(path.read_text()).body):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (inner & known.keys()) or {node.module}
-    return found & known.keys()
+Graph = dict[str, set[Import]]
 
 
 @pytest.fixture(scope="module")
-def graph() -> dict[str, set[str]]:
+def graph() -> Graph:
     known = modules()
     return {name: imports(path, known) for name, path in known.items()}
 
 
-def layer(name: str) -> int | None:
-    """Return the number of a module's layer."""
-    matches = [
-        (len(prefix), number)
-        for number, prefixes in enumerate(LAYERS)
-        for prefix in prefixes
-        if f"{name}.".startswith(f"{prefix}.")
+def test_every_module_has_a_room(graph: Graph) -> None:
+    assert {room_of(name).name for name in graph} == {r.name for r in ROOMS}
+    assert len(ROOMS) <= 36
+    assert max(room.floor for room in ROOMS) < 16
+
+
+def test_imports_go_down(graph: Graph) -> None:
+    wrong = [
+        f"{name} ({own.name}, floor {own.floor}) imports {other.module} "
+        f"({its.name}, floor {its.floor})"
+        for name, others in sorted(graph.items())
+        for other in sorted(others)
+        if (own := room_of(name)) != (its := room_of(other.module))
+        and its.floor >= own.floor
     ]
-    return max(matches)[1] if matches else None
+    assert wrong == []
 
 
-def test_no_circles(graph: dict[str, set[str]]) -> None:
+def test_nothing_but_the_door_imports_the_command_line(graph: Graph) -> None:
+    found = {
+        name
+        for name, others in graph.items()
+        if not name.startswith("nest.cli")
+        and any(f"{x.module}.".startswith("nest.cli.") for x in others)
+    }
+    assert found == {"nest.__main__"} | {name for name, _ in UP}
+
+
+def test_the_core_imports_no_satellite(graph: Graph) -> None:
+    """But where a command, a page or a formulation is about one."""
+    above = {
+        (room_of(name).name, room_of(other.module).name)
+        for name, others in graph.items()
+        for other in others
+        if room_of(name).core and not room_of(other.module).core
+    }
+    about = {"door", "cli", "present"}
+    assert {pair for pair in above if pair[0] not in about} == {
+        ("formulations", "audits")
+    }
+
+
+def test_no_circles_of_files_that_load(graph: Graph) -> None:
+    check_no_circle(
+        {
+            name: {other.module for other in others if not other.lazy}
+            for name, others in graph.items()
+        }
+    )
+
+
+def test_no_circles_of_files(graph: Graph) -> None:
+    check_no_circle(
+        {
+            name: {
+                other.module
+                for other in others
+                if (name, other.module) not in CIRCLES
+            }
+            - {name}
+            for name, others in graph.items()
+        }
+    )
+    for name, other in CIRCLES:
+        assert Import(other, lazy=True) in graph[name]
+
+
+def check_no_circle(imported: dict[str, set[str]]) -> None:
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(imported).prepare()
     except CycleError as error:
         pytest.fail(f"circular imports: {' <- '.join(error.args[1])}")
 
 
-def test_layers_are_crossed_one_way(graph: dict[str, set[str]]) -> None:
-    wrong = [
-        f"{name} imports {other}"
-        for name, others in sorted(graph.items())
-        for other in sorted(others)
-        if (own := layer(name)) is not None
-        and (its := layer(other)) is not None
-        and its > own
-    ]
-    assert wrong == []
+def test_the_page_shows_the_rooms() -> None:
+    """``python -m tests.rooms`` writes it."""
+    assert page() == PAGE.read_text()

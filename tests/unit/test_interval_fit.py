@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.result_files import ROOT, result_path
-from nest.intervals import Quantiles, stored_deviations
+from nest.uncertainty.intervals import Quantiles, stored_deviations
 
 
 @pytest.fixture

@@ -10,7 +10,12 @@ from msgspec.structs import replace
 from nest.cost.scaled import Factors, scaled
 from nest.cost.score import score
 from nest.hardware import device_specs
-from nest.intervals import (
+from nest.ir import Activations, DeviceTimes, GraphTopology, Problem
+from nest.ir.cluster import DeviceRange, Topology
+from nest.ir.graph_topology import NetworkLink, NetworkNode
+from nest.ir.problem import OwnRuns
+from nest.models import builtin
+from nest.uncertainty.intervals import (
     Covariance,
     Deviations,
     Measured,
@@ -26,11 +31,6 @@ from nest.intervals import (
     stored_deviations,
     why_none,
 )
-from nest.ir import Activations, DeviceTimes, GraphTopology, Problem
-from nest.ir.cluster import DeviceRange, Topology
-from nest.ir.graph_topology import NetworkLink, NetworkNode
-from nest.ir.problem import OwnRuns
-from nest.models import builtin
 from tests.builders import (
     SINGLE,
     make_cost,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.export.configs import Config
-from nest.export.megatron_configs import read_config
-from nest.export.megatron_model import comparable
-from nest.export.scripts import read_launch
+from nest.frameworks.configs import Config
+from nest.frameworks.megatron_configs import read_config
+from nest.frameworks.megatron_model import comparable
+from nest.frameworks.scripts import read_launch
 from nest.models.zoo import architecture
 
 #: The run that all configurations below describe, as a launch line.

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 import nest
-from nest.report.launch import launch_screen, launch_texts
-from nest.report.table import show
+from nest.present.launch import launch_screen, launch_texts
+from nest.present.table import show
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import SolveResult
 from tests.builders import make_cost, make_levels, make_problem

@@ -9,22 +9,22 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from nest.constraints.targets import for_target
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.export import deepspeed, torchtitan
-from nest.export.export import export
-from nest.export.hosts import read_hosts
-from nest.export.importing import Site, build, overlap_of, placed
-from nest.export.launch import launch_of
-from nest.export.layers import Chunk, placement_of
-from nest.export.scripts import read_launch
-from nest.export.settings import Settings
-from nest.export.shell import read_script
+from nest.frameworks import deepspeed, torchtitan
+from nest.frameworks.export import export
+from nest.frameworks.hosts import read_hosts
+from nest.frameworks.importing import Site, build, overlap_of, placed
+from nest.frameworks.launch import launch_of
+from nest.frameworks.layers import Chunk, placement_of
+from nest.frameworks.scripts import read_launch
+from nest.frameworks.settings import Settings
+from nest.frameworks.shell import read_script
 from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
 from nest.ir import Plan, Stage, Strategy
 from nest.models.zoo import architecture
-from nest.targets import for_target
 from tests.exports import (
     small_model,
     small_plan,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nest.errors import InvalidPlanError
-from nest.export import deepspeed, torchtitan
+from nest.frameworks import deepspeed, torchtitan
 from tests.unit.test_launch_scripts import (
     CONFIG,
     OLD,

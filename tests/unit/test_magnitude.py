@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 import nest
+from nest.analysis.explain import relaxations
+from nest.analysis.fit import most_memory_bytes, with_memory
 from nest.benchmarks import instances
 from nest.cost.magnitude import coarsened, in_range, longest, with_quantum
 from nest.cost.model import CostModel
 from nest.errors import InvalidProblemError
-from nest.explain import relaxations
-from nest.fit import most_memory_bytes, with_memory
 from nest.ir import Problem, encode
 from nest.models import builtin
 from nest.units import MAX_TERM, MAX_TOTAL

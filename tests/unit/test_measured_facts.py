@@ -18,8 +18,11 @@ from bench.measured_facts import (
     thinned,
 )
 from nest.validation.predict import Prediction, predict
+from nest.validation.reading import published_rows
 from nest.validation.report import assess, validation_document
-from nest.validation.rows import COLUMNS, published_rows
+from nest.validation.rows import (
+    COLUMNS,
+)
 
 ROOT = Path(__file__).parents[2]
 

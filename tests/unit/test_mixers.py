@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.export.megatron_model import model_flags
+from nest.frameworks.megatron_model import model_flags
 from nest.hardware import machine
 from nest.ir.plan import RECOMPUTE
 from nest.models.architectures import Architecture

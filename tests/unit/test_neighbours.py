@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nest.analysis.neighbors import Neighbour, neighbours
 from nest.ir import Activations, Plan, Problem, Stage, Strategy
-from nest.neighbours import Neighbour, neighbours
 from tests.builders import (
     SINGLE,
     make_cost,

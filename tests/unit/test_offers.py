@@ -8,10 +8,8 @@ from fractions import Fraction
 import pytest
 from msgspec.structs import replace
 
-from nest.errors import InvalidOptionError
-from nest.fit import smallest_memory, to_document, within
-from nest.ir import DeviceRange, DeviceTimes, Problem
-from nest.offers import (
+from nest.analysis.fit import smallest_memory, to_document, within
+from nest.analysis.offers import (
     Limits,
     best_offer,
     candidates,
@@ -20,8 +18,10 @@ from nest.offers import (
     type_counts,
     with_prices,
 )
-from nest.offers import to_document as with_usd
-from nest.report.fit import fit_block
+from nest.analysis.offers import to_document as with_usd
+from nest.errors import InvalidOptionError
+from nest.ir import DeviceRange, DeviceTimes, Problem
+from nest.present.fit import fit_block
 from nest.solvers.base import Limit, Status
 from tests.builders import make_cost, make_levels, make_problem
 from tests.graphs import make_graph
@@ -33,7 +33,7 @@ USD_NS = Fraction(1, 3600 * 10**9)
 
 @pytest.fixture(autouse=True)
 def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nest.fit.run_solver", run_inside)
+    monkeypatch.setattr("nest.analysis.fit.run_solver", run_inside)
 
 
 def problem(**fields: object) -> Problem:
@@ -257,7 +257,7 @@ def test_what_is_open_is_not_proven(monkeypatch):
             lower_bound_quanta=None,
         )
 
-    monkeypatch.setattr("nest.fit.run_solver", silent)
+    monkeypatch.setattr("nest.analysis.fit.run_solver", silent)
     fit = best_offer(problem(), "fastest", Limits())
     assert not fit.proven
     assert fit.best is None

@@ -51,8 +51,8 @@ from nest.hardware.calibration_file import (
     calibration_for,
     read_calibration,
 )
-from nest.intervals import stored_deviations
 from nest.ir.io import encode
+from nest.uncertainty.intervals import stored_deviations
 from nest.validation.predict import (
     Prediction,
     PredictOptions,
@@ -60,7 +60,10 @@ from nest.validation.predict import (
     predict,
     predict_under,
 )
-from nest.validation.rows import Row, parse_rows
+from nest.validation.reading import parse_rows
+from nest.validation.rows import (
+    Row,
+)
 
 #: A run that predictions know: fields of a row, without a step time.
 RUN: dict[str, Any] = {

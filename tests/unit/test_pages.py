@@ -20,9 +20,9 @@ from nest.cost.score import score
 from nest.ir import encode
 from nest.ir.cluster import DeviceRange
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.pages import charts, draw
-from nest.pages import document as document_module
-from nest.pages.document import (
+from nest.present.pages import charts, draw
+from nest.present.pages import document as document_module
+from nest.present.pages.document import (
     Answer,
     Wish,
     answer_facts,
@@ -34,15 +34,15 @@ from nest.pages.document import (
     solver_rows,
     timeline_facts,
 )
-from nest.pages.html import to_html
-from nest.pages.parts import device_text, parts_of, tables_of
-from nest.report.stages import nodes_text, runs
-from nest.report.table import TimeScale
-from nest.simulate.events import Simulation
+from nest.present.pages.html import to_html
+from nest.present.pages.parts import device_text, parts_of, tables_of
+from nest.present.stages import nodes_text, runs
+from nest.simulation.events import Simulation
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.topology.graph.convert import graph_of
 from nest.units import GIB, quanta_to_ns
+from nest.util.time_scale import TimeScale
 from tests.builders import make_cost
 from tests.loopback import tiny_problem
 from tests.pages import Page, document, named, plan, problem, scored

@@ -10,12 +10,12 @@ import pytest
 
 from nest.cost.model import CostModel
 from nest.errors import SolverError
-from nest.ir.io import write_atomically
 from nest.models import builtin
 from nest.search import frontier
 from nest.search.closed_sets import closed_sets
 from nest.search.parallel import Link, share
 from nest.solvers.base import Deadline, OutOfTimeError
+from nest.util.files import write_atomically
 from tests.children import children, is_alive, wait_until
 
 

@@ -15,9 +15,9 @@ from unittest import mock
 
 import pytest
 
-from nest import interrupts
 from nest.benchmarks import parallel
-from nest.ir.io import write_atomically
+from nest.util import interrupts
+from nest.util.files import write_atomically
 from tests.children import is_alive, wait_until
 
 

@@ -22,6 +22,9 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
+from nest.analysis.fit import with_devices, with_memory
+from nest.analysis.pareto import Curve, Frontier, bulges, frontier, knees
+from nest.analysis.prove import check_prover, prove
 from nest.cost.model import CostModel
 from nest.errors import (
     InvalidOptionError,
@@ -31,19 +34,15 @@ from nest.errors import (
     UnknownNameError,
     UnsupportedProblemError,
 )
-from nest.fit import with_devices, with_memory
 from nest.ir import Activations, Device, Problem, problem_hash
-from nest.pages.document import frontier_facts
-from nest.pareto import Curve, Frontier, bulges, frontier, knees
-from nest.plots import check_plot
-from nest.prove import check_prover, prove
-from nest.report.frontier import (
+from nest.present.frontier import (
     frontier_block,
     proof_lines,
     to_document,
     write_plot,
 )
-from nest.report.table import show
+from nest.present.pages.document import frontier_facts
+from nest.present.table import show
 from nest.search import tracer as tracing
 from nest.search.frontier import Gap, Point, merge_gaps
 from nest.solvers.base import SolveOptions, SolverOutput, Status
@@ -51,7 +50,8 @@ from nest.solvers.cell import Running
 from nest.solvers.messages import OutputMessage
 from nest.solvers.process import Worker
 from nest.solvers.result import Outcome, SolveResult
-from nest.versions import num_cpus
+from nest.util.plots import check_plot
+from nest.util.versions import num_cpus
 from tests.builders import make_cost, make_levels, make_problem
 from tests.clock import Ticking
 from tests.frontiers import (
@@ -274,7 +274,7 @@ def test_gaps_of_processes_are_kept(monkeypatch):
             cell.last = OutputMessage(output)
             take(cell)
 
-    monkeypatch.setattr("nest.pareto.run_cells", run_cells)
+    monkeypatch.setattr("nest.analysis.pareto.run_cells", run_cells)
     found = frontier(small(), devices=(1, 2), workers=2)
     assert [curve.gaps for curve in found.curves] == [(Gap(5, 100, 42),)] * 2
     assert not found.proven
@@ -357,7 +357,9 @@ def test_a_limit_that_passes_on_the_way_leaves_gaps(workers):
     # Forking takes far longer than what a tick stands for.
     for ticks in range(0, 200, 1 if workers == 1 else 5):
         with (
-            mock.patch("nest.pareto.Deadline", lambda _, n=ticks: Ticking(n)),
+            mock.patch(
+                "nest.analysis.pareto.Deadline", lambda _, n=ticks: Ticking(n)
+            ),
             settings("labels-alone"),
         ):
             found = frontier(small(), workers=workers)
@@ -590,7 +592,7 @@ def pool(problem: Problem, **fields: object) -> Frontier:
 
 def test_a_process_that_dies_is_an_error():
     with (
-        mock.patch("nest.pareto._TRACER", "os:abort"),
+        mock.patch("nest.analysis.pareto._TRACER", "os:abort"),
         pytest.raises(SolverError, match=r"^frontier: .*os:abort"),
     ):
         pool(small())
@@ -773,7 +775,7 @@ def test_a_device_has_a_price_above_zero(price):
 
 
 def proven(found: Frontier, number: int, solver: str = "cpsat") -> object:
-    with mock.patch("nest.prove.run_solver", run_inside):
+    with mock.patch("nest.analysis.prove.run_solver", run_inside):
         return prove(found, found.points[number - 1], solver)
 
 
@@ -907,7 +909,7 @@ def claim(**fields: object) -> SolveResult:
 )
 def test_answers_are_weighed(result, verdict, detail):
     found = frontier(small())
-    with mock.patch("nest.prove.run_solver", return_value=result):
+    with mock.patch("nest.analysis.prove.run_solver", return_value=result):
         proof = prove(found, found.points[2], "cpsat")
     assert (proof.verdict, proof.detail) == (verdict, detail)
 
@@ -920,7 +922,7 @@ def test_the_options_reach_the_solver_and_it_starts_from_the_plan():
         asked.append((problem, options))
         return claim()
 
-    with mock.patch("nest.prove.run_solver", run):
+    with mock.patch("nest.analysis.prove.run_solver", run):
         prove(found, found.points[2], "cpsat", SolveOptions(seed=5))
     (first, options), (second, less) = asked
     assert first.cluster.device.memory_bytes == 20
@@ -1014,7 +1016,7 @@ def test_lines_are_dashed_where_they_are_not_proven():
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from nest.report.frontier import draw
+    from nest.present.frontier import draw
 
     axes = Figure().add_subplot()
     draw(axes, gapped(Gap(8, 9, 100)))
@@ -1037,7 +1039,7 @@ def test_wide_plots_are_logarithmic(slow, kind):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from nest.report.frontier import draw
+    from nest.present.frontier import draw
 
     cost = make_cost(
         10,

@@ -13,7 +13,6 @@ from nest.hardware.calibration import (
     Software,
     stored_calibration,
 )
-from nest.headroom import MEAN_ERROR
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.models.operators import (
     Execution,
@@ -23,6 +22,7 @@ from nest.models.operators import (
     head_node,
     layer_cost,
 )
+from nest.uncertainty.headroom import MEAN_ERROR
 from nest.units import GIB
 from nest.validation.complete import complete
 from nest.validation.predict import (
@@ -35,8 +35,11 @@ from nest.validation.predict import (
     predict,
     recomputations,
 )
+from nest.validation.reading import parse_rows
 from nest.validation.report import assess
-from nest.validation.rows import Row, parse_rows
+from nest.validation.rows import (
+    Row,
+)
 
 
 def row(**changes: Any) -> Row:

@@ -966,7 +966,7 @@ def test_a_tiny_model_is_profiled_on_the_cpu(torch):
 
 
 def test_the_device_is_named_after_the_processor(torch):
-    from nest.versions import machine
+    from nest.util.versions import machine
 
     got = run_profile([LayerShape("llama", TOWER, LLAMA)])
     assert got.device == machine()["cpu"]

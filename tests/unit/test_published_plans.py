@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from bench.published_cases import CASES, Published, allowed, build, plan_of
+from nest.constraints.targets import optimizer_of, target
 from nest.cost.score import Score, score
-from nest.targets import optimizer_of, target
 
 RESULTS = Path(__file__).parents[2] / "bench/results/published_plans.json"
 STORED = json.loads(RESULTS.read_text())

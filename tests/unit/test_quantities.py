@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from nest import quantities as q
+from nest.util import quantities as q
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from nest.analysis.reorder import plan_groups, reorder
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import Optimizer, Strategy
-from nest.reorder import plan_groups, reorder
 from nest.topology.order import Group
 from tests.builders import call, make_cost, make_plan, make_problem
 from tests.graphs import make_graph

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nest.errors import InvalidOptionError, UnknownNameError
-from nest.ir import Activations, Problem
-from nest.restrictions import (
+from nest.constraints.pins import (
     Restrictions,
     choices,
     describe,
     parse,
     restrict,
 )
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.ir import Activations, Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_problem

@@ -7,15 +7,15 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from nest.analysis.robust import Robust, factors_of, robust_of
 from nest.cost.scaled import Factors
-from nest.headroom import with_headroom, within_memory
-from nest.intervals import Deviations, Quantiles, Shares
 from nest.ir import Problem, problem_hash
 from nest.ir.problem import OwnRuns
-from nest.report.robust import robust_rows
-from nest.robust import Robust, factors_of, robust_of
+from nest.present.robust import robust_rows
 from nest.solvers.base import Status
 from nest.solvers.result import SolveResult
+from nest.uncertainty.headroom import with_headroom, within_memory
+from nest.uncertainty.intervals import Deviations, Quantiles, Shares
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 from tests.inside import run_inside
 

@@ -11,11 +11,10 @@ from nest.validation.report import (
     validation_document,
 )
 from nest.validation.rows import (
-    impossible,
     measured_memory_bytes,
     why_no_memory,
-    why_unusable,
 )
+from nest.validation.usable import impossible, why_unusable
 from nest.validation.words import not_understood
 from tests.unit.test_validation import TIMED, make, time_s
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nest.compare import compare, cross_check, to_document
+from nest.analysis.compare import compare, cross_check, to_document
 from nest.errors import (
     InvalidOptionError,
     InvalidPlanError,
@@ -40,7 +40,7 @@ from nest.solvers.cell import GRACE_S, Cell, Running
 from nest.solvers.judge import judge
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, run_solver
-from nest.versions import num_cpus
+from nest.util.versions import num_cpus
 from tests.children import HANG_S, children, is_alive, wait_until
 from tests.clock import Spending
 from tests.loopback import (

@@ -1,4 +1,4 @@
-"""``nest.codesign.schedule`` on cases worked out by hand."""
+"""``nest.operator_schedule`` on cases worked out by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from formulations.milp.engines import Outcome, Verdict
 from formulations.schedule.cpsat import schedule_part as in_cpsat
 from formulations.schedule.milp import TOLERANCE, UNIT, Model
-from nest.codesign.schedule import (
+from nest.errors import InvalidProblemError, SolverError, UnknownNameError
+from nest.ir.io import _NAMES
+from nest.operator_schedule import (
     SOLVERS,
     Cores,
     Engine,
@@ -27,21 +29,19 @@ from nest.codesign.schedule import (
     schedule,
     search,
 )
-from nest.codesign.schedule.blocks import schedule_part as in_blocks
-from nest.codesign.schedule.bounds import lower_bound_ticks, work_ticks
-from nest.codesign.schedule.checks import MAX_OPERATORS, MAX_TICKS
-from nest.codesign.schedule.layer_file import decode_layer, read_layer
-from nest.codesign.schedule.pack import shortest_block
-from nest.codesign.schedule.parts import Part, in_series
-from nest.codesign.schedule.reduce import (
+from nest.operator_schedule.blocks import schedule_part as in_blocks
+from nest.operator_schedule.bounds import lower_bound_ticks, work_ticks
+from nest.operator_schedule.checks import MAX_OPERATORS, MAX_TICKS
+from nest.operator_schedule.layer_file import decode_layer, read_layer
+from nest.operator_schedule.pack import shortest_block
+from nest.operator_schedule.parts import Part, in_series
+from nest.operator_schedule.reduce import (
     in_pieces,
     with_fewer_modes,
     without_channel,
 )
-from nest.codesign.schedule.search import How
-from nest.codesign.schedule.timetable import Timetable, faults, length_ticks
-from nest.errors import InvalidProblemError, SolverError, UnknownNameError
-from nest.ir.io import _NAMES
+from nest.operator_schedule.search import How
+from nest.operator_schedule.timetable import Timetable, faults, length_ticks
 from nest.solvers.base import Deadline, OutOfTimeError
 from tests.schedules import (
     free,
@@ -636,7 +636,7 @@ def test_too_much_work_is_left_to_an_engine(
         ("pack", "MAX_STARTED"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(f"nest.codesign.schedule.{module}.{name}", 4)
+            patch.setattr(f"nest.operator_schedule.{module}.{name}", 4)
             search._kept.clear()
             found = schedule(operators, Cores(2, 2))
         assert found.makespan_ticks == truth
@@ -676,7 +676,7 @@ def test_quick_ticks_leave_open_what_the_own_search_does(
     """Of 24 products beside others it knows the work, of three all."""
     three = [tensor("a", 3), tensor("b", 4), tensor("c", 4)]
     with monkeypatch.context() as patch:
-        patch.setattr("nest.codesign.schedule.blocks.MAX_QUICK_SETS", 4)
+        patch.setattr("nest.operator_schedule.blocks.MAX_QUICK_SETS", 4)
         assert quick_ticks(three, Cores(2, 1)) == (6, False)
     assert quick_ticks(three, Cores(2, 1)) == (7, True)
     assert quick_ticks(many_heads(), Cores(8, 2)) == (256, False)
@@ -687,7 +687,7 @@ def test_quick_ticks_leave_open_what_the_own_search_does(
 #: Schedules once with CP-SAT, then something hard, and is interrupted in it.
 INTERRUPTED = """
 import os, signal, threading
-from nest.codesign.schedule import Cores, schedule
+from nest.operator_schedule import Cores, schedule
 from tests.unit.test_schedule import many_heads, tensor
 
 # Whoever started the tests may have let SIGINT be ignored.

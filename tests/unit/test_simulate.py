@@ -13,8 +13,8 @@ from nest.cost.schedules.timeline import run
 from nest.cost.score import score
 from nest.errors import InvalidProblemError, UnsupportedProblemError
 from nest.ir.plan import Plan, Stage
-from nest.simulate.events import Event, Simulation
-from nest.simulate.trace import trace
+from nest.simulation.events import Event, Simulation
+from nest.simulation.trace import trace
 from tests.builders import (
     SINGLE,
     make_cost,

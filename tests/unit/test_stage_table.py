@@ -9,9 +9,9 @@ import msgspec
 
 from nest.cost.score import score
 from nest.ir import Edge, Layer, Plan, Problem, Stage, Strategy
-from nest.report.stages import nodes_text, rank_text, runs
-from nest.report.table import score_block, show
-from nest.report.verbosity import VERBOSE
+from nest.present.stages import nodes_text, rank_text, runs
+from nest.present.table import score_block, show
+from nest.present.verbosity import VERBOSE
 from tests.builders import (
     SINGLE,
     make_cost,

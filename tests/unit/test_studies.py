@@ -21,6 +21,7 @@ from nest.cost.model import CostModel
 from nest.errors import InvalidProblemError, NestError, SolverError
 from nest.instances.store import load
 from nest.ir import GraphTopology, Problem
+from nest.present.pages.study import files, to_markdown
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
 from nest.studies import (
@@ -34,7 +35,6 @@ from nest.studies import (
     study_names,
 )
 from nest.studies.contention import Alone
-from nest.studies.page import files, to_markdown
 from nest.studies.solving import (
     geometric_mean,
     optimum,
@@ -590,7 +590,7 @@ def test_the_files_of_a_study() -> None:
 def test_without_matplotlib_the_page_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nest.studies.page.can_draw", lambda: False)
+    monkeypatch.setattr("nest.present.pages.study.can_draw", lambda: False)
     found = files(*page_of(), quick=False)
     assert list(found) == ["audit.md", "audit.json"]
     assert "pip install 'nest-planner[plot]'" in found["audit.md"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nest.codesign.systolic import (
+from nest.accelerators.systolic import (
     CONVENTIONS,
     DATAFLOWS,
     Mapping,

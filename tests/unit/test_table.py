@@ -14,7 +14,7 @@ from nest.cost.score import score
 from nest.instances import best_known
 from nest.instances import problem as problem_of
 from nest.ir import Plan, Stage, Strategy
-from nest.report.table import (
+from nest.present.table import (
     TimeScale,
     compare_footer,
     compare_table,

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 import nest
-from nest.report import table
+from nest.present import table
 from tests.tables import FOLDER, TABLES, WIDTHS, made, on_terminal, snapshot
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from nest.errors import InvalidOptionError, UnknownNameError
-from nest.ir import Activations, Optimizer, Plan, Problem, Stage, Strategy
-from nest.ir.plan import RECOMPUTE
-from nest.targets import (
+from nest.constraints.targets import (
     for_target,
     inexpressible,
     names,
     optimizer_of,
     target,
 )
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.ir import Activations, Optimizer, Plan, Problem, Stage, Strategy
+from nest.ir.plan import RECOMPUTE
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 
 FRAMEWORKS = tuple(name for name in names() if name != "any")

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from nest.errors import NestError
 from nest.models import zoo
-from nest.report.table import show
-from nest.text import clipped, closest, nearby, printable, whole_number
+from nest.present.table import show
+from nest.util.text import clipped, closest, nearby, printable, whole_number
 
 #: ESC, BEL, a C1 control that begins a sequence, DEL, a carriage return, an
 #: override of direction, the separator of paragraphs, half a character.

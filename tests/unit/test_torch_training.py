@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 from nest.cost.score import score
-from nest.export.export import export
-from nest.export.settings import Settings
+from nest.frameworks.export import export
+from nest.frameworks.settings import Settings
 from nest.hardware import machine
 from nest.ir import Plan, Problem, Strategy
 from nest.models.architectures import Architecture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nest.codesign.traffic import (
+from nest.accelerators.traffic import (
     bound_words,
     compulsory_words,
     least_words,

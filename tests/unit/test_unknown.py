@@ -17,7 +17,7 @@ from nest.calibration.unknown import (
 from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
 from nest.hardware.calibration_file import own_runs_for
-from nest.intervals import covariance_of
+from nest.uncertainty.intervals import covariance_of
 from nest.validation.predict import PredictedRun, predicted_run
 from nest.validation.rows import Row
 from tests.unit.test_intervals import NUMBERS, OWN

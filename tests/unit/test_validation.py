@@ -14,6 +14,7 @@ from nest.errors import (
 )
 from nest.units import GIB
 from nest.validation.predict import Prediction, Skip
+from nest.validation.reading import UNUSED_COLUMNS, parse_rows, read_rows
 from nest.validation.report import (
     BREAKDOWNS,
     Assessment,
@@ -33,18 +34,13 @@ from nest.validation.report import (
 )
 from nest.validation.rows import (
     COLUMNS,
-    UNUSED_COLUMNS,
     InvalidMeasurementsError,
-    Reason,
     Row,
-    impossible,
     measured_memory_bytes,
     measured_step_time_s,
-    parse_rows,
     ran_out_of_memory,
-    read_rows,
-    why_unusable,
 )
+from nest.validation.usable import Reason, impossible, why_unusable
 
 ROOT = Path(__file__).parents[2]
 

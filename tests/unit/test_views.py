@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nest
-from nest.compare import Comparison
+from nest.analysis.compare import Comparison
+from nest.analysis.explain import explain
+from nest.analysis.fit import Fit, Target
+from nest.analysis.pareto import Curve, Frontier, FrontierPoint
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, UnknownNameError
-from nest.explain import explain
-from nest.fit import Fit, Target
 from nest.ir.views import MOST_ROWS, Tabular, html_table
-from nest.pareto import Curve, Frontier, FrontierPoint
-from nest.simulate.events import Simulation
+from nest.simulation.events import Simulation
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import GIB
@@ -110,7 +110,7 @@ def test_rows_of_a_plan_and_its_score() -> None:
         exact=True,
         detail="",
     )
-    assert "proven: no plan fits; nest.feasible" in none._repr_html_()
+    assert "proven: no plan fits; nest.analysis.feasible" in none._repr_html_()
 
 
 def test_rows_of_a_comparison() -> None:

@@ -83,8 +83,8 @@ Working memory
 What operators compute
     Times here need FLOPs and bytes alone. Beside them operators state their
     matrix products, elementwise operations and the operators whose results
-    they need, of which :mod:`nest.codesign` makes schedules on the cores of
-    an accelerator.
+    they need, of which :mod:`nest.accelerators` makes schedules on the cores
+    of an accelerator.
 
 fp8 (Micikevicius et al. 2022, arXiv 2209.05433): the linear layers of blocks
 multiply at the fp8 peak after casting their inputs; attention, router,

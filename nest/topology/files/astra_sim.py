@@ -14,7 +14,6 @@ from math import prod
 
 import networkx as nx
 
-from nest.text import count_text
 from nest.topology.files.assemble import DEVICE, finish, telling
 from nest.topology.files.beside import Beside
 from nest.topology.files.lattice import (
@@ -26,6 +25,7 @@ from nest.topology.files.lattice import (
 from nest.topology.files.source import Source, parse_yaml, shown
 from nest.topology.generators.build import MAX_DEVICES, MAX_LINKS
 from nest.units import GIB
+from nest.util.text import count_text
 
 WORDS = ("Ring", "Switch", "FullyConnected")
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")

@@ -16,7 +16,6 @@ from typing import Any
 
 import networkx as nx
 
-from nest.ir.io import write_atomically
 from nest.topology.files.assemble import (
     DEVICE,
     SWITCH,
@@ -32,6 +31,7 @@ from nest.topology.files.source import (
     parse_json,
     shown,
 )
+from nest.util.files import write_atomically
 
 Edge = tuple[str, Any, Any, Mapping[str, Any]]
 

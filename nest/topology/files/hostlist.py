@@ -13,7 +13,7 @@ import re
 from math import prod
 
 from nest.errors import InvalidProblemError
-from nest.text import count_text
+from nest.util.text import count_text
 
 #: Slurm's own limits: hosts in one range, combinations in front of the last
 #: bracket (``MAX_RANGE``, ``MAX_PREFIX_CNT``), ranges in a list.

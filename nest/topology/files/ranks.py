@@ -13,9 +13,9 @@ from pathlib import Path
 
 import networkx as nx
 
-from nest.ir.io import write_atomically
 from nest.topology.files.assemble import DEVICE, check_order
 from nest.topology.files.source import Source, read_source, shown
+from nest.util.files import write_atomically
 
 _HOST = re.compile(r"\w[\w.:/-]*")
 

@@ -9,7 +9,7 @@ import networkx as nx
 
 from nest.errors import InvalidOptionError
 from nest.ir.graph_topology import check_link
-from nest.text import count_text
+from nest.util.text import count_text
 
 #: The most devices and links that a generator makes, so that a slip of the
 #: keyboard is an error and not a machine out of memory.

@@ -23,7 +23,7 @@ from nest.ir.graph_topology import (
     NetworkLink,
     NetworkNode,
 )
-from nest.text import count_text
+from nest.util.text import count_text
 
 
 def read_node_link(document: Any, where: str = "graph") -> Any:

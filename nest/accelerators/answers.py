@@ -1,0 +1,655 @@
+"""What is asked of a space, and all that is answered.
+
+The order of questions is fixed: the base, the best point of every model, the
+best one of all together, then what was asked besides. Each finds what the ones
+before it solved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, get_args
+
+import numpy as np
+from msgspec.structs import replace
+
+from nest.accelerators.architecture import CATEGORIES, PARAMETERS, Architecture
+from nest.accelerators.objective import NO_PLAN, Objective
+from nest.accelerators.oracle import PointOracle
+from nest.accelerators.phaze import phaze_order
+from nest.accelerators.points import Point, unlisted
+from nest.accelerators.records import (
+    NOTHING_MORE,
+    Answers,
+    Baseline,
+    Best,
+    Contribution,
+    Counts,
+    Found,
+    Neighbour,
+    On,
+    Wanted,
+    Wave,
+    questions_of,
+)
+from nest.accelerators.search import (
+    Known,
+    Listed,
+    OnWave,
+    Question,
+    Reason,
+    State,
+    best_points,
+)
+from nest.accelerators.search import frontier as frontier_of
+from nest.accelerators.spec import Spec
+from nest.accelerators.tasks import Setting, open_store, workload_of
+from nest.accelerators.workload import QUANTUM_PS, Workload
+from nest.cost.score import score
+from nest.errors import InvalidOptionError, InvalidProblemError, SolverError
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.models.named import load_model
+from nest.solvers.base import (
+    Deadline,
+    OutOfTimeError,
+    SolveOptions,
+    Status,
+)
+from nest.tasks.parallel import dask_client
+from nest.units import MAX_TOTAL
+from nest.util.interrupts import Interrupted
+
+#: Whose plan stands in where the placement is not the best one.
+PLANNER = "megatron"
+
+
+def answer(
+    spec: Spec,
+    wanted: Wanted = NOTHING_MORE,
+    *,
+    folder: str | None = None,
+    resume: bool = False,
+    jobs: int = 1,
+    dask: str | None = None,
+    time_limit_s: float | None = None,
+    on_wave: Callable[[Wave], None] | None = None,
+    on_complaint: Callable[[str], None] | None = None,
+) -> Answers:
+    """Answer what is asked of a space.
+
+    Parameters
+    ----------
+    spec, wanted
+        The space, and what is asked beside the best points.
+    folder, resume
+        Where step times are kept, and whether some may be there, see
+        :func:`nest.accelerators.tasks.open_store`.
+    jobs, dask
+        How many placements are solved at the same time, or where, see
+        :func:`nest.tasks.parallel.answers`.
+    time_limit_s
+        When to end with what is known. What is left is shared by the
+        questions about best points that are left.
+    on_wave
+        Called now and then with how far a question is.
+    on_complaint
+        Called with a line for every file of the directory that is broken.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C, with the answers that are known by then.
+    InvalidOptionError
+        If no model is named.
+    InvalidProblemError
+        If a model has no plan on the base.
+    NestError
+        If the directory cannot be used.
+    SolverError
+        If an answer is wrong, or the base is not solved in time.
+    """
+    if not spec.models:
+        raise InvalidOptionError(
+            "models: expected the name of a model, got none; name one in the "
+            "file, or with --model"
+        )
+    deadline = Deadline(time_limit_s)
+    with contextlib.ExitStack() as stack:
+        client = dask and stack.enter_context(dask_client(dask))
+        store = stack.enter_context(open_store(folder, resume))
+        if on_complaint is not None:
+            for text in store.complaints:
+                on_complaint(text)
+        oracle = PointOracle(
+            [p.architecture for p in spec.space.points],
+            listed(spec.space.points),
+            [setting_of(spec, model) for model in spec.models],
+            store,
+            jobs=jobs,
+            dask=dask,
+            client=client,
+        )
+        return _Study(spec, oracle, deadline, on_wave).answers(wanted)
+
+
+class _Study:
+    """The questions about one space, in their order."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        oracle: PointOracle,
+        deadline: Deadline,
+        on_wave: Callable[[Wave], None] | None,
+    ) -> None:
+        self.spec, self.oracle, self._on_wave = spec, oracle, on_wave
+        self.architectures = oracle.architectures
+        self.models = range(len(spec.models))
+        self.state = State(oracle.points, len(spec.models))
+        self.deadline = deadline
+        try:
+            self.base_quanta = self._base_quanta()
+            self._bound_all()
+        except OutOfTimeError:
+            raise SolverError(
+                f"--time-limit: expected enough time to solve "
+                f"{spec.objective.base_name}, to which all points are "
+                f"compared, got too little, so nothing is proven; allow "
+                f"more time"
+            ) from None
+        self.objective = self._objective(self.models)
+
+    def answers(self, wanted: Wanted) -> Answers:
+        """Return what is asked for; when it is stopped, raise what is known.
+
+        Raises
+        ------
+        Interrupted
+            On Ctrl-C.
+        """
+        base = self._found(self._add(self.spec.objective.base))
+        known = Answers(self.spec, base, (), (), (), (), (), 0, 0)
+        store = self.oracle.store
+        try:
+            for more in self._answered(wanted):
+                known = known._replace(
+                    **more, solved=store.evaluated, stored=store.found
+                )
+        except OutOfTimeError:
+            known = known._replace(out_of_time=True)
+        except KeyboardInterrupt as cause:
+            raise Interrupted(known) from cause
+        return known
+
+    def _answered(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        """Yield fields of answers as they are known."""
+        best: list[Best] = []
+        questions = questions_of(self.models)
+        for number, models in enumerate(questions):
+            try:
+                best.append(self._best(models, len(questions) - number))
+            except Interrupted as stopped:
+                yield {"best": (*best, stopped.found)}
+                raise
+            yield {"best": tuple(best)}
+        if not all(each.proven for each in best):
+            yield {"out_of_time": True}
+        top = best[-1].found
+        if wanted.frontier:
+            yield {"frontier": self._frontier()}
+        if top is not None:
+            found: list[Baseline] = []
+            for baseline in self._baselines(wanted, best[-1], top):
+                found.append(baseline)
+                yield {"baselines": tuple(found)}
+        if wanted.sensitivity:
+            yield {"sensitivity": self._sensitivity(top)}
+        if wanted.contributions:
+            contributions = tuple(
+                self._contribution(model, found.found)
+                for model, found in zip(self.models, best, strict=False)
+                if found.found is not None
+            )
+            yield {"contributions": contributions}
+
+    def _best(self, models: tuple[int, ...], num_left: int) -> Best:
+        """Find the best point in the share of one of the questions left.
+
+        Raises
+        ------
+        Interrupted
+            On Ctrl-C, with the best point that is known by then.
+        """
+        names = tuple(self.spec.models[model] for model in models)
+        left_s = self.deadline.remaining_s
+        try:
+            known = best_points(
+                *(self.state, self.oracle, self._objective(models), models),
+                Deadline(None if left_s is None else left_s / num_left),
+                self._watch(", ".join(names), models),
+            )
+        except Interrupted as stopped:
+            raise Interrupted(self._made(models, stopped.found)) from stopped
+        return self._made(models, known)
+
+    def _made(self, models: tuple[int, ...], known: Known) -> Best:
+        """Return the best point that is known."""
+        return Best(
+            tuple(self.spec.models[model] for model in models),
+            None if known.best is None else self._found(known.best, models),
+            counts_of(known.counts),
+            self._objective(models).relative_of(known.bound),
+        )
+
+    def _frontier(self) -> tuple[Found, ...]:
+        tell = self._on_wave
+
+        def on_counts(counts: Counter[Reason]) -> None:
+            if tell is not None:
+                tell(Wave("the frontier", counts_of(counts)))
+
+        found = frontier_of(
+            *(self.state, self.oracle, self.objective, self.models),
+            self.deadline,
+            on_counts,
+        )
+        points = (self._found(point) for point in found)
+        return tuple(
+            sorted(points, key=lambda x: (x.point.area_e6_um2, x.point.index))
+        )
+
+    def _sensitivity(self, top: Found | None) -> tuple[Neighbour, ...]:
+        """Solve the next listed value of every parameter, both ways."""
+        if top is None:
+            return ()
+        space, here = self.spec.space, top.point.architecture
+        places = {a: i for i, a in enumerate(self.architectures)}
+        found = []
+        for parameter in PARAMETERS:
+            values = space.axes.get(parameter, ())
+            own = getattr(here, parameter)
+            if len(values) < 2 or own not in values:
+                continue
+            if parameter == "lanes" and space.lanes_are_columns:
+                continue
+            at = values.index(own)
+            for value in (*values[max(0, at - 1) : at], *values[at + 1 :][:1]):
+                other = {parameter: value}
+                if parameter == "columns" and space.lanes_are_columns:
+                    other["lanes"] = value
+                architecture = replace(here, **other)
+                place = places.get(architecture)
+                listed_there = place is not None and place < self.size
+                if place is None:
+                    place = self._add(architecture)
+                self._exact([place], self.models)
+                found.append(
+                    Neighbour(
+                        parameter, value, listed_there, self._found(place)
+                    )
+                )
+        return tuple(found)
+
+    def _contribution(self, model: int, best: Found) -> Contribution:
+        """Solve the eight ways to have the best of some and the base's."""
+        base = self.spec.objective.base
+        steps: dict[tuple[bool, bool, bool], int | None] = {}
+        for chip, schedule, placement in itertools.product(
+            (False, True), repeat=3
+        ):
+            architecture = best.point.architecture if chip else base
+            steps[chip, schedule, placement] = self._step_ps(
+                model, architecture, schedule, placement
+            )
+        return Contribution(
+            self.spec.models[model], steps, shapley_factors(steps)
+        )
+
+    def _step_ps(
+        self,
+        model: int,
+        architecture: Architecture,
+        schedule: bool,
+        placement: bool,
+    ) -> int | None:
+        from nest.accelerators.evaluate import best_plan
+        from nest.solvers.run import run_solver
+
+        place = self._add(architecture)
+        if schedule and placement:
+            self._exact([place], (model,))
+            return self._on(place, model).step_ps
+        workload = self.oracle.workload(place, model)
+        times = (
+            workload.shortest(architecture, self.deadline)
+            if schedule
+            else workload.in_sequence(architecture)
+        )
+        problem = workload.problem(architecture, workload.entries(times))
+        if placement:
+            step, _ = best_plan(problem, limit_s=self.deadline.remaining_s)
+            return None if step >= NO_PLAN else step * QUANTUM_PS
+        left_s = self.deadline.remaining_s
+        if left_s == 0:
+            raise OutOfTimeError
+        limits = SolveOptions(num_workers=1, time_limit_s=left_s)
+        result = run_solver(problem, PLANNER, limits)
+        self.deadline.check()
+        if result.status is Status.OVER_MEMORY or not result.step_quanta:
+            return None
+        return result.step_quanta * QUANTUM_PS
+
+    def _baselines(
+        self, wanted: Wanted, best: Best, top: Found
+    ) -> Iterator[Baseline]:
+        """Yield what other searches find, as far as time allows."""
+
+        def against(
+            name: str, evaluated: tuple[int, ...], one: Found | None
+        ) -> Baseline:
+            if one is None or not one.relative:
+                return Baseline(name, evaluated, one, None, None)
+            regret = top.relative / one.relative - 1
+            most: float | None = regret
+            if not best.proven:
+                most = best.most_relative and (
+                    best.most_relative / one.relative - 1
+                )
+            return Baseline(name, evaluated, one, regret, most)
+
+        base = self._found(self._add(self.spec.objective.base))
+        yield against(self.spec.objective.base_name, (base.point.index,), base)
+        if wanted.phaze_order:
+            yield against("phaze-order", *self._phaze())
+        counts = best.counts
+        size = min(counts.exact + counts.placement, self.size)
+        for seed in wanted.samples:
+            yield against(f"sample {seed}", *self._sample(seed, size))
+
+    def _phaze(self) -> tuple[tuple[int, ...], Found | None]:
+        """Look at points as Phaze does, with the mean of throughputs."""
+
+        def throughput(point: Point) -> Fraction | None:
+            self._exact([point.index], self.models)
+            steps = [self._on(point.index, m).step_ps for m in self.models]
+            if None in steps:
+                return None
+            return sum(
+                (Fraction(1, step) for step in steps if step is not None),
+                Fraction(0),
+            )
+
+        looked = phaze_order(self.spec.space.points, throughput)
+        fits = [
+            (value, -place)
+            for place, (_, value) in enumerate(looked.evaluated)
+            if value is not None
+        ]
+        evaluated = tuple(point.index for point, _ in looked.evaluated)
+        if not fits:
+            return evaluated, None
+        _, place = max(fits)
+        return evaluated, self._found(evaluated[-place])
+
+    def _sample(
+        self, seed: int, size: int
+    ) -> tuple[tuple[int, ...], Found | None]:
+        """Find the best of a random sample."""
+        chosen = random.Random(seed).sample(range(self.size), size)
+        among = np.zeros(self.size, dtype=bool)
+        among[chosen] = True
+        known = best_points(
+            *(self.state, self.oracle, self.objective, self.models),
+            self.deadline,
+            self._watch(f"sample {seed}", self.models),
+            among,
+        )
+        if not known.proven:
+            raise OutOfTimeError
+        found = None if known.best is None else self._found(known.best)
+        return tuple(chosen), found
+
+    # What the questions share
+
+    @property
+    def size(self) -> int:
+        """Points of the list; those added come after them."""
+        return len(self.spec.space.points)
+
+    def _watch(self, question: str, models: Sequence[int]) -> OnWave | None:
+        tell = self._on_wave
+        if tell is None:
+            return None
+        relative_of = self._objective(models).relative_of
+
+        def on_wave(known: Known) -> None:
+            tell(
+                Wave(
+                    question,
+                    counts_of(known.counts),
+                    None if known.best is None else relative_of(known.cost),
+                    relative_of(known.bound),
+                )
+            )
+
+        return on_wave
+
+    def _add(self, architecture: Architecture) -> int:
+        """Return the place of an architecture, of the list or beside it."""
+        if architecture not in self.architectures:
+            self.architectures.append(architecture)
+        return self.architectures.index(architecture)
+
+    def _base_quanta(self) -> tuple[int, ...]:
+        place = self._add(self.spec.objective.base)
+        self._exact([place], self.models)
+        found = []
+        for model in self.models:
+            step_ps = self._on(place, model).step_ps
+            if step_ps is None:
+                raise InvalidProblemError(
+                    f"$.objective.base: expected an architecture with a plan "
+                    f"of {self.spec.models[model]} on {self.spec.devices} "
+                    f"devices, got none for {self.spec.objective.base_name}; "
+                    f"name another base, or leave the model out"
+                )
+            found.append(step_ps // QUANTUM_PS)
+        return tuple(found)
+
+    def _bound_all(self) -> None:
+        """Bound all points by one that has as much of everything as any.
+
+        So that something is known at any moment.
+        """
+        for category, largest in largest_of(self.oracle.points).items():
+            place = self._add(largest)
+            for model in self.models:
+                self.deadline.check()
+                quanta = self.oracle.bound(place, model)
+                self.state.raise_all(category, model, quanta)
+
+    def _objective(self, models: Sequence[int]) -> Objective:
+        said = self.spec.objective
+        return Objective(
+            "worst-case" if said.kind == "worst-case" else "geometric-mean",
+            tuple(said.weights.get(self.spec.models[m], 1) for m in models),
+            tuple(self.base_quanta[m] for m in models),
+        )
+
+    def _exact(self, places: Sequence[int], models: Sequence[int]) -> None:
+        """Solve step times, however long they are."""
+        questions = [
+            Question(place, model, MAX_TOTAL)
+            for place in places
+            for model in models
+        ]
+        for found in self.oracle.solve(questions, self.deadline):
+            if not found.exact:
+                raise OutOfTimeError
+            if found.point < self.size:
+                self.state.take(found)
+
+    def _on(self, place: int, model: int) -> On:
+        known = self.oracle.known(place, model)
+        assert known is not None
+        assert known.exact
+        name = self.spec.models[model]
+        if known.plan is None:
+            return On(name, None, None)
+        workload = self.oracle.workload(place, model)
+        _check(workload, self.architectures[place], known.plan, known)
+        return On(name, known.lower_quanta * QUANTUM_PS, known.plan)
+
+    def _found(self, place: int, models: Sequence[int] | None = None) -> Found:
+        chosen = tuple(self.models if models is None else models)
+        self._exact([place], chosen)
+        on = tuple(self._on(place, model) for model in chosen)
+        quanta = [
+            NO_PLAN if one.step_ps is None else one.step_ps // QUANTUM_PS
+            for one in on
+        ]
+        return Found(
+            self._point(place), on, self._objective(chosen).relative(quanta)
+        )
+
+    def _point(self, place: int) -> Point:
+        if place < self.size:
+            return self.spec.space.points[place]
+        spec = self.spec
+        return unlisted(self.architectures[place], spec.process, spec.prices)
+
+
+def counts_of(counts: Counter[Reason]) -> Counts:
+    """Return what settled how many points."""
+    return Counts(*(counts[reason] for reason in get_args(Reason)))
+
+
+#: Parameters of which more is never slower, in the order of arrays.
+_NAMES = [name for name in PARAMETERS if name not in CATEGORIES]
+
+
+def largest_of(points: Listed) -> dict[int, Architecture]:
+    """Return, by nodes' size, what has as much of everything as any point."""
+    found = {}
+    for category in np.unique(points.category).tolist():
+        those = points.parameters[points.category == category]
+        most = dict(zip(_NAMES, those.max(axis=0).tolist(), strict=True))
+        found[category] = Architecture(**most, devices_per_node=category)
+    return found
+
+
+def listed(points: Sequence[Point]) -> Listed:
+    """Return the points of a space as arrays."""
+
+    def value(architecture: Architecture, name: str) -> int:
+        if name == "core_buffer_bytes":  # 0 stands for a rule
+            return architecture.core_sram_bytes
+        return int(getattr(architecture, name))
+
+    return Listed(
+        np.array(
+            [[value(p.architecture, name) for name in _NAMES] for p in points],
+            dtype=np.int64,
+        ),
+        np.array(
+            [p.architecture.devices_per_node for p in points], dtype=np.int64
+        ),
+        np.array(
+            [
+                [p.area_e6_um2 for p in points],
+                [p.tdp_mw for p in points],
+                [p.price_micro_usd for p in points],
+            ],
+            dtype=object,
+        ),
+    )
+
+
+def shapley_factors(
+    steps: dict[tuple[bool, bool, bool], int | None],
+) -> tuple[float, float, float] | None:
+    """Return what three choices multiply the throughput by.
+
+    The mean of the logarithms over the six orders of making them (Shapley
+    1953). ``None`` if one of the eight step times is unknown.
+    """
+    logs = {
+        choice: -math.log(step)
+        for choice, step in steps.items()
+        if step is not None
+    }
+    if len(logs) < len(steps):
+        return None
+    totals = [0.0, 0.0, 0.0]
+    orders = list(itertools.permutations(range(3)))
+    for order in orders:
+        made = [False, False, False]
+        for which in order:
+            before = logs[made[0], made[1], made[2]]
+            made[which] = True
+            totals[which] += logs[made[0], made[1], made[2]] - before
+    first, second, third = (math.exp(total / len(orders)) for total in totals)
+    return first, second, third
+
+
+def problem_on(spec: Spec, on: On, architecture: Architecture) -> Problem:
+    """Return the problem of a model on an architecture that is solved.
+
+    Its best plan is that of the architecture, and takes as long. Passes take
+    what shortest schedules of their operators take, where these are quickly
+    known or the proof needs them; bounds stand for the others.
+    """
+    from nest.accelerators.evaluate import prove_point
+
+    workload = workload_of(
+        setting_of(spec, on.model, architecture.devices_per_node)
+    )
+    target = 0 if on.step_ps is None else on.step_ps // QUANTUM_PS
+    *_, times = prove_point(workload, architecture, (), target, Deadline(None))
+    return workload.problem(architecture, workload.entries(times))
+
+
+def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:
+    """Return what a model depends on with nodes of some size.
+
+    Raises
+    ------
+    NestError
+        If there is no such model.
+    """
+    return Setting(
+        model=load_model(model),
+        num_devices=spec.devices,
+        devices_per_node=devices_per_node,
+        job=spec.job,
+        convention=spec.convention,
+        attention=spec.attention,
+        link_latency_ns=spec.link_latency_ns,
+        network_latency_ns=spec.network_latency_ns,
+    )
+
+
+def _check(
+    workload: Workload, architecture: Architecture, plan: Plan, known: Any
+) -> None:
+    """Score a plan again, on a problem that is made anew.
+
+    Of passes that it does not run bounds do.
+    """
+    times = workload.least(architecture)
+    used = workload.passes_of(plan)
+    times |= workload.shortest(architecture, numbers=used)
+    entries = workload.entries(times)
+    found = score(workload.problem(architecture, entries), plan)
+    if not found.feasible or found.step_quanta != known.lower_quanta:
+        raise SolverError(
+            f"{workload.name}: expected a step of {known.lower_quanta} quanta "
+            f"on {architecture}, got {found.step_quanta}; please report it"
+        )

@@ -1,0 +1,140 @@
+"""Energy and average power of a step: of what runs, and of leakage.
+
+The energy of a step is the sum over stages, layers, micro-batches and
+replicas, on every device of a stage, of the energies of the operators of the
+forward pass, the backward pass and what is recomputed, each in the mode of
+its schedule, and the leakage of every device for as long as the step takes,
+idle ones too. Not in it: optimiser updates, collectives, links and hosts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nest.accelerators.architecture import Architecture
+from nest.accelerators.layers import LayerWork, Pass, Runs
+from nest.accelerators.operators import energy_fj
+from nest.accelerators.silicon import (
+    Technology,
+    area_e6_um2,
+    leakage_mw,
+    unit_energies,
+)
+from nest.accelerators.workload import Workload, cores_of
+from nest.ir.plan import Plan, Strategy
+from nest.operator_schedule import schedule
+from nest.units import ceil_div
+
+
+class StepEnergy(NamedTuple):
+    """What a step takes, of all devices together.
+
+    Attributes
+    ----------
+    operators_fj
+        Of the operators that run.
+    leakage_fj
+        Of all devices for the whole step.
+    step_ps
+        How long that is.
+    num_devices
+        Of the cluster.
+    """
+
+    operators_fj: int
+    leakage_fj: int
+    step_ps: int
+    num_devices: int
+
+    @property
+    def total_fj(self) -> int:
+        """Of all that is counted."""
+        return self.operators_fj + self.leakage_fj
+
+    @property
+    def average_mw(self) -> int:
+        """The average power of a device, rounded up."""
+        return ceil_div(self.total_fj, self.step_ps * self.num_devices)
+
+
+def step_energy(
+    workload: Workload,
+    architecture: Architecture,
+    process: Technology,
+    plan: Plan,
+    step_ps: int,
+) -> StepEnergy:
+    """Return the energy of a step.
+
+    Parameters
+    ----------
+    workload, architecture, process
+        The model, the point, and what it is made of.
+    plan, step_ps
+        A plan for it, and the step that it takes there.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the plan has a layer or a split that the model has not.
+    """
+    problem = workload.base
+    passes = _Passes(workload, architecture, process)
+    per_micro_batch_fj = sum(
+        stage.devices * passes.layer_fj(work, strategy)
+        for stage, strategy, work in workload.works_of(plan)
+    )
+    micro_batches = problem.job.global_batch // plan.micro_batch
+    num_devices = problem.cluster.num_devices
+    # mW times ps is fJ.
+    leakage = leakage_mw(area_e6_um2(architecture, process), process)
+    return StepEnergy(
+        operators_fj=micro_batches * per_micro_batch_fj,
+        leakage_fj=leakage * step_ps * num_devices,
+        step_ps=step_ps,
+        num_devices=num_devices,
+    )
+
+
+class _Passes:
+    """Energies of passes, each found once."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        architecture: Architecture,
+        process: Technology,
+    ) -> None:
+        self._workload, self._chip = workload, architecture
+        self._units = unit_energies(architecture, process)
+        self._numbers = {x: i for i, x in enumerate(workload.passes)}
+        self._known: dict[Pass, int] = {}
+
+    def layer_fj(self, work: LayerWork, strategy: Strategy) -> int:
+        """Return what a layer takes on a device for a micro-batch."""
+        found = self._runs_fj(work.forward) + self._runs_fj(work.backward)
+        if strategy.recompute == "full":
+            found += self._runs_fj(work.forward)
+        elif strategy.recompute == "selective":
+            found += self._runs_fj(work.repeated)
+        return found
+
+    def _runs_fj(self, runs: Runs) -> int:
+        return sum(count * self._pass_fj(each) for each, count in runs)
+
+    def _pass_fj(self, each: Pass) -> int:
+        if each not in self._known:
+            workload, chip = self._workload, self._chip
+            operators = workload.operators(self._numbers[each], chip)
+            placed = schedule(operators, cores_of(chip)).operators
+            self._known[each] = sum(
+                energy_fj(
+                    work,
+                    chip,
+                    self._units,
+                    whole=placed[operator.name].whole,
+                    convention=workload.convention,
+                )
+                for work, operator in zip(each.works, operators, strict=True)
+            )
+        return self._known[each]

@@ -1,0 +1,265 @@
+"""Phaze's space, the order in which it looks at it, and where it stops.
+
+Phaze (Wang et al., ICML 2024; msr-fiddle/phaze @fed7cde) lists 75,712
+architectures and keeps 29,360 of them: those that are no larger than its
+reference point, and no smaller than 0.3 of it unless they have one core of a
+type. It
+takes them in buckets of similar area, the largest first, and stops after a
+bucket if the best throughputs of the last five do not grow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import astuple, replace
+
+from nest.accelerators.architecture import CATEGORIES, PARAMETERS, Architecture
+from nest.accelerators.points import Limit, Point, Space, listed, within
+from nest.accelerators.silicon import (
+    Prices,
+    area_e6_um2,
+    technology,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: The lists, in their order; lanes are as many as columns.
+_COUNTS = tuple(2**i for i in range(12, -1, -1))
+_SIDES = tuple(2**i for i in range(8, 0, -1))
+CORES: Mapping[str, tuple[int, ...]] = {
+    "tensor_cores": _COUNTS,
+    "vector_cores": _COUNTS,
+    "columns": _SIDES,
+    "rows": _SIDES,
+    "sram_bytes": tuple(2**i for i in range(27, 20, -1)),
+}
+
+#: What the lists leave out, unless it is said: memory and clock of TPU v4
+#: (Jouppi et al., ISCA 2023, table 4), and Phaze's links: all devices alike,
+#: 4 GiB/s (Estimator/architecture.py).
+BESIDE: Mapping[str, tuple[int, ...]] = {
+    "hbm_bytes": (32 * 2**30,),
+    "hbm_bytes_per_s": (1_200_000_000_000,),
+    "frequency_hz": (1_050_000_000,),
+    "link_bytes_per_s": (4 * 2**30,),
+    "network_bytes_per_s": (4 * 2**30,),
+    "devices_per_node": (1,),
+    "core_buffer_bytes": (0,),
+}
+
+#: The base: cores like those of TPU v4, each vector core with 128 lanes of 16
+#: ALUs (Jouppi et al., ISCA 2023, page 2), counted as so many lanes.
+TPU_V4_LIKE: Mapping[str, int] = {
+    "tensor_cores": 8,
+    "rows": 128,
+    "columns": 128,
+    "vector_cores": 2,
+    "lanes": 128 * 16,
+    "sram_bytes": 128 * 2**20,
+}
+
+#: The cores of Phaze's reference point, whose area is the limit of its list:
+#: the same with as many lanes as columns, a sixteenth of TPU v4's.
+REFERENCE: Mapping[str, int] = {**TPU_V4_LIKE, "lanes": 128}
+
+#: The process whose areas are Phaze's.
+PROCESS = "45nm"
+
+#: Areas of a bucket differ by less than this: 1e4 µm².
+_BUCKET_E6_UM2 = 10**10
+
+#: Buckets whose best throughputs must not grow for the search to stop.
+HYSTERESIS = 5
+
+
+def tpu_v4_like(beside: Mapping[str, int] | None = None) -> Architecture:
+    """Return the point like TPU v4; ``beside`` is what is not its cores."""
+    first = {name: values[0] for name, values in BESIDE.items()}
+    return Architecture(**{**first, **(beside or {}), **TPU_V4_LIKE})
+
+
+def limit() -> Limit:
+    """Return the bounds of the area: the reference point, and 0.3 of it."""
+    reference = replace(tpu_v4_like(), **REFERENCE)
+    most = area_e6_um2(reference, technology(PROCESS))
+    return Limit(least=-(-3 * most // 10), most=most)
+
+
+def excused(cut: str, architecture: Architecture) -> bool:
+    """Whether a point may be small: one with one core of a type."""
+    one = 1 in (architecture.tensor_cores, architecture.vector_cores)
+    return cut == "area-least" and one
+
+
+def phaze_space(
+    beside: Mapping[str, tuple[int, ...]] | None = None,
+    limits: Mapping[str, Limit] | None = None,
+    prices: Prices | None = None,
+) -> Space:
+    """Return Phaze's space.
+
+    Parameters
+    ----------
+    beside
+        Values of parameters that are not in Phaze's lists, by default
+        :data:`BESIDE`.
+    limits
+        Of other figures; an own one of the area goes instead of Phaze's.
+    prices
+        What prices are made of.
+    """
+    axes = {**BESIDE, **(beside or {}), **CORES}
+    own = limits or {}
+    return within(
+        listed(axes, lanes_are_columns=True),
+        {"area": limit(), **own},
+        technology(PROCESS),
+        prices or Prices(),
+        None if "area" in own else excused,
+        lanes_are_columns=True,
+    )
+
+
+def buckets(points: Sequence[Point]) -> list[list[Point]]:
+    """Return the points by ``int(area / 1e4 µm²)``, the largest areas first.
+
+    In a bucket they are in the order of the list.
+    """
+    found: dict[int, list[Point]] = defaultdict(list)
+    for point in points:
+        found[point.area_e6_um2 // _BUCKET_E6_UM2].append(point)
+    return [found[key] for key in sorted(found, reverse=True)]
+
+
+#: Of a point: a throughput, or ``None`` if the model fits it by no plan.
+Throughput = int | float | Fraction | None
+
+
+class Looked(NamedTuple):
+    """What Phaze looks at.
+
+    Attributes
+    ----------
+    evaluated
+        Points with their throughputs, in the order in which it comes to them.
+    num_buckets
+        Of how many buckets.
+    stopped
+        Whether it stopped before the last one.
+    """
+
+    evaluated: tuple[tuple[Point, Throughput], ...]
+    num_buckets: int
+    stopped: bool
+
+    @property
+    def best(self) -> tuple[Point, Throughput] | None:
+        """The first of the points with the highest throughput, if any."""
+        fitting = [pair for pair in self.evaluated if pair[1] is not None]
+        return max(fitting, key=lambda pair: pair[1] or 0, default=None)
+
+
+def phaze_order(
+    points: Sequence[Point], throughput_of: Callable[[Point], Throughput]
+) -> Looked:
+    """Look at points as Phaze does until it stops.
+
+    Parameters
+    ----------
+    points
+        Those of a space, in the order of the list.
+    throughput_of
+        Asked for each point that Phaze comes to.
+    """
+    evaluated: list[tuple[Point, Throughput]] = []
+    best: list[Throughput] = []
+    every = buckets(points)
+    for bucket in every:
+        found = [(point, throughput_of(point)) for point in bucket]
+        evaluated += found
+        best.append(max(-1 if value is None else value for _, value in found))
+        if _converged(best):
+            break
+    stopped = len(best) < len(every)
+    return Looked(tuple(evaluated), len(best), stopped)
+
+
+def _converged(best: Sequence[Throughput]) -> bool:
+    """Whether the best of the last buckets do not grow; a tie does not."""
+    last = [-1 if value is None else value for value in best[-HYSTERESIS:]]
+    return len(last) == HYSTERESIS and all(
+        later <= earlier for earlier, later in pairwise(last)
+    )
+
+
+#: Parameters of which more is better.
+GROWING = tuple(name for name in PARAMETERS if name not in CATEGORIES)
+
+
+def maximal(
+    points: Sequence[Point], parameters: Sequence[str] = GROWING
+) -> list[Point]:
+    """Return the points of which no other has at least as much of everything.
+
+    Of own buffers the sizes count, whether they are listed or follow from
+    Phaze's rule.
+
+    Parameters
+    ----------
+    points
+        The points, different from each other.
+    parameters
+        Of which more is better. Points that differ in another one are not
+        compared.
+
+    Returns
+    -------
+    list
+        In the order of ``points``.
+    """
+    import numpy as np
+
+    if not points or not parameters:
+        return list(points)
+    fields = Architecture.__struct_fields__
+    values = np.array([astuple(x.architecture) for x in points], np.int64)
+    compared = [fields.index(name) for name in parameters]
+    sizes = values.copy()
+    sizes[:, fields.index("core_buffer_bytes")] = [
+        point.architecture.core_sram_bytes for point in points
+    ]
+    others = [i for i in range(len(fields)) if i not in compared]
+    _, group = np.unique(values[:, others], axis=0, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    ends = np.flatnonzero(np.diff(group.ravel()[order])) + 1
+    kept = [
+        members[place]
+        for members in np.split(order, ends)
+        for place in _undominated(sizes[members][:, compared])
+    ]
+    return [points[place] for place in sorted(kept)]
+
+
+def _undominated(values: NDArray[np.int64]) -> Iterator[int]:
+    """Yield the rows that no other row has at least as much of everywhere.
+
+    From the lexicographically largest row down, as what dominates a row is
+    larger than it.
+    """
+    import numpy as np
+
+    front = np.empty_like(values)
+    count = 0
+    for place in np.lexsort(values.T[::-1])[::-1]:
+        row = values[place]
+        if not (front[:count] >= row).all(axis=1).any():
+            front[count] = row
+            count += 1
+            yield int(place)

@@ -1,0 +1,259 @@
+"""From the times of layers on an accelerator to a problem.
+
+The graph is that of :func:`nest.models.graphs.build_problem`, with its memory,
+weights and collectives; times are those of the accelerator, with nothing of
+what GPUs were measured to reach: no calibration, no hosts, links at the rates
+that are given. Collectives run as on all machines of nest, in rings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from nest.accelerators.architecture import Architecture
+from nest.cost.magnitude import choose_quantum_ps
+from nest.errors import InvalidOptionError, InvalidProblemError, NestError
+from nest.hardware import Machine
+from nest.hardware.calibration import Calibration
+from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.graph import Activations, ComputeTimes, LayerCost, LayerKind
+from nest.ir.job import SPLIT_BACKWARD
+from nest.ir.problem import Problem
+from nest.models.architectures import Architecture as Model
+from nest.models.choices import Choices, Request, choose
+from nest.models.graphs import grain, graph_of, problem_of
+from nest.models.operators import Execution, timed_cost
+
+#: Kind of layers, and key of a cost of it.
+Key = tuple[str, tuple[int, ...]]
+
+#: What a problem says of its times.
+SOURCE = "costs: analytic accelerator model (nest codesign), not calibrated"
+
+#: Rate, bytes/s and FLOP/s, and memory in bytes of the device that a base
+#: problem has until an architecture is put in.
+UNSTATED = 1
+
+#: Data types that the products of an accelerator are counted in: of 2 bytes.
+DTYPES = ("bf16", "fp16")
+
+
+class PassTimes(NamedTuple):
+    """What a layer takes in ps: both passes, and what ``selective`` adds."""
+
+    forward_ps: int
+    backward_ps: int
+    extra_ps: int
+
+
+class Base(NamedTuple):
+    """What is the same for all architectures with nodes of one size.
+
+    Attributes
+    ----------
+    problem
+        The problem with all times 0, on a device that is not one.
+    choices
+        What was chosen for it, as :func:`nest.accelerators.layers.layer_works`
+        takes them.
+    """
+
+    problem: Problem
+    choices: Choices
+
+
+def base_problem(
+    model: Model,
+    num_devices: int,
+    devices_per_node: int,
+    request: Request | None = None,
+    *,
+    execution: Execution,
+    link_latency_ns: float = 0.0,
+    network_latency_ns: float = 0.0,
+) -> Base:
+    """Return the problem of a model on a cluster, without times.
+
+    Parameters
+    ----------
+    model, num_devices, devices_per_node
+        What is trained on what.
+    request
+        What the user chooses; the rest is as for any machine with nodes of
+        that size, see docs/models.md.
+    execution
+        How operators are run.
+    link_latency_ns, network_latency_ns
+        One message between devices of a node, and between nodes.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a choice is out of range, does not divide the model, or asks for
+        times that accelerators have none of: those of gradients of weights
+        apart, or of casts to fp8.
+    InvalidProblemError
+        If the model is so large that a figure is out of range.
+    """
+    site = Machine(
+        name="accelerator",
+        device=Device(
+            name="accelerator",
+            memory_bytes=UNSTATED,
+            peak_flops=dict.fromkeys(DTYPES, UNSTATED),
+        ),
+        node=Level(
+            name="links",
+            fan_out=devices_per_node,
+            bandwidth_bytes_per_s=UNSTATED,
+            latency_ns=link_latency_ns,
+        ),
+        network=Level(
+            name="network",
+            fan_out=1,
+            bandwidth_bytes_per_s=UNSTATED,
+            latency_ns=network_latency_ns,
+        ),
+        calibration_family="accelerator",
+        own_calibration=Calibration(
+            matmul_fraction=1.0,
+            matmul_half_size=0.0,
+            misaligned_fraction=1.0,
+            attention_fraction=1.0,
+            memory_fraction=1.0,
+        ),
+    )
+    choices = choose(model, site, num_devices, request)
+    if choices.schedule in SPLIT_BACKWARD:
+        raise InvalidOptionError(
+            f"schedule: expected one that computes the backward pass of a "
+            f"layer at once, got {choices.schedule!r}; choose '1f1b'"
+        )
+    try:
+        graph = graph_of(
+            model,
+            choices,
+            execution,
+            lambda counted: timed_cost(
+                counted.parts, counted.split, ComputeTimes(0.0, 0.0, 0.0)
+            ),
+        )
+        problem = problem_of(
+            model,
+            graph,
+            site.cluster(num_devices),
+            choices,
+            name=f"{model.name}-acceleratorx{num_devices}",
+            source=f"model: {model.source}; {SOURCE}, {grain(choices)}",
+        )
+    except ValueError as error:
+        if isinstance(error, NestError):
+            raise
+        raise InvalidProblemError(
+            f"{model.name}: {error}; check the shape of the model"
+        ) from None
+    return Base(problem, choices)
+
+
+def with_times(
+    problem: Problem,
+    times: Mapping[Key, tuple[int, int, int]],
+    architecture: Architecture,
+    quantum_ps: int | None = None,
+) -> Problem:
+    """Return a base problem with the times and rates of an architecture.
+
+    Parameters
+    ----------
+    problem
+        That of :func:`base_problem`, for nodes of the architecture's size.
+    times
+        What every kind of layers takes under every split, as
+        :class:`PassTimes` in ps.
+    architecture
+        Gives memory, its rate, peak FLOP/s and the rates of links.
+    quantum_ps
+        Of the problem; ``None`` takes the finest one that keeps sums in
+        range. Rounding keeps an order of times only with one quantum.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a time is out of range.
+    """
+
+    def timed(kind: LayerKind) -> LayerKind:
+        return replace(
+            kind,
+            costs=tuple(
+                _timed(cost, times[kind.name, cost.key]) for cost in kind.costs
+            ),
+        )
+
+    try:
+        made = replace(
+            problem,
+            graph=replace(
+                problem.graph, kinds=tuple(map(timed, problem.graph.kinds))
+            ),
+            cluster=_cluster(problem.cluster, architecture),
+        )
+        quantum_ps = quantum_ps or choose_quantum_ps(made, fine_ps=1)
+        return replace(made, quantum_ps=quantum_ps)
+    except ValueError as error:
+        if isinstance(error, NestError):
+            raise
+        raise InvalidProblemError(
+            f"{problem.name}: {error}; choose a faster architecture"
+        ) from None
+
+
+def _timed(cost: LayerCost, times: tuple[int, int, int]) -> LayerCost:
+    """Return a cost with times in ps."""
+    forward_ps, backward_ps, extra_ps = times
+
+    def extended(choice: Activations) -> Activations:
+        if choice.recompute != "selective":
+            return choice
+        return replace(choice, extra_ns=extra_ps / 1000)
+
+    return replace(
+        cost,
+        forward_ns=forward_ps / 1000,
+        backward_ns=backward_ps / 1000,
+        activations=tuple(map(extended, cost.activations)),
+    )
+
+
+def _cluster(cluster: Cluster, architecture: Architecture) -> Cluster:
+    """Return a cluster of an architecture, with the latencies it has."""
+    assert isinstance(cluster.topology, Hierarchy)
+    node, network = cluster.topology.levels
+    assert node.fan_out == architecture.devices_per_node
+    return replace(
+        cluster,
+        device=replace(
+            cluster.device,
+            memory_bytes=architecture.hbm_bytes,
+            hbm_bytes_per_s=float(architecture.hbm_bytes_per_s),
+            peak_flops=dict.fromkeys(DTYPES, float(architecture.peak_flops)),
+        ),
+        topology=replace(
+            cluster.topology,
+            levels=(
+                replace(
+                    node,
+                    bandwidth_bytes_per_s=float(architecture.link_bytes_per_s),
+                ),
+                replace(
+                    network,
+                    bandwidth_bytes_per_s=float(
+                        architecture.network_bytes_per_s
+                    ),
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,226 @@
+"""What is published of chips, beside what the stored constants say of them.
+
+Peaks follow from arrays, their size and the clock. Areas of GA100's blocks
+follow from constants of the process ``7nm`` and of units that only GPUs have
+(``data/published.json``); the same constants miss TPU v4i's, and both are
+shown. Areas and powers of other chips are as published: text.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+from nest.accelerators.silicon import MM2, sram_e6_um2, technology
+from nest.ir.base import Count, Struct
+from nest.util.stored import read_stored
+
+
+class Chip(Struct, frozen=True, kw_only=True):
+    """A chip as published.
+
+    Attributes
+    ----------
+    name
+        What it goes by.
+    arrays, shape, frequency_mhz
+        Arrays of multiply-accumulates, what one computes in a cycle, and
+        their clock. Rows and columns; for a GPU, whose units are no systolic
+        arrays, M, N and K of a product.
+    dtype, published_tflops
+        What the peak is of; the least and the most that are printed.
+    die, power, sram, memory
+        As published.
+    sources
+        Where this is from.
+    """
+
+    name: str
+    arrays: Count
+    shape: tuple[int, ...]
+    frequency_mhz: Count
+    dtype: str
+    published_tflops: tuple[float, float]
+    die: str
+    power: str
+    sram: str
+    memory: str
+    sources: tuple[str, ...]
+
+    @property
+    def peak_flops(self) -> int:
+        """Operations/s by the formula: ``2 · arrays · R · C · f``."""
+        macs = self.arrays * prod(self.shape)
+        return 2 * macs * self.frequency_mhz * 10**6
+
+    @property
+    def peak_error(self) -> float:
+        """How far the formula is off what is printed, relative to that."""
+        least, most = self.published_tflops
+        peak = self.peak_flops / 1e12
+        return peak / min(max(peak, least), most) - 1
+
+
+class Block(NamedTuple):
+    """A block of a die.
+
+    Attributes
+    ----------
+    name
+        What is in it.
+    published_mm2, modelled_mm2
+        Its area.
+    fitted
+        What of the constants is fitted to this block; empty if nothing is.
+    """
+
+    name: str
+    published_mm2: float
+    modelled_mm2: float
+    fitted: str = ""
+
+    @property
+    def error(self) -> float:
+        """How far the model is off, relative to what is published."""
+        return self.modelled_mm2 / self.published_mm2 - 1
+
+
+class _Gpu(Struct, frozen=True, kw_only=True):
+    counts: dict[str, int]
+    transistors: dict[str, int]
+    million_transistors_per_mm2: dict[str, str]
+    register_file_um2: dict[str, str]
+    hbm_phy_e6_um2: int
+    published_mm2: dict[str, str]
+    fitted: dict[str, str]
+    sources: dict[str, str]
+
+
+class _Tpu(Struct, frozen=True, kw_only=True):
+    arrays: int
+    rows: int
+    columns: int
+    cmem_bytes: int
+    die_mm2: str
+    shares: dict[str, str]
+    source: str
+
+
+class _File(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-published/1",
+):
+    chips: tuple[Chip, ...]
+    ga100: _Gpu
+    tpu_v4i: _Tpu
+
+
+@cache
+def _file() -> _File:
+    return read_stored("nest.codesign", "published", _File)
+
+
+def chips() -> tuple[Chip, ...]:
+    """Return the chips whose peaks are published."""
+    return _file().chips
+
+
+def ga100_blocks() -> list[Block]:
+    """Return the blocks of GA100, the die of A100, and the whole of them."""
+    gpu = _file().ga100
+    areas = technology("7nm").areas
+    counts = gpu.counts
+    hbm_control = areas.hbm_link_e6_um2 - gpu.hbm_phy_e6_um2
+    modelled: dict[str, Fraction | int] = {
+        "cores": counts["cores"] * _core_e6_um2(gpu),
+        "interconnect": counts["cores"] * areas.tensor_core_e6_um2,
+        "L2": sram_e6_um2(technology("7nm"), counts["l2_bytes"]),
+        "memory PHY": counts["hbm_links"] * gpu.hbm_phy_e6_um2,
+        "memory control": counts["hbm_links"] * hbm_control,
+        "links PHY": counts["links"] * areas.link_e6_um2,
+    }
+    rest = sum(modelled.values())
+    modelled["other"] = Fraction(rest) * areas.other_ppm / 10**6
+    return _with_whole(
+        [
+            Block(
+                name,
+                float(gpu.published_mm2[name]),
+                float(Fraction(area) / MM2),
+                gpu.fitted.get(name, ""),
+            )
+            for name, area in modelled.items()
+        ]
+    )
+
+
+def _core_e6_um2(gpu: _Gpu) -> Fraction:
+    """Return the area of a multiprocessor with its registers and L1."""
+    counts, transistors = gpu.counts, gpu.transistors
+    process = technology("7nm")
+    density = Fraction(gpu.million_transistors_per_mm2["7nm"])
+    units = (
+        counts["fp32_per_core"] * transistors["fp64"] * Fraction(23, 52) ** 2
+        + counts["int32_per_core"] * transistors["int32"]
+        + counts["fp64_per_core"] * transistors["fp64"]
+        + counts["lanes_per_core"] * transistors["lane_control"]
+    )
+    macs = counts["units_per_core"] * counts["macs_per_unit"]
+    return (
+        units / density * 10**6
+        + macs * process.areas.mac_e6_um2
+        + counts["units_per_core"] * _registers_e6_um2(gpu)
+        + sram_e6_um2(process, counts["l1_bytes"])
+    )
+
+
+def _registers_e6_um2(gpu: _Gpu) -> Fraction:
+    """Return the area of a register file: a polynomial, scaled by density."""
+    sizes = {
+        "D": gpu.counts["registers_per_unit"],
+        "W": gpu.counts["register_bits"],
+        "P": gpu.counts["register_ports"],
+        "1": 1,
+    }
+    area_um2 = Fraction(0)
+    for factors, constant in gpu.register_file_um2.items():
+        term = Fraction(constant)
+        for factor in factors:
+            term *= sizes[factor]
+        area_um2 += term
+    density = gpu.million_transistors_per_mm2
+    return (
+        area_um2 * 10**6 * Fraction(density["90nm"]) / Fraction(density["7nm"])
+    )
+
+
+def tpu_v4i_blocks() -> list[Block]:
+    """Return the two blocks of TPU v4i whose shares are published.
+
+    What is published bounds them from above. Nothing is fitted to them.
+    """
+    tpu, process = _file().tpu_v4i, technology("7nm")
+    macs = tpu.arrays * tpu.rows * tpu.columns
+    modelled = {
+        "arrays": macs * process.areas.mac_e6_um2,
+        "CMEM": sram_e6_um2(process, tpu.cmem_bytes),
+    }
+    return [
+        Block(
+            name,
+            float(Fraction(tpu.shares[name]) * Fraction(tpu.die_mm2)),
+            area / MM2,
+        )
+        for name, area in modelled.items()
+    ]
+
+
+def _with_whole(blocks: list[Block]) -> list[Block]:
+    published = sum(block.published_mm2 for block in blocks)
+    modelled = sum(block.modelled_mm2 for block in blocks)
+    return [*blocks, Block("total", published, modelled)]

@@ -1,0 +1,257 @@
+"""What may be asked of a space of accelerators, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from nest.accelerators.points import Point
+from nest.accelerators.spec import Spec
+from nest.ir.plan import Plan
+
+T = TypeVar("T")
+
+
+class Wanted(NamedTuple):
+    """What is asked for beside the best points.
+
+    Attributes
+    ----------
+    frontier
+        The points that none is better than in throughput, area, power and
+        price.
+    sensitivity
+        What the next listed value of every parameter changes.
+    contributions
+        What architecture, schedule and placement contribute.
+    phaze_order
+        What Phaze's order and stop rule would have found.
+    samples
+        Seeds of random samples with as many exact step times as the search
+        took; none by default.
+    """
+
+    frontier: bool = False
+    sensitivity: bool = False
+    contributions: bool = False
+    phaze_order: bool = False
+    samples: tuple[int, ...] = ()
+
+
+#: The best points alone.
+NOTHING_MORE = Wanted()
+
+
+class On(NamedTuple):
+    """A model on a point.
+
+    Attributes
+    ----------
+    model
+        Its name.
+    step_ps
+        The least step time; ``None`` if no plan fits.
+    plan
+        A plan that takes it.
+    """
+
+    model: str
+    step_ps: int | None
+    plan: Plan | None
+
+
+def questions_of(models: Sequence[T]) -> list[tuple[T, ...]]:
+    """Return for which of some models the best point is asked, in order.
+
+    For each alone, and for all together if they are several.
+    """
+    alone = [(model,) for model in models]
+    return [*alone, tuple(models)] if len(models) > 1 else list(alone)
+
+
+class Found(NamedTuple):
+    """A point with its step times.
+
+    Attributes
+    ----------
+    point
+        The point; its index is -1 if it is not in the list.
+    on
+        Every model on it.
+    relative
+        Its throughput relative to the base, 0 where a model fits no plan.
+    """
+
+    point: Point
+    on: tuple[On, ...]
+    relative: float
+
+
+class Counts(NamedTuple):
+    """How many points what settled, for one question.
+
+    ``dominance``: never looked at, as a larger point is too slow; ``bound``:
+    a bound from operators; ``together``: the placement on a point as fast as
+    any of several alike; ``placement``: the placement on the point itself,
+    which takes longer than the best; ``exact``: the step time is known;
+    ``open``: nothing, as the search was stopped.
+    """
+
+    dominance: int
+    bound: int
+    together: int
+    placement: int
+    exact: int
+    open: int = 0
+
+
+class Best(NamedTuple):
+    """The best point for some models.
+
+    Attributes
+    ----------
+    models
+        Their names.
+    found
+        The point, the best one known if the search was stopped; ``None`` if
+        none fits them all, or none is known.
+    counts
+        What settled the points of the list.
+    most_relative
+        No point has a larger throughput relative to the base; ``None`` if
+        nothing is known. That of the point itself once it is proven best.
+    """
+
+    models: tuple[str, ...]
+    found: Found | None
+    counts: Counts
+    most_relative: float | None
+
+    @property
+    def proven(self) -> bool:
+        """Whether no point is better, or none fits."""
+        return not self.counts.open
+
+
+class Wave(NamedTuple):
+    """How far a question is.
+
+    Attributes
+    ----------
+    question
+        What is asked: names of models, ``the frontier``, ``sample SEED``.
+    counts
+        What settled how many points so far.
+    relative, most_relative
+        Throughput of the best point known relative to the base, and what no
+        point has more than; ``None`` if nothing is known, or the question is
+        another one.
+    """
+
+    question: str
+    counts: Counts
+    relative: float | None = None
+    most_relative: float | None = None
+
+
+class Neighbour(NamedTuple):
+    """The best point with the next listed value of one parameter.
+
+    Attributes
+    ----------
+    parameter, value
+        What is another.
+    listed
+        Whether it is in the list and within the limits.
+    found
+        Its step times.
+    """
+
+    parameter: str
+    value: int
+    listed: bool
+    found: Found
+
+
+class Contribution(NamedTuple):
+    """What the three choices contribute to the throughput of a model.
+
+    Of ``base architecture, operators one after the other, Megatron's plan``
+    each may be replaced by the best one: eight throughputs. A contribution is
+    the mean, over the six orders of replacing them, of the logarithm of what
+    it multiplies the throughput by (Shapley value); they multiply to the
+    whole.
+
+    Attributes
+    ----------
+    model
+        Its name.
+    step_ps
+        Of the eight, by ``(architecture, schedule, placement)``; ``None``
+        where no plan fits or was found.
+    factors
+        Of architecture, schedule and placement; ``None`` if one of the eight
+        is.
+    """
+
+    model: str
+    step_ps: dict[tuple[bool, bool, bool], int | None]
+    factors: tuple[float, float, float] | None
+
+
+class Baseline(NamedTuple):
+    """What another search found.
+
+    Attributes
+    ----------
+    name
+        ``tpu-v4-like``, ``phaze-order``, or ``sample SEED``.
+    evaluated
+        Points that it looked at, in its order.
+    best
+        The best of them.
+    regret
+        How much more throughput the best known point of the list has, as a
+        fraction.
+    most_regret
+        How much more any point can have: the same once the best is proven.
+    """
+
+    name: str
+    evaluated: tuple[int, ...]
+    best: Found | None
+    regret: float | None
+    most_regret: float | None
+
+
+class Answers(NamedTuple):
+    """All that is known of a space.
+
+    Attributes
+    ----------
+    spec
+        What was asked.
+    base
+        The base, on which every model has a throughput of 1.
+    best
+        Of every model; of all together last, if they are several.
+    frontier, sensitivity, contributions, baselines
+        As far as they were asked for; by rising area, in the order of
+        parameters, of models.
+    solved, stored
+        Questions about placements that were answered, and that were found in
+        the directory.
+    out_of_time
+        Whether time ran out before all was answered.
+    """
+
+    spec: Spec
+    base: Found
+    best: tuple[Best, ...]
+    frontier: tuple[Found, ...]
+    sensitivity: tuple[Neighbour, ...]
+    contributions: tuple[Contribution, ...]
+    baselines: tuple[Baseline, ...]
+    solved: int
+    stored: int
+    out_of_time: bool = False

@@ -1,0 +1,614 @@
+"""The best points of a listed space of architectures, proven.
+
+Every point has a lower bound on the step time of each model. Bounds come from
+
+- the operators of its layers and the number of its devices (``bound``),
+- the placement with lower bounds of its schedules, and with optimal ones
+  (``solve``),
+- points that are at least as large in every parameter: as more of anything
+  slows nothing, no step of a point is shorter than that of such a point.
+
+So only points that no open point dominates are looked at, the most promising
+first. A point is cut where its bounds show that it cannot be asked for: the
+optimum, or a place on the frontier. What is left is solved exactly, and the
+search ends when every point is cut or solved. At any moment the least bound of
+all points is one on the cost of the best, so that a search that is stopped
+still says how far from the optimum its answer is at most.
+
+The order in which points are looked at, and so the answer and all counts, do
+not depend on how many processes solve them, nor on what was solved before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.accelerators.objective import Objective, Whole
+from nest.errors import SolverError
+from nest.solvers.base import Deadline, OutOfTimeError
+from nest.util.interrupts import Interrupted
+
+Ints = NDArray[np.int64]
+Flags = Any
+
+#: Points that are solved before bounds are looked at again; fewer while there
+#: is nothing to compare them with, which makes each dear.
+WAVE = 8
+FIRST_WAVE = 2
+
+#: Groups of fewer points are not parted any more: each is solved by itself.
+LEAST_PARTED = 16
+
+#: What settled a point: a larger point, a bound from its operators, the
+#: placement together with points that are alike, its own placement, which
+#: takes longer than the best, or whose step time is known; or nothing yet.
+Reason = Literal[
+    "dominance", "bound", "together", "placement", "exact", "open"
+]
+
+
+class Question(NamedTuple):
+    """A point and a model to solve, and the longest step that matters."""
+
+    point: int
+    model: int
+    target_quanta: int
+
+
+class Answer(NamedTuple):
+    """What solving came to.
+
+    Attributes
+    ----------
+    point, model
+        As asked.
+    lower_quanta
+        A lower bound on the step time, above the target unless it is exact;
+        :data:`~nest.accelerators.objective.NO_PLAN` where no plan fits.
+    exact
+        Whether it is the step time.
+    """
+
+    point: int
+    model: int
+    lower_quanta: int
+    exact: bool
+
+
+class Group(NamedTuple):
+    """Points of one category, of which it is asked whether any is fast.
+
+    Attributes
+    ----------
+    points
+        Some of them.
+    model
+        Of which model.
+    target_quanta
+        The longest step that matters.
+    """
+
+    points: tuple[int, ...]
+    model: int
+    target_quanta: int
+
+
+class Oracle(Protocol):
+    """What knows the step times of points."""
+
+    def bound(self, point: int, model: int) -> int:
+        """Return a quick lower bound on a step time, in quanta."""
+
+    def solve(
+        self, questions: Sequence[Question], deadline: Deadline
+    ) -> Iterable[Answer]:
+        """Answer questions, in any order.
+
+        What is known when time runs out is an answer too, below the target.
+        """
+
+    def together(
+        self, groups: Sequence[Group], deadline: Deadline
+    ) -> Iterable[tuple[Group, int]]:
+        """Bound the step times of all points of each group, in any order.
+
+        The bound is above the target, or it is 0 and nothing is known.
+        """
+
+    def halves(self, group: Group) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Part two or more points so that those of each part are alike."""
+
+
+class Listed(NamedTuple):
+    """The points of a space as arrays.
+
+    Attributes
+    ----------
+    parameters
+        ``(points, parameters)``: more of any slows nothing.
+    category
+        Points are compared with those of the same category only.
+    prices
+        ``(prices, points)`` of whole numbers, of which less is better: the
+        area comes first.
+    """
+
+    parameters: Ints
+    category: Ints
+    prices: Whole
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return len(self.parameters)
+
+    def below(self, point: int) -> Flags:
+        """Return which points another one dominates, itself included."""
+        found: Flags = (self.parameters <= self.parameters[point]).all(axis=1)
+        return found & (self.category == self.category[point])
+
+    def above(self, point: int, chosen: Ints) -> Flags:
+        """Return which of some points dominate another one."""
+        more = self.parameters[chosen] >= self.parameters[point]
+        same = self.category[chosen] == self.category[point]
+        return more.all(axis=1) & same
+
+    def maximal(self, chosen: Ints) -> Ints:
+        """Return those of some points that no other of them dominates."""
+        order = np.lexsort(self.parameters[chosen].T)[::-1]
+        left = chosen[order]
+        found = []
+        while len(left):
+            # The last in lexical order of what is left dominates or is free.
+            first = left[0]
+            found.append(first)
+            left = left[~self.below(first)[left]]
+        return np.array(sorted(found), dtype=np.int64)
+
+
+class State:
+    """What is known of every point: bounds, exact step times, reasons.
+
+    Parameters
+    ----------
+    points
+        The space.
+    num_models
+        Models whose step times are known or bounded.
+    """
+
+    def __init__(self, points: Listed, num_models: int) -> None:
+        self.points = points
+        shape = num_models, points.size
+        self.lower: Ints = np.zeros(shape, dtype=np.int64)
+        self.exact: Flags = np.zeros(shape, dtype=bool)
+        self.bounded: Flags = np.zeros(shape, dtype=bool)
+        self.solved: Flags = np.zeros(shape, dtype=bool)
+        self.alone: Flags = np.zeros(shape, dtype=bool)
+        self.grouped: Flags = np.zeros(shape, dtype=bool)
+
+    def raise_lower(self, point: int, model: int, quanta: int) -> None:
+        """Take a lower bound: it holds for all that the point dominates."""
+        if quanta <= self.lower[model, point]:
+            return
+        row, below = self.lower[model], self.points.below(point)
+        known = below & self.exact[model]
+        if (row[known] < quanta).any():
+            raise SolverError(
+                f"point {point}: no step is shorter than {quanta} quanta, but "
+                f"a smaller point has one of {row[known].min()}; please "
+                f"report this space"
+            )
+        row[below] = np.maximum(row[below], quanta)
+
+    def raise_all(self, category: int, model: int, quanta: int) -> None:
+        """Take a lower bound that holds for all points of a category."""
+        those = self.points.category == category
+        row = self.lower[model]
+        row[those] = np.maximum(row[those], quanta)
+
+    def take(self, answer: Answer) -> None:
+        """Take what solving came to."""
+        point, model = answer.point, answer.model
+        self.raise_lower(point, model, answer.lower_quanta)
+        self.solved[model, point] = True
+        if answer.exact:
+            if answer.lower_quanta < self.lower[model, point]:
+                raise SolverError(
+                    f"point {point}: a step of {answer.lower_quanta} quanta "
+                    f"is below its bound {self.lower[model, point]}; please "
+                    f"report this space"
+                )
+            self.exact[model, point] = True
+
+    def reasons(
+        self, models: Sequence[int], among: Flags, still_open: Flags
+    ) -> Counter[Reason]:
+        """Count what settled some points, as far as some models go."""
+        chosen = list(models)
+        left = among.copy()
+        found: Counter[Reason] = Counter()
+        flags: dict[Reason, Flags] = {
+            "open": still_open,
+            "exact": self.exact[chosen].all(axis=0),
+            "placement": self.solved[chosen].any(axis=0),
+            "together": self.grouped[chosen].any(axis=0),
+            "bound": self.bounded[chosen].any(axis=0),
+            "dominance": among,
+        }
+        for reason, flag in flags.items():
+            found[reason] = int((left & flag).sum())
+            left &= ~flag
+        return found
+
+
+#: Of bounds on costs ``(points,)``, which points cannot be asked for, and up
+#: to which cost each can.
+Cut = Callable[[Whole, Flags], tuple[Flags, Whole]]
+
+
+class Known(NamedTuple):
+    """What is known of a question.
+
+    Attributes
+    ----------
+    counts
+        What settled how many points.
+    best
+        The best point of which everything is known; of several the smallest,
+        then the first. ``None`` if there is none.
+    cost
+        That of the best point.
+    bound
+        No point has a smaller cost.
+    """
+
+    counts: Counter[Reason]
+    best: int | None
+    cost: int
+    bound: int
+
+    @property
+    def proven(self) -> bool:
+        """Whether no point is better, or none fits."""
+        return not self.counts["open"]
+
+
+#: Called with what is known after every wave of answers.
+OnWave = Callable[[Known], None]
+
+
+def settle(
+    state: State,
+    oracle: Oracle,
+    objective: Objective,
+    models: Sequence[int],
+    cut: Cut,
+    among: Flags,
+    deadline: Deadline,
+    after_wave: Callable[[Whole, Flags], None],
+) -> None:
+    """Solve points until every one is solved or cut.
+
+    Parameters
+    ----------
+    state
+        What is known; more is, afterwards.
+    oracle
+        Who knows step times.
+    objective, models
+        What is to be least, of the step times of which models.
+    cut
+        Which points cannot be asked for, of lower bounds on the costs and of
+        which of them are exact; and for every point the largest cost with
+        which it can.
+    among
+        The points that can be asked for.
+    deadline
+        When it must end.
+    after_wave
+        Called after every wave of answers, with bounds on costs and which
+        points are open.
+
+    Raises
+    ------
+    OutOfTimeError
+        If it had to end before; what is known by then is in ``state``.
+    """
+    chosen = list(models)
+    size = FIRST_WAVE
+    waved = False
+    while True:
+        costs, still_open, most = _standing(
+            state, objective, chosen, cut, among
+        )
+        if waved:
+            after_wave(costs, still_open)
+            waved = False
+        left = np.flatnonzero(still_open)
+        if not len(left):
+            return
+        front = state.points.maximal(left)
+        if _bound(state, oracle, front, chosen, deadline):
+            continue
+        # What is known before is not worth comparing with.
+        if size > FIRST_WAVE and _rule_out(
+            state, oracle, objective, front, chosen, most, deadline
+        ):
+            continue
+        questions = [
+            _question(state, objective, int(point), chosen, int(most[point]))
+            for point in sorted(
+                front, key=lambda x: (costs[x], *_rank(state.points, x))
+            )[:size]
+        ]
+        size = WAVE
+        for answer in oracle.solve(questions, deadline):
+            state.take(answer)
+            deadline.check()
+        waved = True
+
+
+def _standing(
+    state: State,
+    objective: Objective,
+    models: Sequence[int],
+    cut: Cut,
+    among: Flags,
+) -> tuple[Whole, Flags, Whole]:
+    """Return bounds on costs, which points are open, and up to which cost."""
+    chosen = list(models)
+    settled = state.exact[chosen].all(axis=0)
+    costs = objective.costs(state.lower[chosen])
+    ruled_out, most = cut(costs, settled & among)
+    return costs, among & ~settled & ~ruled_out, most
+
+
+def _rank(points: Listed, point: int) -> tuple[int, int]:
+    """Return what ties are broken by: the area, then the place."""
+    return int(points.prices[0, point]), int(point)
+
+
+def _bound(
+    state: State,
+    oracle: Oracle,
+    front: Ints,
+    models: Sequence[int],
+    deadline: Deadline,
+) -> bool:
+    """Bound points as far as that is quick; return if anything is new."""
+    new = False
+    for point in front.tolist():
+        for model in models:
+            if state.exact[model, point]:
+                continue
+            before = state.lower[model, point]
+            if not state.bounded[model, point]:
+                deadline.check()
+                state.bounded[model, point] = True
+                state.raise_lower(point, model, oracle.bound(point, model))
+            new |= bool(state.lower[model, point] > before)
+    return new
+
+
+def _rule_out(
+    state: State,
+    oracle: Oracle,
+    objective: Objective,
+    front: Ints,
+    models: Sequence[int],
+    most: Whole,
+    deadline: Deadline,
+) -> bool:
+    """Rule out points together, as far as they are alike.
+
+    Of a group the shortest times of each layer and the largest memory and
+    rates make a point that is at least as fast as any of them. Where its best
+    plan is too slow, so is theirs; else the group is parted. Returns if
+    anything was ruled out.
+    """
+    new = False
+    for place, model in enumerate(models):
+        left = front[~state.alone[model, front] & ~state.exact[model, front]]
+        state.alone[model, left] = True
+        groups = [
+            left[state.points.category[left] == category]
+            for category in np.unique(state.points.category[left])
+        ]
+        pending = deque(
+            tuple(group.tolist())
+            for group in groups
+            if len(group) >= LEAST_PARTED
+        )
+        while pending:
+            wave = [
+                _group(
+                    state, objective, pending.popleft(), place, models, most
+                )
+                for _ in range(min(WAVE, len(pending)))
+            ]
+            bounds = {}
+            for group, bound in oracle.together(wave, deadline):
+                bounds[group] = bound
+                deadline.check()
+            for group in wave:
+                if bounds[group] > group.target_quanta:
+                    new = True
+                    for point in group.points:
+                        state.raise_lower(point, model, bounds[group])
+                        state.grouped[model, point] = True
+                elif len(group.points) >= LEAST_PARTED:
+                    pending.extend(oracle.halves(group))
+    return new
+
+
+def _group(
+    state: State,
+    objective: Objective,
+    points: tuple[int, ...],
+    place: int,
+    models: Sequence[int],
+    most: Whole,
+) -> Group:
+    lower = state.lower[list(models)]
+    return Group(
+        points,
+        models[place],
+        max(
+            objective.target(lower[:, point].tolist(), place, int(most[point]))
+            for point in points
+        ),
+    )
+
+
+def _question(
+    state: State,
+    objective: Objective,
+    point: int,
+    models: Sequence[int],
+    most: int,
+) -> Question:
+    """Return what to solve next of a point."""
+    place = next(
+        i for i, model in enumerate(models) if not state.exact[model, point]
+    )
+    times = state.lower[list(models), point].tolist()
+    return Question(point, models[place], objective.target(times, place, most))
+
+
+def best_points(
+    state: State,
+    oracle: Oracle,
+    objective: Objective,
+    models: Sequence[int],
+    deadline: Deadline,
+    on_wave: OnWave | None = None,
+    among: Flags | None = None,
+) -> Known:
+    """Find the best point; of several the smallest, then the first.
+
+    Parameters
+    ----------
+    state, oracle, objective, models, deadline
+        See :func:`settle`.
+    on_wave
+        Called with what is known after every wave of answers.
+    among
+        Which points are meant, by default all.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C, with what is known by then.
+    """
+    points = state.points
+    if among is None:
+        among = np.ones(points.size, dtype=bool)
+    ranks = [_rank(points, point) for point in range(points.size)]
+
+    def incumbent(costs: Whole, settled: Flags) -> tuple[int, int, int] | None:
+        found = [
+            (costs[point], *ranks[point])
+            for point in np.flatnonzero(settled)
+            if costs[point] < objective.worst
+        ]
+        return min(found, default=None)
+
+    def cut(costs: Whole, settled: Flags) -> tuple[Flags, Whole]:
+        best = incumbent(costs, settled)
+        most = np.full(points.size, objective.worst - 1, dtype=object)
+        if best is None:
+            return np.array(costs >= objective.worst, dtype=bool), most
+        later = np.array([rank > best[1:] for rank in ranks], dtype=bool)
+        most[:] = best[0] - later.astype(object)
+        return np.array(costs > most, dtype=bool), most
+
+    def known(costs: Whole, still_open: Flags) -> Known:
+        settled = state.exact[list(models)].all(axis=0) & among
+        best = incumbent(costs, settled)
+        return Known(
+            state.reasons(models, among, still_open),
+            None if best is None else best[2],
+            objective.worst if best is None else best[0],
+            min(costs[among], default=objective.worst),
+        )
+
+    def by_now() -> Known:
+        standing = _standing(state, objective, models, cut, among)
+        return known(*standing[:2])
+
+    def after_wave(costs: Whole, still_open: Flags) -> None:
+        if on_wave is not None:
+            on_wave(known(costs, still_open))
+
+    try:
+        settle(
+            *(state, oracle, objective, models),
+            *(cut, among, deadline, after_wave),
+        )
+    except OutOfTimeError:
+        pass
+    except KeyboardInterrupt as cause:
+        raise Interrupted(by_now()) from cause
+    return by_now()
+
+
+def frontier(
+    state: State,
+    oracle: Oracle,
+    objective: Objective,
+    models: Sequence[int],
+    deadline: Deadline,
+    on_counts: Callable[[Counter[Reason]], None] | None = None,
+) -> list[int]:
+    """Return the points that no other is better than in cost and prices.
+
+    Of points that are equal in all, the first is returned; by rising cost.
+
+    Raises
+    ------
+    OutOfTimeError
+        If not all of them are known in time.
+    """
+    points = state.points
+    prices = points.prices
+    most = np.full(points.size, objective.worst - 1, dtype=object)
+    seen = np.zeros(points.size, dtype=bool)
+
+    def cut(costs: Whole, settled: Flags) -> tuple[Flags, Whole]:
+        # What is settled stays so: each point limits others once.
+        for point in np.flatnonzero(settled & ~seen):
+            seen[point] = True
+            if costs[point] >= objective.worst:
+                continue
+            cheaper = (prices[:, [point]] <= prices).all(axis=0)
+            less = (prices[:, [point]] < prices).any(axis=0)
+            # Equal in all: the first of them stands.
+            first = less | (np.arange(points.size) > point)
+            limit = (~first).astype(object) + (costs[point] - 1)
+            others = cheaper.astype(bool)
+            others[point] = False
+            most[others] = np.minimum(most[others], limit[others])
+        out = np.array((costs >= objective.worst) | (costs > most), dtype=bool)
+        return out, most
+
+    everywhere = np.ones(points.size, dtype=bool)
+
+    def after_wave(_: Whole, still_open: Flags) -> None:
+        if on_counts is not None:
+            on_counts(state.reasons(models, everywhere, still_open))
+
+    settle(
+        *(state, oracle, objective, models),
+        *(cut, everywhere, deadline, after_wave),
+    )
+    settled = state.exact[list(models)].all(axis=0)
+    costs = objective.costs(state.lower[list(models)])
+    ruled_out, _ = cut(costs, settled)
+    found = np.flatnonzero(settled & ~ruled_out).tolist()
+    return sorted(found, key=lambda x: (costs[x], *_rank(points, x)))

@@ -1,0 +1,1 @@
+"""The questions about plans: each module answers one of them."""

@@ -1,0 +1,279 @@
+"""Offers: which devices to take at given prices, and the plan for them.
+
+A candidate is a number of devices of each type of the cluster, the first ones
+of the type. The best plan of a candidate is both its fastest and its cheapest
+one, as its devices cost the same per hour whatever they do. So candidates are
+tried one after the other, each with the question whether a plan within the
+limits is better than the best so far: what says *no* to that is refuted, what
+says *yes* becomes the best. All figures are whole numbers and fractions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any, Literal
+
+from msgspec import structs
+
+from nest.analysis.fit import PS_PER_S, Asker, Fit, Target, Trial, num_steps
+from nest.cost.rules import get_rules
+from nest.errors import InvalidOptionError
+from nest.ir.cluster import Cluster
+from nest.ir.problem import Problem
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.cell import OnProgress
+from nest.units import MAX_TOTAL
+
+Wish = Literal["fastest", "cheapest"]
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a plan and its devices may take.
+
+    Attributes
+    ----------
+    target
+        How long a step may take; ``None`` for any time.
+    hourly_usd
+        What the devices may cost per hour.
+    run_usd, tokens
+        What a run over so many tokens may cost; both or none.
+    """
+
+    target: Target | None = None
+    hourly_usd: Fraction | None = None
+    run_usd: Fraction | None = None
+    tokens: Fraction | None = None
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        parts = [] if self.target is None else [self.target.text]
+        if self.hourly_usd is not None:
+            parts.append(f"at most {float(self.hourly_usd):g} $ per hour")
+        if self.run_usd is not None and self.tokens is not None:
+            parts.append(
+                f"at most {float(self.run_usd):g} $ for "
+                f"{float(self.tokens):g} tokens"
+            )
+        return ", ".join(parts)
+
+
+def hourly_usd(cluster: Cluster) -> Fraction:
+    """Return what the devices of a cluster cost per hour.
+
+    Prices count as they are written in decimals.
+    """
+    return sum(
+        (
+            Fraction(str(device.price_usd_per_hour))
+            * cluster.devices_of(number)
+            for number, device in enumerate(cluster.types)
+        ),
+        Fraction(0),
+    )
+
+
+def step_usd(problem: Problem, quanta: int) -> Fraction:
+    """Return what a step costs."""
+    step_s = Fraction(quanta * problem.quantum_ps, PS_PER_S)
+    return hourly_usd(problem.cluster) * step_s / SECONDS_PER_HOUR
+
+
+def with_prices(problem: Problem, prices: Mapping[str, float]) -> Problem:
+    """Return the problem with prices of some types.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a type has no price, or steps take no seconds.
+    """
+    cluster = problem.cluster.priced(prices)
+    for device in cluster.types:
+        if device.price_usd_per_hour is None:
+            raise InvalidOptionError(
+                f"--price: expected a price of every type, got none of "
+                f"{device.name}; add --price {device.name}=USD or its "
+                f"price_usd_per_hour in the file"
+            )
+    if problem.time_unit != "s" or get_rules(problem.preset).steady_state:
+        raise InvalidOptionError(
+            f"--price: expected the time of a step in seconds, got one in "
+            f"{problem.time_unit!r} under preset {problem.preset!r}; leave "
+            f"prices and budgets out"
+        )
+    return structs.replace(problem, cluster=cluster)
+
+
+def type_counts(cluster: Cluster, most: int) -> list[int]:
+    """Return how many devices of a type are worth a question, ascending.
+
+    None, powers of two inside a node, then doubling numbers of nodes, and
+    the most that there may be.
+    """
+    node = min(cluster.topology.unit_sizes, default=1)
+    counts = {0, most} | {2**i for i in range(node.bit_length())}
+    nodes = 1
+    while nodes * node <= most:
+        counts.add(nodes * node)
+        nodes *= 2
+    return sorted(count for count in counts if count <= most)
+
+
+def candidates(
+    problem: Problem, quotas: Mapping[str, int] | None = None
+) -> list[Problem]:
+    """Return the problem on every number of devices of each type.
+
+    Parameters
+    ----------
+    problem
+        On all devices that there are.
+    quotas
+        At most so many of the types named.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a quota is of no type, or above what there is, or all are 0.
+    """
+    cluster, quotas = problem.cluster, quotas or {}
+    names = [device.name for device in cluster.types]
+    counts = []
+    for name, quota in quotas.items():
+        there = cluster.devices_of(names.index(name))
+        if not 0 <= quota <= there:
+            raise InvalidOptionError(
+                f"--quota {name}={quota}: expected an integer from 0 to "
+                f"{there}, the devices of this type, got {quota}; lower it"
+            )
+    for number, name in enumerate(names):
+        most = quotas.get(name, cluster.devices_of(number))
+        counts.append(type_counts(cluster, most))
+    found = [
+        structs.replace(problem, cluster=cluster.keeping(chosen))
+        for chosen in product(*counts)
+        if any(chosen)
+    ]
+    if not found:
+        raise InvalidOptionError(
+            "--quota: expected some devices, got 0 of every type; raise one"
+        )
+    return found
+
+
+def best_offer(
+    problem: Problem,
+    wish: Wish,
+    limits: Limits,
+    quotas: Mapping[str, int] | None = None,
+    solver: str = "dp",
+    options: SolveOptions | None = None,
+    on_progress: OnProgress | None = None,
+) -> Fit:
+    """Find the devices with the fastest or the cheapest plan within limits.
+
+    Of plans that are as fast the cheapest, of those that cost as much the
+    fastest.
+
+    Parameters
+    ----------
+    problem
+        On all devices that there are, with their prices, see
+        :func:`with_prices`.
+    wish
+        What is best.
+    limits, quotas
+        What plans and devices may take.
+    solver, options
+        Who answers, and its limits; the time limit is that of the question.
+    on_progress
+        Called while a candidate is examined.
+
+    Raises
+    ------
+    InvalidOptionError
+        See :func:`candidates`.
+    NestError
+        If the request makes no sense to the solver.
+    """
+    ask = Asker(solver, options or SolveOptions(), on_progress)
+    todo = [
+        candidate
+        for candidate in candidates(problem, quotas)
+        if limits.hourly_usd is None
+        or hourly_usd(candidate.cluster) <= limits.hourly_usd
+    ]
+    # What is likely to be good comes first: it refutes the others.
+    todo.sort(key=lambda x: hourly_usd(x.cluster), reverse=wish == "fastest")
+    trials: list[Trial] = []
+    best: Trial | None = None
+    proven = True
+    for candidate in todo:
+        if ask.stopped is not None:
+            proven = False
+            break
+        most = _most_quanta(candidate, limits)
+        if best is not None:
+            most = min(most, _better_quanta(candidate, wish, best))
+        if most < 0:
+            continue
+        trial = ask(candidate, most)
+        if trial.answer == "yes":
+            best = trial = ask.improved(trial)
+            proven = proven and trial.result.status is Status.OPTIMAL
+        proven = proven and trial.answer != "open"
+        trials.append(trial)
+    target = limits.target or Target(MAX_TOTAL, "")
+    target = Target(target.quanta, limits.text)
+    return ask.ended(Fit(wish, target, tuple(trials), best, proven))
+
+
+def _most_quanta(problem: Problem, limits: Limits) -> int:
+    """Return how long a step of a candidate may take within its limits."""
+    most = MAX_TOTAL if limits.target is None else limits.target.quanta
+    if limits.run_usd is not None and limits.tokens is not None:
+        steps = num_steps(problem, limits.tokens, "--budget")
+        most = min(
+            most, math.floor(limits.run_usd / steps / step_usd(problem, 1))
+        )
+    return most
+
+
+def _better_quanta(problem: Problem, wish: Wish, best: Trial) -> int:
+    """Return how long a step of a candidate takes if it is better.
+
+    By their order, candidates that are as fast are cheaper than those before,
+    and candidates that cost as much are faster.
+    """
+    known = best.result.step_quanta
+    assert known is not None
+    hourly = hourly_usd(problem.cluster)
+    hourly_best = hourly_usd(best.problem.cluster)
+    if hourly == hourly_best:
+        return known - 1
+    if wish == "fastest":
+        return known
+    return math.floor(hourly_best * known / hourly)
+
+
+def to_document(document: Mapping[str, Any], fit: Fit) -> dict[str, Any]:
+    """Return the ``nest-fit/1`` document of an answer with its prices."""
+    found = dict(document)
+    for trial, entry in zip(fit.trials, found["candidates"], strict=True):
+        entry["usd_per_hour"] = float(hourly_usd(trial.problem.cluster))
+    if fit.best is not None:
+        quanta = fit.best.result.step_quanta
+        assert quanta is not None
+        found["answer"] |= {
+            "usd_per_hour": float(hourly_usd(fit.best.problem.cluster)),
+            "usd_per_step": float(step_usd(fit.best.problem, quanta)),
+        }
+    return found

@@ -1,0 +1,1 @@
+"""Which plans a search may consider: pins, and the rules of frameworks."""

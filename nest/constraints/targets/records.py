@@ -1,0 +1,210 @@
+"""What a target is, and where its file is read."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from nest.errors import UnknownNameError
+from nest.ir.job import (
+    Job,
+    MicroBatchCount,
+    OverlapNeed,
+    Schedule,
+    Several,
+    Sharding,
+    Shared,
+)
+from nest.ir.plan import Overlap, Recompute
+from nest.ir.problem import Problem
+
+T = TypeVar("T")
+
+#: The target of those who have none: every plan can be said.
+ANY = "any"
+
+#: Targets with a file.
+NAMES = ("megatron", "torchtitan", "deepspeed", "maxtext")
+
+Gradients = Literal["fp32", "bf16"]
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a file; unknown keys are refused."""
+
+
+class Rule(Record, Generic[T], frozen=True):
+    """What a framework can say about one thing.
+
+    Attributes
+    ----------
+    value
+        See :class:`Rules`.
+    source
+        How that is known: tested, or read in which version of a package.
+    """
+
+    value: T
+    source: str
+
+
+class Rules(Record, frozen=True, kw_only=True):
+    """What a framework can say.
+
+    Attributes
+    ----------
+    uniform, even_layers, idle_devices, zero_with
+        As the fields of :class:`~nest.ir.job.Job`.
+    sharded_with, micro_batch_count
+        The same.
+    one_stage
+        The same, as far as a graph has these kinds.
+    unknown_kinds
+        Kinds of layers that do not exist there.
+    zero, recompute, context_parallel
+        Values that exist there; ``None`` for every value.
+    schedule
+        Schedules that exist there; the first one is the usual.
+    interleaving
+        Whether a stage may have several chunks.
+    uneven_batches
+        Whether ``R * B`` may fail to divide the global batch.
+    sequence_parallel
+        What comes with tensor parallelism; ``None`` for a choice.
+    sequence_parallel_with_experts
+        The same where a model has experts.
+    overlap, distributed_optimizer
+        What exists there of the extensions.
+    overlap_with_one
+        Kinds of which a graph has one layer at most where something
+        overlaps.
+    overlap_needs
+        As the field of :class:`~nest.ir.job.Job`.
+    gradients
+        Data types that gradients may be kept in; the first is the default.
+    master_bytes
+        Of the optimiser state per weight, beside moments: what an exact
+        copy needs on top of the 2 bytes that a layer counts.
+    rank_order
+        Axes from the fastest to the slowest; empty where unknown.
+    """
+
+    uniform: Rule[tuple[Shared, ...]]
+    even_layers: Rule[bool]
+    one_stage: Rule[tuple[str, ...]]
+    unknown_kinds: Rule[tuple[str, ...]]
+    idle_devices: Rule[bool]
+    zero: Rule[tuple[int, ...]]
+    zero_with: Rule[dict[Several, tuple[int, ...]]]
+    sharded_with: Rule[tuple[Sharding, ...]]
+    recompute: Rule[tuple[Recompute, ...]]
+    schedule: Rule[tuple[Schedule, ...]]
+    interleaving: Rule[bool]
+    micro_batch_count: Rule[MicroBatchCount]
+    uneven_batches: Rule[bool]
+    context_parallel: Rule[tuple[int, ...] | None]
+    sequence_parallel: Rule[bool | None]
+    sequence_parallel_with_experts: Rule[bool | None]
+    overlap: Rule[tuple[Overlap, ...]]
+    overlap_with_one: Rule[dict[Overlap, tuple[str, ...]]]
+    overlap_needs: Rule[dict[Overlap, tuple[OverlapNeed, ...]]]
+    distributed_optimizer: Rule[bool]
+    gradients: Rule[tuple[Gradients, ...]]
+    master_bytes: Rule[int]
+    rank_order: Rule[tuple[str, ...]]
+
+
+def uniform_fields(rules: Rules, job: Job) -> tuple[Shared, ...]:
+    """Return what all layers of a plan share that is a choice of the job."""
+    return tuple(
+        name
+        for name in rules.uniform.value
+        if name != "sequence_parallel" or job.plans_split_sequences
+    )
+
+
+def kinds_in_one_stage(rules: Rules, problem: Problem) -> tuple[str, ...]:
+    """Return which kinds of several layers no two stages may part."""
+    kinds = [layer.kind for layer in problem.graph.layers]
+    found = tuple(name for name in rules.one_stage.value if name in kinds)
+    return found if sum(map(kinds.count, found)) > 1 else ()
+
+
+def unknown_layers(rules: Rules, problem: Problem) -> dict[str, int]:
+    """Return how many layers there are of kinds that do not exist there."""
+    kinds = [layer.kind for layer in problem.graph.layers]
+    return {
+        name: kinds.count(name)
+        for name in rules.unknown_kinds.value
+        if name in kinds
+    }
+
+
+def overlap_rule(rules: Rules, problem: Problem) -> Rule[tuple[Overlap, ...]]:
+    """Return what may overlap in plans of a problem."""
+    kinds = [layer.kind for layer in problem.graph.layers]
+    barred = [
+        name
+        for name, single in rules.overlap_with_one.value.items()
+        if sum(map(kinds.count, single)) > 1
+    ]
+    if not barred:
+        return rules.overlap
+    left = tuple(name for name in rules.overlap.value if name not in barred)
+    return Rule(value=left, source=rules.overlap_with_one.source)
+
+
+def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:
+    """Return what comes with tensor parallelism in the plans of a problem."""
+    experts = any(
+        cost.expert_weight_bytes
+        for kind in problem.graph.kinds
+        for cost in kind.costs
+    )
+    if experts:
+        return rules.sequence_parallel_with_experts
+    return rules.sequence_parallel
+
+
+class Target(Record, frozen=True, kw_only=True):
+    """A framework.
+
+    Attributes
+    ----------
+    name, title
+        On the command line, and for people.
+    packages
+        Which versions the rules are about.
+    rules
+        What it can say; ``None`` for everything.
+    """
+
+    name: str
+    title: str
+    packages: str = ""
+    rules: Rules | None = None
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all targets, ``any`` last."""
+    return (*NAMES, ANY)
+
+
+@cache
+def target(name: str, what: str = "target") -> Target:
+    """Return the target of that name; ``what`` is what messages call it.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; the text lists all names.
+    """
+    if name == ANY:
+        return Target(name=ANY, title="any plan")
+    if name not in NAMES:
+        raise UnknownNameError(what, name, names())
+    path = files("nest.constraints.targets") / "data" / f"{name}.yaml"
+    return msgspec.yaml.decode(path.read_bytes(), type=Target)

@@ -1,0 +1,288 @@
+"""Command-line arguments as a launch line has them, with their lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from nest.errors import InvalidPlanError
+from nest.frameworks.shell import Word
+from nest.util.text import whole_number
+
+#: Options that are read and have underscores.
+_UNDERSCORED = frozenset({"--deepspeed_config"})
+
+#: Megatron-LM has fewer arguments than this.
+_MAX_UNREAD = 1000
+
+
+class Given(NamedTuple):
+    """One option as it is given: its values, and where it is written."""
+
+    values: tuple[Word, ...]
+    line: int
+
+
+class Arguments:
+    """The options of a command.
+
+    Every reader raises :class:`~nest.errors.InvalidPlanError` if a value is
+    missing, of another type or out of range, or depends on what the script
+    does not say; the text names file, line and option.
+
+    Parameters
+    ----------
+    words
+        What follows the program.
+    where
+        Name of the file.
+    names
+        What the file calls options, where it has other names.
+    what
+        What kind of file it is, for messages.
+    """
+
+    def __init__(
+        self,
+        words: Iterable[Word],
+        where: str,
+        names: Mapping[str, str] | None = None,
+        what: str = "script",
+    ) -> None:
+        self.where, self.what = where, what
+        self.names = names or {}
+        self.given: dict[str, Given] = {}
+        self.used: set[str] = set()
+        #: How options with underscores are written, and in which line.
+        self.underscored: dict[str, tuple[str, int]] = {}
+        #: Words that nobody knows and that may hide options.
+        self.unknown: list[Word] = []
+        name, line = "", 0
+        values: list[Word] = []
+        for word in (*words, Word("--", 0)):
+            if (
+                word.unknown
+                and not word.text.startswith("--")
+                and (not name or values or word.unknown[:2] in ("$@", "$*"))
+            ):
+                self.unknown.append(word)
+                continue
+            if not word.text.startswith("--"):
+                values.append(word)
+                continue
+            if name:
+                self._add(name, tuple(values), line)
+            name, equals, value = word.text.partition("=")
+            line, values = word.line, []
+            if equals:
+                values = [word._replace(text=value)]
+
+    def _add(self, name: str, values: tuple[Word, ...], line: int) -> None:
+        spelt, name = name, name.replace("_", "-")
+        if spelt != name and spelt not in _UNDERSCORED:
+            self.underscored.setdefault(name, (spelt, line))
+        before = self.given.get(name)
+        texts = [word.text for word in values]
+        if before and [word.text for word in before.values] != texts:
+            place = f"{self.where}:{line}: {name}"
+            if not line:
+                place = f"{self.where}: --say {name[2:]}"
+            raise InvalidPlanError(
+                f"{place}: expected it once, got "
+                f"{' '.join(texts) or 'no value'} here and "
+                f"{' '.join(w.text for w in before.values) or 'no value'} in "
+                f"{f'line {before.line}' if before.line else '--say'}; "
+                f"remove one"
+            )
+        self.given[name] = Given(values, line)
+
+    def place(self, name: str, line: int | None = None) -> str:
+        """Return where an option is written: ``file:line: --name``."""
+        shown = self.names.get(name, name)
+        if line is None and name in self.given:
+            line = self.given[name].line
+        return (
+            f"{self.where}:{line}: {shown}"
+            if line
+            else (f"{self.where}: {shown}")
+        )
+
+    def refuse(
+        self, name: str, expected: str, got: object, remedy: str = ""
+    ) -> InvalidPlanError:
+        """Return the error about one option."""
+        return InvalidPlanError(
+            f"{self.place(name)}: expected {expected}, got {got}; "
+            f"{remedy or 'correct it'}"
+        )
+
+    def _use(self, name: str) -> None:
+        """Refuse an option that is read, with underscores for its dashes."""
+        self.used.add(name)
+        if name in self.underscored:
+            spelt, line = self.underscored[name]
+            place = f"{self.where}:{line}" if line else self.where
+            raise InvalidPlanError(
+                f"{place}: {spelt}: expected an argument with dashes, got "
+                f"underscores; did you mean {name!r}?"
+            )
+
+    def has(self, name: str) -> bool:
+        """Whether an option without a value is given."""
+        self._use(name)
+        if name not in self.given:
+            return False
+        values = self.given[name].values
+        if all(word.unknown for word in values):
+            # What follows is no value, but may hold further options.
+            self.unknown += values
+            self.given[name] = self.given[name]._replace(values=())
+        else:
+            raise self.refuse(name, "no value", repr(values[0].text))
+        return True
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """Return all values of an option, ``None`` if it is not given."""
+        self._use(name)
+        if name not in self.given:
+            return None
+        for word in self.given[name].values:
+            if word.unknown:
+                raise self.refuse(
+                    name,
+                    f"a value that the {self.what} states",
+                    word.unknown,
+                    _remedy(word, self.what),
+                )
+        return tuple(word.text for word in self.given[name].values)
+
+    def text(
+        self, name: str, known: Sequence[str] | None = None
+    ) -> str | None:
+        """Return the only value of an option."""
+        values = self.texts(name)
+        if values is None:
+            return None
+        if len(values) != 1:
+            raise self.refuse(name, "one value", len(values))
+        if known is not None and values[0] not in known:
+            raise self.refuse(
+                name, f"one of {', '.join(known)}", repr(values[0])
+            )
+        return values[0]
+
+    def integer(
+        self, name: str, least: int = 1, default: int | None = None
+    ) -> int | None:
+        """Return a whole number, by default another."""
+        text = self.text(name)
+        if text is None:
+            return default
+        number = whole_number(text.removeprefix("-"))
+        if number is not None and text.startswith("-"):
+            number = -number
+        if number is None or number < least:
+            raise self.refuse(name, f"an integer >= {least}", repr(text))
+        return number
+
+    def count(self, name: str) -> int:
+        """Return a degree: 1 if it is not given."""
+        return self.integer(name) or 1
+
+    def needed(self, name: str) -> int:
+        """Return a whole number that must be given."""
+        value = self.integer(name)
+        if value is None:
+            hidden = ", ".join(
+                f"line {word.line}: {word.unknown}" for word in self.unknown
+            )
+            raise self.refuse(
+                name,
+                "a value",
+                f"none, unless it is in {hidden}" if hidden else "none",
+                f"add it, or pass --say {name[2:]}=N",
+            )
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Return a number, by default another."""
+        text = self.text(name)
+        try:
+            return default if text is None else float(text)
+        except ValueError:
+            raise self.refuse(name, "a number", repr(text)) from None
+
+    def unread(self, others: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the options that nobody asked for.
+
+        Parameters
+        ----------
+        others
+            Names of options that are known although nobody asks for them.
+
+        Raises
+        ------
+        InvalidPlanError
+            If one is nearly the name of an option that was asked for, or
+            begins like one: whoever wrote it may mean that.
+        """
+        left = [name for name in self.given if name not in self.used]
+        # Each one is compared with all that are read.
+        if len(left) > _MAX_UNREAD:
+            raise InvalidPlanError(
+                f"{self.where}: expected at most {_MAX_UNREAD} arguments that "
+                f"nest does not read, got {len(left)}; remove some"
+            )
+        for name in left:
+            meant = None if name in others else near(name, self.used)
+            if meant is not None:
+                raise self.refuse(
+                    name,
+                    "an argument that is known",
+                    name,
+                    f"did you mean {self.names.get(meant, meant)!r}?",
+                )
+        return tuple(left)
+
+    def check_all_used(self) -> None:
+        """Refuse options that nobody asked for."""
+        for name in self.given:
+            if name not in self.used:
+                raise self.refuse(
+                    name, "an option that exports write", name, "remove it"
+                )
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that one may have meant, ``None`` if there is none.
+
+    Of two names one begins with the other, or they are nearly alike.
+    """
+    names = sorted(known)
+    begins = (
+        one
+        for one in names
+        if one.startswith(name) or name.startswith(f"{one}-")
+    )
+    return alike(name, names) or next(begins, None)
+
+
+def alike(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that is spelt nearly so, ``None`` if there is none."""
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.85)), None)
+
+
+def passed_over(where: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the note about what a file says and nobody reads, if any."""
+    listed = ", ".join(names)
+    return (f"{where}: passed over: {listed}",) if listed else ()
+
+
+def _remedy(word: Word, what: str) -> str:
+    """Say how to give a value that is not known."""
+    variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", word.unknown)
+    if variable is not None:
+        return f"say it with --set {variable[1]}=VALUE"
+    return f"write the value into the {what}"

@@ -1,0 +1,319 @@
+"""Files of Chakra execution traces: their messages, and how they follow.
+
+Chakra (MLCommons, https://github.com/mlcommons/chakra, MIT licence) defines
+traces in ``schema/protobuf/et_def.proto``: one :data:`METADATA` and then one
+:data:`NODE` after the other, each behind its length. The fields below are
+those of schema 0.0.4 that traces of plans use, with its numbers; the types of
+attributes are those that its feeder reads. Files name no other field, so any
+later schema reads them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from nest.errors import InvalidPlanError, NestError
+from nest.util.versions import DISTRIBUTION
+
+VERSION = "0.0.4"
+
+METADATA, NODE, _ATTRIBUTE = "GlobalMetadata", "Node", "AttributeProto"
+
+#: Kinds of nodes, with their numbers in ``NodeType``.
+KINDS = {"compute": 4, "send": 5, "receive": 6, "collective": 7}
+#: Collectives, with their numbers in ``CollectiveCommType``.
+COLLECTIVES = {
+    "all-reduce": 0,
+    "all-gather": 2,
+    "all-to-all": 6,
+    "reduce-scatter": 7,
+}
+
+#: Fields of every message: number, type, and whether there may be many.
+_FIELDS: dict[str, dict[str, tuple[int, str, bool]]] = {
+    _ATTRIBUTE: {
+        "name": (1, "string", False),
+        "int32_val": (7, "int32", False),
+        "int64_val": (9, "int64", False),
+        "uint64_val": (13, "uint64", False),
+        "bool_val": (27, "bool", False),
+        "string_val": (29, "string", False),
+    },
+    METADATA: {
+        "version": (1, "string", False),
+        "attr": (2, _ATTRIBUTE, True),
+    },
+    NODE: {
+        "id": (1, "uint64", False),
+        "name": (2, "string", False),
+        # An enumeration has the encoding of a number.
+        "type": (3, "int32", False),
+        "ctrl_deps": (4, "uint64", True),
+        "data_deps": (5, "uint64", True),
+        "start_time_micros": (6, "uint64", False),
+        "duration_micros": (7, "uint64", False),
+        "attr": (10, _ATTRIBUTE, True),
+    },
+}
+_ONEOF = "value"
+
+#: Which field of an attribute holds its value.
+ATTRIBUTES = {
+    "is_cpu_op": "bool_val",
+    "comm_type": "int64_val",
+    "comm_size": "int64_val",
+    "comm_src": "int32_val",
+    "comm_dst": "int32_val",
+    "comm_tag": "int32_val",
+    "pg_name": "string_val",
+    "duration_ps": "uint64_val",
+    "phase": "string_val",
+    "chunk": "int32_val",
+    "micro_batch": "int32_val",
+    "paired_chunk": "int32_val",
+    "paired_micro_batch": "int32_val",
+    "problem": "string_val",
+    "problem_hash": "string_val",
+    "replicas": "int32_val",
+    "num_micro_batches": "int32_val",
+    "block": "int32_val",
+    "num_blocks": "int32_val",
+    "stages": "string_val",
+    "devices": "string_val",
+    "quantum_ps": "uint64_val",
+    "step_ps": "uint64_val",
+}
+
+Value = int | str | bool
+
+
+class Node(NamedTuple):
+    """A node of a trace.
+
+    Attributes
+    ----------
+    number
+        Its id, from 1.
+    name
+        For people.
+    kind
+        One of :data:`KINDS`.
+    ctrl_deps, data_deps
+        Ids of nodes of the same trace that end before it begins.
+    attributes
+        Values by the names of :data:`ATTRIBUTES`.
+    start_us, duration_us
+        As the format has them, in whole µs.
+    """
+
+    number: int
+    name: str
+    kind: str
+    ctrl_deps: tuple[int, ...]
+    data_deps: tuple[int, ...]
+    attributes: Mapping[str, Value]
+    start_us: int = 0
+    duration_us: int = 0
+
+
+class Trace(NamedTuple):
+    """One file: what it says about itself, and its nodes."""
+
+    attributes: Mapping[str, Value]
+    nodes: tuple[Node, ...]
+
+
+@cache
+def _message(name: str) -> Any:
+    """Return the class of a message.
+
+    Raises
+    ------
+    NestError
+        If the package for the format is missing.
+    """
+    try:
+        from google.protobuf import (
+            descriptor_pb2,
+            descriptor_pool,
+            message_factory,
+        )
+    except ImportError:
+        raise NestError(
+            f"--to chakra: expected the package protobuf, got no such "
+            f"package; install it with: pip install '{DISTRIBUTION}[chakra]'"
+        ) from None
+    package = "ChakraProtoMsg"
+    file = descriptor_pb2.FileDescriptorProto(
+        name="et_def.proto", package=package, syntax="proto3"
+    )
+    types = descriptor_pb2.FieldDescriptorProto
+    for message, fields in _FIELDS.items():
+        made = file.message_type.add(name=message)
+        if message == _ATTRIBUTE:
+            made.oneof_decl.add(name=_ONEOF)
+        for field, (number, kind, many) in fields.items():
+            one = made.field.add(
+                name=field,
+                number=number,
+                label=types.LABEL_REPEATED if many else types.LABEL_OPTIONAL,
+            )
+            if kind in _FIELDS:
+                one.type = types.TYPE_MESSAGE
+                one.type_name = f".{package}.{kind}"
+            else:
+                one.type = types.Type.Value(f"TYPE_{kind.upper()}")
+            if message == _ATTRIBUTE and field != "name":
+                one.oneof_index = 0
+    # A pool of its own: the default one may have Chakra's package.
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = pool.FindMessageTypeByName(f"{package}.{name}")
+    return message_factory.GetMessageClass(found)
+
+
+def encode(trace: Trace) -> bytes:
+    """Return the file of a trace.
+
+    Raises
+    ------
+    NestError
+        If the package for the format is missing.
+    """
+    head, node_type = _message(METADATA)(version=VERSION), _message(NODE)
+    _put(head, trace.attributes)
+    parts = [_delimited(head.SerializeToString(deterministic=True))]
+    for node in trace.nodes:
+        message = node_type(
+            id=node.number,
+            name=node.name,
+            type=KINDS[node.kind],
+            ctrl_deps=node.ctrl_deps,
+            data_deps=node.data_deps,
+            start_time_micros=node.start_us,
+            duration_micros=node.duration_us,
+        )
+        _put(message, node.attributes)
+        parts.append(_delimited(message.SerializeToString(deterministic=True)))
+    return b"".join(parts)
+
+
+def _put(message: Any, attributes: Mapping[str, Value]) -> None:
+    for name, value in attributes.items():
+        message.attr.add(**{"name": name, ATTRIBUTES[name]: value})
+
+
+def _delimited(data: bytes) -> bytes:
+    """Return bytes behind their length, a base-128 number, low bits first."""
+    left, found = len(data), bytearray()
+    while left > 127:
+        found.append(left & 127 | 128)
+        left >>= 7
+    found.append(left)
+    return bytes(found) + data
+
+
+def decode(data: bytes, where: str) -> Trace:
+    """Read a file.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it is cut short, no such file, or has a node or an attribute
+        that traces of plans have not; the text names the file and the node.
+    NestError
+        If the package for the format is missing.
+    """
+    records = _records(data, where)
+    first = next(records, None)
+    if first is None:
+        raise _refuse(where, "metadata and nodes", "an empty file")
+    head = _parse(METADATA, first, f"{where}: metadata")
+    if head.version != VERSION:
+        raise _refuse(
+            f"{where}: metadata",
+            f"version {VERSION}",
+            f"{head.version!r}",
+        )
+    attributes = _attributes(head, f"{where}: metadata")
+    kinds = {number: kind for kind, number in KINDS.items()}
+    nodes = []
+    for count, record in enumerate(records, 1):
+        place = f"{where}: node {count}"
+        message = _parse(NODE, record, place)
+        if message.type not in kinds:
+            raise _refuse(
+                place, f"a type among {', '.join(KINDS)}", f"{message.type}"
+            )
+        nodes.append(
+            Node(
+                message.id,
+                message.name,
+                kinds[message.type],
+                tuple(message.ctrl_deps),
+                tuple(message.data_deps),
+                _attributes(message, place),
+                message.start_time_micros,
+                message.duration_micros,
+            )
+        )
+    return Trace(attributes, tuple(nodes))
+
+
+def _records(data: bytes, where: str) -> Iterator[bytes]:
+    """Yield the messages of a file."""
+    at, size = 0, len(data)
+    while at < size:
+        start, length, shift = at, 0, 0
+        while True:
+            if at == size or shift > 28:
+                raise _refuse(
+                    where, f"the length of a record at byte {start}", "none"
+                )
+            byte = data[at]
+            length |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                break
+        if at + length > size:
+            raise _refuse(
+                where,
+                f"a record of {length} bytes at byte {at}",
+                f"{size - at} bytes",
+            )
+        yield data[at : at + length]
+        at += length
+
+
+def _parse(name: str, data: bytes, where: str) -> Any:
+    kind = _message(name)
+    from google.protobuf.message import DecodeError
+
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise _refuse(where, f"a message {name}", "other bytes") from None
+
+
+def _attributes(message: Any, where: str) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for attribute in message.attr:
+        name, field = attribute.name, attribute.WhichOneof(_ONEOF)
+        if name in found:
+            raise _refuse(where, f"attribute {name} once", "it twice")
+        if ATTRIBUTES.get(name) != field or field is None:
+            raise _refuse(
+                f"{where}: attribute {name}",
+                ATTRIBUTES.get(name, "a known name"),
+                field or "no value",
+            )
+        found[name] = getattr(attribute, field)
+    return found
+
+
+def _refuse(where: str, expected: str, got: str) -> InvalidPlanError:
+    return InvalidPlanError(
+        f"{where}: expected {expected}, got {got}; export the plan again"
+    )

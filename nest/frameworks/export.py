@@ -1,0 +1,285 @@
+"""Write a plan for a framework, and read it back before anybody uses it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from msgspec.structs import replace
+
+from nest.constraints.targets import inexpressible, optimizer_of
+from nest.constraints.targets import target as find
+from nest.errors import InvalidPlanError, NestError, UnknownNameError
+from nest.frameworks.hosts import Hosts, node_size
+from nest.frameworks.launch import (
+    Groups,
+    Launch,
+    Mesh,
+    differences,
+    groups_of_plan,
+    launch_of,
+    rank_map_of,
+)
+from nest.frameworks.layers import placement_of
+from nest.frameworks.models import model_of
+from nest.frameworks.settings import Settings
+from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD, Optimizer
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.models.architectures import Architecture
+
+#: Targets, and the modules that write and read them.
+TARGETS = {
+    name: f"nest.export.{name}"
+    for name in ("megatron", "torchtitan", "deepspeed", "maxtext")
+}
+
+#: What else plans are written as: no framework's files, so any plan's.
+TRACES = ("chakra",)
+
+
+class Target(Protocol):
+    """A module of a target."""
+
+    def mesh_of(self, launch: Launch) -> Mesh:
+        """Return how ranks are numbered, the fastest axis first."""
+
+    def write(
+        self,
+        launch: Launch,
+        model: Architecture,
+        settings: Settings,
+        heading: str,
+    ) -> dict[str, str]:
+        """Return the files of a launch, without hosts."""
+
+    def read(
+        self, files: Mapping[str, str], model: Architecture
+    ) -> tuple[Launch, Groups | None]:
+        """Return what files say, and the devices of every group if known."""
+
+    def said(self, launch: Launch) -> Launch:
+        """Return what of a launch the files say."""
+
+    def start(self, launch: Launch) -> str:
+        """Return in one line how to start it."""
+
+
+def target_of(name: str) -> Target:
+    """Return the module of a target.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none.
+    """
+    if name not in TARGETS:
+        raise UnknownNameError("--to", name, (*TARGETS, *TRACES))
+    return cast("Target", import_module(TARGETS[name]))
+
+
+def as_run_by(
+    problem: Problem, target: str
+) -> tuple[Problem, tuple[str, ...]]:
+    """Return a problem with the schedule and memory of a target.
+
+    As :func:`nest.constraints.targets.for_target` has them: its own schedule
+    where it has not the job's, and its own optimiser in place of the default
+    one, unless it can keep that.
+
+    Returns
+    -------
+    tuple
+        The problem, and what is otherwise than in the job, for people.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such target.
+    """
+    framework, job = find(target), problem.job
+    rules = framework.rules
+    assert rules is not None
+    schedule, optimizer = job.schedule, job.optimizer
+    if schedule not in rules.schedule.value:
+        schedule = rules.schedule.value[0]
+    if optimizer == Optimizer():
+        kept = "bf16" if "bf16" in rules.gradients.value else None
+        optimizer = optimizer_of(framework, kept)
+    virtual = job.virtual_stages if schedule == "1f1b" else (1,)
+    if schedule != job.schedule and job.schedule in FIXED_CHUNKS:
+        virtual = (1,)
+    there = replace(
+        job, schedule=schedule, optimizer=optimizer, virtual_stages=virtual
+    )
+    pairs = [("schedule", job.schedule, schedule)] + [
+        (
+            f"optimizer.{field}",
+            str(getattr(job.optimizer, field)),
+            str(getattr(optimizer, field)),
+        )
+        for field in ("gradient_bytes", "state_bytes")
+    ]
+    changes = tuple(
+        f"{name} is {theirs}, not {ours}"
+        for name, ours, theirs in pairs
+        if ours != theirs
+    )
+    return replace(problem, job=there), changes
+
+
+def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
+    """Refuse a plan of a schedule that no other one stands for.
+
+    Those that split backward passes are a choice, not a default: with 1F1B
+    and GPipe the target's own takes their place.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the target has not the schedule, and the plan needs it.
+    """
+    rules, schedule = find(target).rules, problem.job.schedule
+    assert rules is not None
+    known = rules.schedule.value
+    if schedule not in SPLIT_BACKWARD or schedule in known:
+        return
+    if plan.num_blocks > 1:
+        raise InvalidPlanError(
+            f"schedule: expected {' or '.join(known)}, got {schedule} "
+            f"({rules.schedule.source}); solve with --target {target}, or "
+            f"--nearest"
+        )
+
+
+def export(
+    problem: Problem,
+    plan: Plan,
+    target: str,
+    settings: Settings | None = None,
+) -> dict[str, str]:
+    """Return the files that run a plan, by name.
+
+    They have been read back: layers of every chunk and devices of every
+    group are the plan's.
+
+    Parameters
+    ----------
+    problem, plan
+        A plan that is legal for the problem, which is taken as
+        :func:`as_run_by` gives it.
+    target
+        One of :data:`TARGETS`.
+    settings
+        What neither of them says.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such target.
+    InvalidPlanError
+        If the target cannot say the plan; the text names the field.
+    InvalidOptionError
+        If something must be known that the problem does not say.
+    """
+    settings = settings or Settings()
+    module = target_of(target)
+    check_schedule(problem, plan, target)
+    problem, _ = as_run_by(problem, target)
+    for obstacle in inexpressible(target, problem, plan):
+        # Every plan of the graph has that.
+        instead = "" if obstacle.field == "graph" else ", or --nearest"
+        choose = "target" if obstacle.field == "graph" else "plan"
+        raise InvalidPlanError(f"{obstacle}; choose another {choose}{instead}")
+    placement = placement_of(problem.graph)
+    launch = launch_of(problem, plan, placement)
+    model = model_of(problem, placement, settings.model)
+    pitch = problem.cluster.num_devices // plan.replicas
+    hosts = Hosts(
+        rank_map_of(launch, pitch, module.mesh_of(launch)),
+        node_size(problem.cluster, settings.gpus_per_node),
+    )
+    heading = f"{problem.name}, plan {plan.replicas} x {launch.strategy}"
+    files: dict[str, str] = {
+        **module.write(launch, model, settings, heading),
+        **hosts.files(),
+    }
+    check(problem, plan, launch, model, module, files)
+    files["README"] = "\n".join(
+        (
+            f"# {heading}: {launch.world} ranks, {launch.micro_batches} "
+            f"micro-batches of {launch.samples} samples per data rank.",
+            module.start(launch),
+            hosts.how(),
+            "",
+        )
+    )
+    return files
+
+
+def check(
+    problem: Problem,
+    plan: Plan,
+    launch: Launch,
+    model: Architecture,
+    module: Target,
+    files: Mapping[str, str],
+) -> None:
+    """Refuse files that say something else than the plan.
+
+    Raises
+    ------
+    InvalidPlanError
+        If they are broken, or differ from the plan in anything.
+    """
+    found, groups = module.read(files, model)
+    reason = differences(
+        module.said(launch),
+        found,
+        groups_of_plan(problem, plan, launch),
+        groups,
+    )
+    if reason is not None:
+        raise InvalidPlanError(
+            f"export: {reason}; the files do not say the plan, report this"
+        )
+
+
+def write_folder(folder: str | Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files to a new or empty folder, all or none.
+
+    Raises
+    ------
+    NestError
+        If that does not work.
+    """
+    path = Path(folder)
+    try:
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary = Path(
+            tempfile.mkdtemp(
+                dir=path.resolve().parent, prefix=f".{path.name}."
+            )
+        )
+        try:
+            for name, content in files.items():
+                if isinstance(content, str):
+                    (temporary / name).write_text(content)
+                else:
+                    (temporary / name).write_bytes(content)
+            temporary.chmod(0o777 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise NestError(
+            f"-o {folder}: expected a new or empty directory, got {error}; "
+            f"choose another path"
+        ) from error

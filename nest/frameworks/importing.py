@@ -1,0 +1,283 @@
+"""From what a framework runs to a problem and the plan of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from nest.constraints.targets import ANY
+from nest.constraints.targets import target as find_target
+from nest.cost.magnitude import with_quantum
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.frameworks.launch import (
+    Launch,
+    Mesh,
+    plan_of,
+    rank_map_of,
+)
+from nest.frameworks.layers import placement_of
+from nest.hardware.calibration import Software, stored_calibration
+from nest.hardware.machines import Machine
+from nest.ir.cluster import Cluster
+from nest.ir.job import Optimizer
+from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan
+from nest.ir.problem import OwnRuns, Problem
+from nest.models.architectures import Architecture
+from nest.models.choices import Request, choose, read_overlap
+from nest.models.graphs import build_on
+from nest.models.operators import DTYPES, Dtype
+
+
+class Site(NamedTuple):
+    """Where it runs.
+
+    Attributes
+    ----------
+    parts
+        Runs of machines, with their devices.
+    cluster
+        Their cluster, where a file gives it.
+    software
+        What software hides there; as stored without.
+    calibration
+        Name of the calibration that says so, for notes.
+    own_runs
+        What the runs behind it leave unknown.
+    """
+
+    parts: Sequence[tuple[Machine, int]]
+    cluster: Cluster | None = None
+    software: Software | None = None
+    calibration: str | None = None
+    own_runs: OwnRuns | None = None
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all parts."""
+        return sum(count for _, count in self.parts)
+
+
+class Imported(NamedTuple):
+    """A problem, a plan of it, and what to tell people about them."""
+
+    problem: Problem
+    plan: Plan
+    notes: tuple[str, ...]
+
+
+def build(
+    launch: Launch,
+    model: Architecture,
+    site: Site,
+    overlap: Mapping[Overlap, float] | None = None,
+    layers_per_node: int = 1,
+    devices: Sequence[int] | None = None,
+    mesh_inside: bool = False,
+    target: str = ANY,
+) -> Imported:
+    """Return the problem that a launch is a plan of, and the plan.
+
+    The job offers what :func:`nest.models.choices.choose` offers, and all
+    that the launch uses.
+
+    Parameters
+    ----------
+    launch
+        What runs, as :func:`nest.frameworks.launch.as_run` has it.
+    model, site
+        What is trained, and where.
+    overlap
+        Which fraction of communication is hidden where it overlaps; by
+        default that of the site's calibration.
+    layers_per_node
+        Consecutive blocks that plans do not cut apart.
+    devices
+        The plan's device of every rank; ``None`` for all in order.
+    mesh_inside
+        Whether all stages of a data rank come before the next data rank.
+    target
+        What the launch is of: where it has no sequence parallelism, plans
+        may be without, too.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no plan puts ranks on these devices.
+    InvalidOptionError
+        If a degree does not divide the model.
+    """
+    notes: tuple[str, ...] = ()
+    overlap = {**(overlap or {})}
+    missing = [name for name in launch.overlap if name not in overlap]
+    if missing:
+        known = (site.software or stored_calibration().software).overlap
+        overlap |= {name: known[name] for name in missing}
+        fractions = ",".join(f"{name}={known[name]}" for name in missing)
+        whose = site.calibration or "the stored calibration"
+        notes = (
+            f"overlap of {', '.join(missing)}: how much of it hides is not "
+            f"in the file, so it is {whose}'s, {fractions}; --overlap gives "
+            f"others",
+        )
+    if devices is None:
+        devices = range(launch.world)
+    launch = placed(launch, site.num_devices, devices, mesh_inside)
+    problem = _problem(launch, model, site, overlap, layers_per_node, target)
+    problem = replace(problem, own_runs=site.own_runs)
+    plan = plan_of(launch, placement_of(problem.graph))
+    return Imported(problem, plan, notes)
+
+
+def placed(
+    launch: Launch,
+    num_devices: int,
+    devices: Sequence[int],
+    mesh_inside: bool = False,
+) -> Launch:
+    """Return a launch with the replicas that put its ranks on devices.
+
+    Frameworks do not know replicas beside data ranks; where stages and data
+    ranks mix, the order of devices tells them.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no number of replicas does.
+    """
+    data = launch.dp * launch.replicas
+    for replicas in _divisors(data):
+        found = _with_replicas(launch, replicas)
+        if found is None or num_devices // replicas < (
+            found.stages * found.block_devices
+        ):
+            continue
+        inside = (("tp", found.tp), ("cp", found.cp), ("dp", found.dp))
+        behind = (("replicas", found.replicas), ("stages", found.stages))
+        mesh: Mesh = (*inside, *behind)
+        if mesh_inside:
+            if found.dp > 1:
+                continue
+            mesh = (*inside, *behind[::-1])
+        pitch = num_devices // replicas
+        if rank_map_of(found, pitch, mesh) == tuple(devices):
+            return found
+    raise InvalidPlanError(
+        f"rank_map: expected ranks on the devices that a plan gives them "
+        f"({data} data ranks, {launch.stages} stages on {num_devices} "
+        f"devices), got others; add the rank map of the launch, or reorder "
+        f"the devices"
+    )
+
+
+def _divisors(number: int) -> Iterable[int]:
+    return (n for n in range(1, number + 1) if number % n == 0)
+
+
+def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
+    """Return the same run with so many replicas, ``None`` if it is none."""
+    data = launch.dp * launch.replicas
+    changed = replace(
+        launch,
+        dp=data // replicas,
+        replicas=replicas,
+        micro_batch=launch.micro_batch * launch.replicas // replicas,
+    )
+    if changed.dp * changed.cp % changed.ep:
+        return None
+    if not launch.zero or replicas == launch.replicas:
+        return changed
+    if launch.zero == 1 and launch.replicas == 1:
+        # Sharded over all data ranks: the distributed optimiser.
+        return replace(changed, zero=0, distributed_optimizer=True)
+    return None
+
+
+def _problem(
+    launch: Launch,
+    model: Architecture,
+    site: Site,
+    overlap: Mapping[Overlap, float],
+    layers_per_node: int,
+    target: str,
+) -> Problem:
+    machine, _ = site.parts[0]
+    total = site.num_devices
+    asked = Request(
+        global_batch=launch.global_batch,
+        sequence_length=launch.sequence_length,
+        dtype=_dtype(launch),
+        layers_per_node=layers_per_node,
+        recompute=RECOMPUTE,
+        virtual_stages=_with({1}, launch.virtual_stages),
+    )
+    usual = choose(model, machine, total, asked)
+    micro = _with(usual.micro_batches, launch.micro_batch)
+    batch = launch.global_batch
+    asked = replace(
+        asked,
+        micro_batches=tuple(size for size in micro if batch % size == 0),
+        tp=_with({key.tp for key in usual.degrees}, launch.tp),
+        cp=_with({key.cp for key in usual.degrees}, launch.cp),
+        ep=_with({key.ep for key in usual.degrees}, launch.ep),
+    )
+    choices = choose(model, machine, total, asked)
+    if launch.tp > 1:
+        choices = replace(choices, sequence_parallel=launch.sequence_parallel)
+    elif choices.sequence_parallel and _has_no_sequences(target):
+        choices = replace(choices, sequence_parallel=(False, True))
+    problem = build_on(model, site.parts, choices, site.cluster)
+    job = replace(
+        problem.job,
+        schedule=launch.schedule,
+        optimizer=Optimizer(
+            name=launch.optimizer,
+            weight_bytes=launch.weight_bytes,
+            gradient_bytes=launch.gradient_bytes,
+            state_bytes=launch.state_bytes,
+        ),
+        overlap={
+            name: overlap[name] for name in OVERLAP if name in launch.overlap
+        },
+        distributed_optimizer=launch.distributed_optimizer,
+    )
+    return with_quantum(replace(problem, job=job))
+
+
+def _has_no_sequences(target: str) -> bool:
+    rules = find_target(target).rules
+    return rules is not None and rules.sequence_parallel.value is False
+
+
+def _dtype(launch: Launch) -> Dtype:
+    """Return the data type, which must be one that costs are known for."""
+    for name in DTYPES:
+        if name == launch.dtype:
+            return name
+    raise InvalidPlanError(
+        f"dtype: expected one of {', '.join(DTYPES)}, got {launch.dtype}; "
+        f"costs of others are not known"
+    )
+
+
+def _with(values: Iterable[int], value: int) -> tuple[int, ...]:
+    return tuple(sorted({*values, value}))
+
+
+def overlap_of(texts: Sequence[str]) -> dict[Overlap, float]:
+    """Read texts such as ``gradients=0.9,tp=0.5``.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a name is unknown or comes twice, or a fraction is none.
+    """
+    try:
+        return read_overlap(texts)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"--overlap: expected one of {', '.join(OVERLAP)} with a "
+            f"fraction from 0 to 1, each once, got {str(error)!r}; for "
+            f"example --overlap gradients=0.9"
+        ) from None

@@ -1,0 +1,542 @@
+"""What all frameworks can say about a plan: one record, and its groups.
+
+A :class:`Launch` has one set of degrees for all stages. Writers turn it into
+a framework's files; readers get it back from the files alone, together with
+the devices of every process group, and both must equal the plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from nest.errors import InvalidPlanError
+from nest.frameworks.layers import Chunk, Placement, chunks_of
+from nest.ir.base import Struct
+from nest.ir.job import Job, Schedule
+from nest.ir.plan import OVERLAP, Overlap, Plan, Recompute, Stage, Strategy
+from nest.ir.problem import Problem
+
+#: Groups of devices, by what they are for.
+Groups = Mapping[str, frozenset[tuple[int, ...]]]
+
+#: Axes of a mesh, the fastest first, with their sizes.
+Mesh = Sequence[tuple[str, int]]
+
+
+class Launch(Struct, frozen=True, kw_only=True, dict=True):
+    """A plan with one strategy for all stages.
+
+    Attributes
+    ----------
+    tp, cp, dp, ep
+        Degrees; ``dp`` per replica.
+    replicas, stages, virtual_stages
+        ``R``, ``S`` (blocks of devices) and ``v``.
+    chunks
+        What every stage holds, in pipeline order; of an interleaved plan the
+        ``S v`` chunks.
+    schedule
+        Of the pipeline; without one ``1f1b``.
+    zero, distributed_optimizer
+        ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimiser that is
+        sharded over replicas too. 0 where it shards over one rank.
+    recompute
+        Of every layer.
+    micro_batch, global_batch
+        ``B`` and ``A`` in samples.
+    sequence_length
+        Tokens per sample, ``None`` if nobody says so.
+    overlap
+        Names of the communication that runs behind computation.
+    sequence_parallel
+        Whether activations between layers are cut over ``tp`` too.
+    dtype
+        Of the matrix products.
+    weight_bytes, gradient_bytes, state_bytes
+        Of the optimiser, per weight.
+    optimizer
+        Which one it is, of those with one moment; ``adam`` for all others.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    ep: int = 1
+    replicas: int = 1
+    stages: int = 1
+    virtual_stages: int = 1
+    chunks: tuple[Chunk, ...]
+    schedule: Schedule = "1f1b"
+    zero: int = 0
+    distributed_optimizer: bool = False
+    recompute: Recompute = "none"
+    micro_batch: int
+    global_batch: int
+    sequence_length: int | None = None
+    overlap: tuple[Overlap, ...] = ()
+    sequence_parallel: bool = False
+    dtype: str = "bf16"
+    weight_bytes: int = 2
+    gradient_bytes: int = 2
+    state_bytes: int = 12
+    optimizer: str = "adam"
+
+    @property
+    def block_devices(self) -> int:
+        """Devices of a stage."""
+        return self.dp * self.cp * self.tp
+
+    @property
+    def world(self) -> int:
+        """Devices that work: one rank each."""
+        return self.replicas * self.stages * self.block_devices
+
+    @property
+    def samples(self) -> int:
+        """Samples ``B / dp`` of a micro-batch on one data rank."""
+        return self.micro_batch // self.dp
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches ``M`` of a replica."""
+        return self.global_batch // (self.replicas * self.micro_batch)
+
+    @property
+    def layers(self) -> int:
+        """Blocks of the model."""
+        return sum(chunk.layers for chunk in self.chunks)
+
+    @property
+    def mtp(self) -> int:
+        """Modules for multi-token prediction."""
+        return sum(chunk.mtp for chunk in self.chunks)
+
+    @cached_property
+    def even_layers(self) -> int | None:
+        """Blocks of every chunk if they are alike, ``None`` if not.
+
+        The embedding is on the first, modules and head on the last of them.
+        """
+        even = even_chunks(self.layers, len(self.chunks), self.mtp)
+        return self.chunks[0].layers if self.chunks == even else None
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy of every stage."""
+        return Strategy(
+            dp=self.dp,
+            tp=self.tp,
+            cp=self.cp,
+            ep=self.ep,
+            zero=self.zero,
+            recompute=self.recompute,
+        )
+
+
+def even_chunks(
+    layers: int, count: int, mtp: int = 0
+) -> tuple[Chunk, ...] | None:
+    """Return chunks of equally many blocks, ``None`` if they do not divide.
+
+    The last one has the modules for multi-token prediction.
+    """
+    if layers % count:
+        return None
+    each, last = layers // count, count - 1
+    return tuple(
+        Chunk(number == 0, each, number == last, mtp * (number == last))
+        for number in range(count)
+    )
+
+
+def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
+    """Return what a plan says, if one set of degrees says it.
+
+    Parameters
+    ----------
+    problem, plan
+        A plan that is legal for the problem.
+    placement
+        What the layers of the graph stand for.
+
+    Raises
+    ------
+    InvalidPlanError
+        If stages or layers differ in a field, or batches are uneven; the
+        text names the field.
+    """
+    job = problem.job
+    first = plan.stages[0].layer_strategies[0]
+    for number, stage in enumerate(plan.stages, 1):
+        for strategy in stage.layer_strategies:
+            _check_alike(first, strategy, number)
+    if job.global_batch % (plan.replicas * plan.micro_batch):
+        raise InvalidPlanError(
+            f"global_batch: expected a multiple of replicas * micro_batch = "
+            f"{plan.replicas} * {plan.micro_batch}, got {job.global_batch}; "
+            f"choose another micro-batch"
+        )
+    ranks = first.data_ranks
+    distributed = plan.distributed_optimizer and plan.replicas > 1
+    zero = _zero_stage(first, plan.distributed_optimizer, distributed)
+    # Names of what does not occur make no difference.
+    occurs = {
+        "tp": first.tp > 1,
+        "cp": first.cp > 1,
+        "ep": first.ep > 1,
+        "weights": zero > 1,
+        "gradients": ranks * plan.replicas > 1,
+    }
+    hidden = set(plan.overlap)
+    if job.gradient_sync_overlap:
+        hidden.add("gradients")
+    return Launch(
+        tp=first.tp,
+        cp=first.cp,
+        dp=first.dp,
+        ep=first.ep,
+        replicas=plan.replicas,
+        stages=plan.num_blocks,
+        virtual_stages=plan.virtual_stages,
+        chunks=chunks_of(plan, placement),
+        schedule="1f1b" if plan.num_blocks == 1 else job.schedule,
+        zero=zero,
+        distributed_optimizer=distributed,
+        recompute=first.recompute,
+        micro_batch=plan.micro_batch,
+        global_batch=job.global_batch,
+        sequence_length=job.sequence_length,
+        overlap=tuple(
+            name for name in OVERLAP if name in hidden and occurs[name]
+        ),
+        sequence_parallel=job.splits_sequence(first) and first.tp > 1,
+        dtype=job.dtype,
+        weight_bytes=job.optimizer.weight_bytes,
+        gradient_bytes=job.optimizer.gradient_bytes,
+        state_bytes=job.optimizer.state_bytes,
+        optimizer=_optimizer(job),
+    )
+
+
+def _optimizer(job: Job) -> str:
+    """Return the optimiser, if it keeps a copy in fp32 and one moment."""
+    optimizer = job.optimizer
+    if optimizer.name in ("sgd", "muon") and optimizer.state_bytes == 8:
+        return optimizer.name
+    return "adam"
+
+
+def _zero_stage(first: Strategy, asked: bool, distributed: bool) -> int:
+    """Return the ZeRO stage that makes a difference."""
+    if distributed or first.data_ranks == 1:
+        return 0
+    # Without replicas the distributed optimiser is ZeRO 1.
+    return max(first.zero, int(asked))
+
+
+def check_memory(
+    launch: Launch,
+    state_bytes: int = 12,
+    gradient_bytes: tuple[int, ...] = (2, 4),
+) -> None:
+    """Refuse what a framework does not keep per weight.
+
+    Raises
+    ------
+    InvalidPlanError
+        If weights have other than 2 bytes, or gradients or optimiser state
+        others than given; the text names the field.
+    """
+    for field, known in (
+        ("weight_bytes", (2,)),
+        ("gradient_bytes", gradient_bytes),
+        ("state_bytes", (state_bytes,)),
+    ):
+        got = getattr(launch, field)
+        if got not in known:
+            raise InvalidPlanError(
+                f"optimizer.{field}: expected "
+                f"{' or '.join(map(str, known))}, got {got}; change the job"
+            )
+
+
+def length_of(launch: Launch) -> int:
+    """Return the tokens of a sample.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the launch does not say them.
+    """
+    if launch.sequence_length is None:
+        raise InvalidPlanError(
+            "sequence_length: expected the tokens of a sample, got none; add "
+            "it to the job"
+        )
+    return launch.sequence_length
+
+
+def as_run(launch: Launch) -> Launch:
+    """Return a launch as frameworks run it.
+
+    To them replicas are data ranks; what tells them apart is only what is
+    sharded within a replica. Without that, ``replicas`` is 1.
+    """
+    over_replicas = launch.distributed_optimizer
+    ranks = launch.dp * launch.cp
+    if launch.zero and ranks > 1 and not over_replicas:
+        return launch
+    return replace(
+        launch,
+        dp=launch.dp * launch.replicas,
+        replicas=1,
+        micro_batch=launch.micro_batch * launch.replicas,
+        zero=int(over_replicas),
+        distributed_optimizer=False,
+    )
+
+
+def _check_alike(first: Strategy, strategy: Strategy, number: int) -> None:
+    for field in Strategy.__struct_fields__:
+        expected, got = getattr(first, field), getattr(strategy, field)
+        if expected != got:
+            raise InvalidPlanError(
+                f"{field}: expected one value for all layers ({expected} as "
+                f"in stage 1), got {got} in stage {number}; choose one"
+            )
+
+
+def rank_map_of(launch: Launch, pitch: int, mesh: Mesh) -> tuple[int, ...]:
+    """Return the plan's device of every rank of a framework.
+
+    Parameters
+    ----------
+    launch
+        What runs.
+    pitch
+        Devices of one replica, idle ones included.
+    mesh
+        How the framework numbers its ranks: axes ``tp``, ``cp``, ``dp``,
+        ``replicas`` and ``stages``, the fastest first.
+    """
+    names = [name for name, _ in mesh]
+    ranges = [range(size) for _, size in reversed(mesh)]
+    return tuple(
+        _device(
+            launch, pitch, **dict(zip(reversed(names), place, strict=True))
+        )
+        for place in product(*ranges)
+    )
+
+
+def _device(launch: Launch, pitch: int, **at: int) -> int:
+    """Return a device: replica, stage, then tp fastest, cp, dp."""
+    inside = (at["dp"] * launch.cp + at["cp"]) * launch.tp + at["tp"]
+    return (
+        at["replicas"] * pitch + at["stages"] * launch.block_devices + inside
+    )
+
+
+def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
+    """Return the devices of every group of a plan, as docs/cost-model.md says.
+
+    Where a replica is, and the ranks of a block, are read off the plan; what
+    shards and what is synchronised off the launch.
+    """
+    pitch = problem.cluster.num_devices // plan.replicas
+    offsets = [0]
+    for stage in plan.stages[: plan.num_blocks]:
+        offsets.append(offsets[-1] + stage.devices)
+    tp, cp, dp, ep = launch.tp, launch.cp, launch.dp, launch.ep
+    found: dict[str, set[tuple[int, ...]]] = {
+        name: set() for name in GROUP_NAMES
+    }
+
+    def ranks(replica: int, block: int, t: int) -> list[int]:
+        """Return the devices that share the weights of one tp rank."""
+        start = replica * pitch + offsets[block]
+        return [start + place * tp + t for place in range(dp * cp)]
+
+    whole = range(plan.replicas)
+    for block in range(plan.num_blocks):
+        for t in range(tp):
+            data = [ranks(replica, block, t) for replica in whole]
+            for own in data:
+                for d in range(dp):
+                    found["cp"].add(tuple(own[d * cp : (d + 1) * cp]))
+                for start in range(0, dp * cp, ep):
+                    found["ep"].add(tuple(own[start : start + ep]))
+                found["shard"].add(tuple(own))
+                for place in range(ep):
+                    found["expert-shard"].add(tuple(own[place::ep]))
+            joined = [device for own in data for device in own]
+            found["sync"].add(tuple(joined))
+            for place in range(ep):
+                found["expert-sync"].add(
+                    tuple(device for own in data for device in own[place::ep])
+                )
+        for replica in whole:
+            for place in range(dp * cp):
+                start = replica * pitch + offsets[block] + place * tp
+                found["tp"].add(tuple(range(start, start + tp)))
+    for replica in whole:
+        for place in range(launch.block_devices):
+            found["pp"].add(
+                tuple(
+                    replica * pitch + offset + place for offset in offsets[:-1]
+                )
+            )
+    return {
+        name: frozenset(tuple(sorted(group)) for group in groups)
+        if name != "pp"
+        else frozenset(groups)
+        for name, groups in found.items()
+        if launch.zero or "shard" not in name
+    } | _sharded_over_replicas(launch, found)
+
+
+#: Every kind of group: axes, ranks of one shard of optimiser or weights,
+#: ranks that synchronise gradients, and stages of a pipeline in order.
+GROUP_NAMES = (
+    *("tp", "cp", "ep", "pp", "shard", "expert-shard"),
+    *("sync", "expert-sync"),
+)
+
+
+def _sharded_over_replicas(
+    launch: Launch, found: Mapping[str, Iterable[tuple[int, ...]]]
+) -> dict[str, frozenset[tuple[int, ...]]]:
+    """Return the shard groups of a distributed optimiser, if there is one."""
+    if not launch.distributed_optimizer:
+        return {}
+    return {
+        shard: frozenset(tuple(sorted(group)) for group in found[sync])
+        for shard, sync in (("shard", "sync"), ("expert-shard", "expert-sync"))
+    }
+
+
+def usual_mesh(launch: Launch) -> Mesh:
+    """Return tp fastest, then cp, dp and replicas, stages slowest."""
+    return tuple(
+        (name, getattr(launch, name))
+        for name in ("tp", "cp", "dp", "replicas", "stages")
+    )
+
+
+def usual_groups(launch: Launch, devices: Sequence[int]) -> Groups:
+    """Return the groups of a framework with the usual mesh, as devices.
+
+    Experts are spread over consecutive data ranks of a replica.
+    """
+    mesh = usual_mesh(launch)
+    experts: Mesh = (
+        ("tp", launch.tp),
+        ("ep", launch.ep),
+        ("experts", launch.dp * launch.cp // launch.ep),
+        *mesh[3:],
+    )
+    return mesh_and_expert_groups(launch, mesh, experts, devices)
+
+
+def mesh_and_expert_groups(
+    launch: Launch, mesh: Mesh, experts: Mesh, devices: Sequence[int]
+) -> Groups:
+    """Return all groups of a mesh, and of the one that experts see."""
+    found = {
+        "tp": mesh_groups(mesh, ("tp",), devices),
+        "cp": mesh_groups(mesh, ("cp",), devices),
+        "pp": mesh_groups(mesh, ("stages",), devices),
+        "sync": mesh_groups(mesh, ("cp", "dp", "replicas"), devices),
+        "ep": mesh_groups(experts, ("ep",), devices),
+        "expert-sync": mesh_groups(experts, ("experts", "replicas"), devices),
+    }
+    if launch.zero:
+        found["shard"] = mesh_groups(mesh, ("cp", "dp"), devices)
+        found["expert-shard"] = mesh_groups(experts, ("experts",), devices)
+    return found
+
+
+def mesh_groups(
+    mesh: Mesh, names: Iterable[str], devices: Sequence[int]
+) -> frozenset[tuple[int, ...]]:
+    """Return the groups that differ in the axes named only.
+
+    Parameters
+    ----------
+    mesh
+        Axes, the fastest first: rank 1 is the second along the first axis.
+    names
+        Axes that the members of a group differ in.
+    devices
+        Device of every rank. Groups are sorted by device, except along one
+        axis ``stages``, which is in its order.
+    """
+    wanted = set(names)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, device in enumerate(devices):
+        left, key = rank, []
+        for name, size in mesh:
+            left, place = divmod(left, size)
+            if name not in wanted:
+                key.append(place)
+        groups.setdefault(tuple(key), []).append(device)
+    if wanted == {"stages"}:
+        return frozenset(map(tuple, groups.values()))
+    return frozenset(tuple(sorted(group)) for group in groups.values())
+
+
+def differences(
+    expected: Launch, got: Launch, groups: Groups, found: Groups | None
+) -> str | None:
+    """Say what of a plan the files do not say, or ``None``.
+
+    ``found`` is ``None`` where files do not say which rank is where.
+    """
+    for field in Launch.__struct_fields__:
+        ours, theirs = getattr(expected, field), getattr(got, field)
+        if ours != theirs:
+            return f"{field}: expected {_shown(ours)}, got {_shown(theirs)}"
+    for name in sorted({*groups, *found} if found is not None else ()):
+        assert found is not None
+        ours = groups.get(name, frozenset())
+        theirs = found.get(name, frozenset())
+        if ours != theirs:
+            missing = min(ours ^ theirs)
+            return (
+                f"{name} groups: expected the plan's devices, got others "
+                f"(group {list(missing)})"
+            )
+    return None
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def plan_of(launch: Launch, placement: Placement) -> Plan:
+    """Return the plan that runs a launch on the layers of a graph.
+
+    Raises
+    ------
+    InvalidPlanError
+        If a chunk begins or ends inside a layer of the graph.
+    """
+    stages = [
+        Stage.of(layers, [launch.strategy] * len(layers))
+        for layers in placement.cut(launch.chunks)
+    ]
+    return Plan(
+        replicas=launch.replicas,
+        micro_batch=launch.micro_batch,
+        stages=tuple(stages),
+        virtual_stages=launch.virtual_stages,
+        overlap=launch.overlap,
+        distributed_optimizer=launch.distributed_optimizer,
+    )

@@ -1,0 +1,449 @@
+"""The shape of a decoder as Megatron-LM's arguments, and back.
+
+Defaults are those of megatron-core 0.19: biases everywhere, LayerNorm,
+learned positions, tied embeddings, an MLP of ``4 h`` columns (with SwiGLU
+``8/3 h`` down to a multiple of 64), dropout 0.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from nest.errors import InvalidPlanError
+from nest.frameworks.arguments import Arguments
+from nest.models.architectures import Architecture
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    Run,
+    Tower,
+    unusual,
+)
+from nest.models.hf.config import MOST_LAYERS
+from nest.util.text import whole_number
+
+#: Options in the order in which they are written: name and values.
+Flags = list[tuple[str, tuple[object, ...]]]
+
+_TP_BIASES = {
+    (True, True, True): (),
+    (False, False, False): ("--disable-bias-linear",),
+    (True, False, False): ("--disable-bias-linear", "--add-qkv-bias"),
+}
+
+
+def comparable(model: Architecture, sequence_length: int) -> Architecture:
+    """Return a model without what no argument says.
+
+    Its name, where it comes from, windows that no sample fills, and runs of
+    equal blocks beside each other.
+    """
+    towers = []
+    for tower in model.towers:
+        runs = []
+        members = (_narrow(block, sequence_length) for block in tower.blocks())
+        for block, several in groupby(members):
+            runs.append(Run(block=block, count=len(list(several))))
+        towers.append(replace(tower, runs=tuple(runs), repeat=1))
+    return Architecture(
+        name="",
+        towers=tuple(towers),
+        head=model.head,
+        max_sequence=max(_positions(model), sequence_length),
+    )
+
+
+def _narrow(block: Block, sequence_length: int) -> Block:
+    attention, mlp = block.attention, block.mlp
+    if attention.window >= sequence_length:
+        attention = replace(attention, window=0)
+    if attention.value_size == attention.head_size:
+        attention = replace(attention, value_size=0)
+    name = "experts" if mlp.experts else "decoder"
+    return replace(block, name=name, attention=attention, mlp=mlp)
+
+
+def _positions(model: Architecture) -> int:
+    return model.towers[0].learned_positions or model.max_sequence
+
+
+def why_not(model: Architecture) -> str | None:
+    """Say which part of a model the arguments do not say, or ``None``."""
+    if len(model.towers) > 1:
+        return "towers: expected one, got several"
+    tower, head = model.towers[0], model.head
+    part = unusual(
+        replace(tower, modules=0),
+        replace(head, predictions=head.predictions - tower.modules),
+    )
+    if part is not None:
+        return f"{part}: expected a plain transformer"
+    blocks = [run.block for run in tower.runs]
+    attentions = {block.attention for block in blocks}
+    mlps = {block.mlp for block in blocks}
+    bare = {
+        replace(block, name="", mlp=blocks[0].mlp, dropout=False)
+        for block in blocks
+    }
+    attention = blocks[0].attention
+    checks = (
+        ("causal attention", all(a.causal for a in attentions)),
+        ("one attention for all blocks", len(attentions) == len(bare) == 1),
+        ("at most one dense MLP", sum(not m.experts for m in mlps) <= 1),
+        ("at most one kind of experts", sum(m.experts > 0 for m in mlps) <= 1),
+        ("two norms in a block", blocks[0].norms == 2),
+        ("no norm behind the embedding", not tower.embedding_norm),
+        ("a norm behind the last block", tower.final_norm),
+        ("tokens as input", tower.vocabulary and not tower.patch_values),
+        ("no token types", not tower.token_types),
+        (
+            "a head of the vocabulary without bias",
+            head.outputs == tower.vocabulary
+            and not (head.bias or head.transform or head.pooled),
+        ),
+        (
+            "either rotary or learned positions",
+            attention.rotary != bool(tower.learned_positions),
+        ),
+        (
+            "rotary positions with modules for multi-token prediction",
+            attention.rotary or not tower.modules,
+        ),
+        ("gates in all MLPs or in none", len({m.gated for m in mlps}) == 1),
+        (
+            "biases in all linear layers, in none, or of queries, keys and "
+            "values only",
+            all(_biases(attention, mlp) in _TP_BIASES for mlp in mlps)
+            and len({mlp.biases for mlp in mlps}) == 1,
+        ),
+        (
+            "values as wide as keys",
+            attention.key_value_rank
+            or attention.value_size in (0, attention.head_size),
+        ),
+        (
+            "dropout in all blocks or in none",
+            len({b.dropout for b in blocks}) == 1,
+        ),
+    )
+    for expected, holds in checks:
+        if not holds:
+            return f"expected {expected}"
+    return None
+
+
+def _biases(attention: Attention, mlp: Mlp) -> tuple[bool, bool, bool]:
+    return (attention.biases, attention.output_bias, mlp.biases)
+
+
+def model_flags(model: Architecture, sequence_length: int) -> Flags:
+    """Return the arguments of a model's shape.
+
+    Raises
+    ------
+    InvalidPlanError
+        If they cannot say it; the text names the part.
+    """
+    reason = why_not(model)
+    if reason is not None:
+        raise InvalidPlanError(
+            f"model: {reason}, got {model.name}; Megatron's arguments say no "
+            f"other"
+        )
+    model = comparable(model, sequence_length)
+    tower = model.towers[0]
+    blocks = list(tower.blocks())
+    block = blocks[0]
+    attention = block.attention
+    dense = next((b.mlp for b in blocks if not b.mlp.experts), None)
+    sparse = next((b.mlp for b in blocks if b.mlp.experts), None)
+    mlp = dense or sparse
+    assert mlp is not None
+    flags: Flags = [
+        ("--num-layers", (tower.layers,)),
+        *[("--mtp-num-layers", (tower.modules,))] * bool(tower.modules),
+        ("--hidden-size", (tower.hidden,)),
+        ("--ffn-hidden-size", (mlp.hidden,)),
+        ("--num-attention-heads", (attention.heads,)),
+    ]
+
+    def flag(name: str, *values: object, when: object = True) -> None:
+        if when:
+            flags.append((name, values))
+
+    latent = attention.key_value_rank > 0
+    grouped = attention.kv_heads != attention.heads
+    flag("--group-query-attention", when=grouped)
+    flag("--num-query-groups", attention.kv_heads, when=grouped)
+    flag("--kv-channels", attention.head_size, when=not latent)
+    flag("--multi-latent-attention", when=latent)
+    if latent:
+        rotary = attention.rotary_size
+        rank = attention.query_rank
+        flag("--q-lora-rank", rank, when=rank)
+        flag("--kv-lora-rank", attention.key_value_rank)
+        flag("--qk-head-dim", attention.head_size - rotary)
+        flag("--qk-pos-emb-head-dim", rotary)
+        flag("--v-head-dim", attention.value_size or attention.head_size)
+    flag("--qk-layernorm", when=attention.query_key_norm)
+    flag("--window-size", f"{attention.window - 1},0", when=attention.window)
+    flag("--seq-length", sequence_length)
+    flag("--max-position-embeddings", model.max_sequence)
+    flag(
+        "--position-embedding-type",
+        "rope" if attention.rotary else "learned_absolute",
+    )
+    flag("--vocab-size", tower.vocabulary)
+    flag("--untie-embeddings-and-output-weights", when=not model.head.tied)
+    flag("--normalization", "RMSNorm", when=not block.layer_norm)
+    flag("--swiglu", when=mlp.gated)
+    for name in _TP_BIASES[_biases(attention, mlp)]:
+        flag(name)
+    flag("--attention-dropout", "0.0", when=not block.dropout)
+    flag("--hidden-dropout", "0.0", when=not block.dropout)
+    if sparse is not None:
+        shared = sparse.shared_hidden
+        flag("--num-experts", sparse.experts)
+        flag("--moe-router-topk", sparse.experts_per_token)
+        flag("--moe-ffn-hidden-size", sparse.hidden)
+        flag("--moe-shared-expert-intermediate-size", shared, when=shared)
+        flag("--moe-layer-freq", _pattern(blocks), when=dense is not None)
+        flag("--moe-grouped-gemm")
+        flag("--moe-token-dispatcher-type", "alltoall")
+    return flags
+
+
+def _pattern(blocks: Sequence[Block]) -> str:
+    """Return which blocks have experts, such as ``([0]*3+[1]*58)``."""
+    parts = [
+        f"[{int(experts)}]*{len(list(several))}"
+        for experts, several in groupby(b.mlp.experts > 0 for b in blocks)
+    ]
+    return f"({'+'.join(parts)})"
+
+
+def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
+    """Return the model that arguments describe, and the sequence length.
+
+    Raises
+    ------
+    InvalidPlanError
+        If an argument is missing or out of range, or they do not fit
+        together.
+    """
+    ask = arguments
+    layers = ask.needed("--num-layers")
+    if layers > MOST_LAYERS:
+        raise ask.refuse("--num-layers", f"at most {MOST_LAYERS}", layers)
+    hidden = ask.needed("--hidden-size")
+    heads = ask.needed("--num-attention-heads")
+    length = ask.needed("--seq-length")
+    positions = ask.integer("--max-position-embeddings", default=length)
+    assert positions is not None
+    if positions < length:
+        raise ask.refuse(
+            "--max-position-embeddings",
+            f"at least --seq-length {length}",
+            positions,
+        )
+    gated = ask.has("--swiglu")
+    usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
+    width = ask.integer("--ffn-hidden-size", default=usual)
+    assert width is not None
+    rotary = _rotary(ask)
+    modules = _modules(ask, rotary)
+    tied = not ask.has("--untie-embeddings-and-output-weights")
+    vocabulary = ask.needed("--vocab-size")
+    dropout = ask.number("--hidden-dropout", 0.1) > 0
+    ask.number("--attention-dropout", 0.1)
+    kind = ask.text("--normalization", ("LayerNorm", "RMSNorm"))
+    attention = _read_attention(ask, hidden, heads, rotary)
+    biased = not ask.has("--disable-bias-linear")
+    own = ask.has("--add-qkv-bias") or biased
+    attention = replace(attention, biases=own, output_bias=biased)
+    dense = Mlp(hidden=width, gated=gated, biases=biased)
+    block = Block(
+        name="decoder",
+        hidden=hidden,
+        attention=attention,
+        mlp=dense,
+        layer_norm=kind != "RMSNorm",
+        dropout=dropout,
+    )
+    sparse, where = _read_experts(ask, dense, layers)
+    runs = tuple(
+        Run(
+            block=replace(block, name="experts", mlp=sparse)
+            if has_experts and sparse
+            else block,
+            count=len(list(several)),
+        )
+        for has_experts, several in groupby(where)
+    )
+    return (
+        Architecture(
+            name=name,
+            source=f"arguments of Megatron-LM, {ask.where}",
+            towers=(
+                Tower(
+                    runs=runs,
+                    vocabulary=vocabulary,
+                    learned_positions=0 if rotary else positions,
+                    modules=modules,
+                ),
+            ),
+            head=Head(outputs=vocabulary, tied=tied, predictions=1 + modules),
+            max_sequence=positions,
+        ),
+        length,
+    )
+
+
+def _rotary(ask: Arguments) -> bool:
+    kinds = ("learned_absolute", "rope")
+    kind = ask.text("--position-embedding-type", kinds)
+    old = ask.has("--use-rotary-position-embeddings")
+    ask.has("--no-position-embedding")
+    return old or kind == "rope"
+
+
+def _modules(ask: Arguments, rotary: bool) -> int:
+    """Return the number of modules for multi-token prediction."""
+    modules = ask.integer("--mtp-num-layers", least=0) or 0
+    ask.number("--mtp-loss-scaling-factor", 0.1)
+    if modules and not rotary:
+        raise ask.refuse(
+            "--position-embedding-type",
+            "rope with --mtp-num-layers",
+            ask.text("--position-embedding-type") or "learned_absolute",
+        )
+    for name, why in (
+        ("--mtp-use-repeated-layer", "plans give every module its weights"),
+        ("--mtp-detach-heads", "plans send gradients on to the model"),
+    ):
+        if ask.has(name) and modules:
+            raise ask.refuse(
+                name, "no such argument with --mtp-num-layers", "it", why
+            )
+    return modules
+
+
+def _read_attention(
+    ask: Arguments, hidden: int, heads: int, rotary: bool
+) -> Attention:
+    norm = ask.has("--qk-layernorm")
+    window = 0
+    text = ask.text("--window-size")
+    if text is not None:
+        found = re.fullmatch(r"\(?\s*(\d{1,15})\s*,\s*0\s*\)?", text)
+        if found is None:
+            raise ask.refuse("--window-size", "N,0", repr(text))
+        window = int(found[1]) + 1
+    if ask.has("--multi-latent-attention"):
+        rotary_size = ask.integer("--qk-pos-emb-head-dim", default=64) or 0
+        return Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_size=(ask.integer("--qk-head-dim", default=128) or 0)
+            + rotary_size,
+            value_size=ask.integer("--v-head-dim", default=128) or 0,
+            rotary=rotary,
+            query_key_norm=norm,
+            query_rank=ask.integer("--q-lora-rank", default=0) or 0,
+            key_value_rank=ask.integer("--kv-lora-rank", default=32) or 0,
+            rotary_size=rotary_size,
+            window=window,
+        )
+    size = ask.integer("--kv-channels")
+    if size is None:
+        if hidden % heads:
+            raise ask.refuse(
+                "--num-attention-heads",
+                f"a divisor of --hidden-size {hidden}",
+                heads,
+            )
+        size = hidden // heads
+    groups = ask.integer("--num-query-groups")
+    kv_heads = heads
+    if ask.has("--group-query-attention"):
+        # Without a number Megatron takes one group.
+        kv_heads = groups or 1
+    if heads % kv_heads:
+        raise ask.refuse(
+            "--num-query-groups",
+            f"a divisor of the {heads} attention heads",
+            kv_heads,
+        )
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=size,
+        rotary=rotary,
+        query_key_norm=norm,
+        window=window,
+    )
+
+
+def _read_experts(
+    ask: Arguments, dense: Mlp, layers: int
+) -> tuple[Mlp | None, list[bool]]:
+    """Return the experts, if any, and which blocks have them."""
+    experts = ask.integer("--num-experts")
+    topk = ask.integer("--moe-router-topk", default=2)
+    width = ask.integer("--moe-ffn-hidden-size", default=dense.hidden)
+    shared = ask.integer("--moe-shared-expert-intermediate-size", default=0)
+    pattern = ask.text("--moe-layer-freq")
+    ask.has("--moe-grouped-gemm")
+    ask.text("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex"))
+    if experts is None:
+        return None, [False] * layers
+    assert topk is not None
+    assert width is not None
+    assert shared is not None
+    if topk > experts:
+        raise ask.refuse(
+            "--moe-router-topk", f"at most --num-experts {experts}", topk
+        )
+    sparse = replace(
+        dense,
+        hidden=width,
+        experts=experts,
+        experts_per_token=topk,
+        shared_hidden=shared,
+    )
+    return sparse, _frequency(ask, pattern, layers)
+
+
+def _frequency(ask: Arguments, pattern: str | None, layers: int) -> list[bool]:
+    """Return which blocks have experts: every n-th, or a list expression."""
+    if pattern is None:
+        return [True] * layers
+    text = re.sub(r"[\s()]", "", pattern)
+    if every := whole_number(text):
+        return [number % every == 0 for number in range(layers)]
+    found: list[bool] = []
+    for part in text.split("+"):
+        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", part)
+        if match is None:
+            raise ask.refuse(
+                "--moe-layer-freq",
+                "a number or lists such as ([0]*3+[1]*58)",
+                repr(pattern),
+            )
+        one = [digit == "1" for digit in match[1].split(",")]
+        found += one * min(int(match[2] or 1), MOST_LAYERS)
+        if len(found) > layers:
+            break
+    if len(found) != layers:
+        raise ask.refuse(
+            "--moe-layer-freq",
+            f"--num-layers {layers} entries",
+            len(found),
+        )
+    return found

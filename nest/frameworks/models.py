@@ -1,0 +1,90 @@
+"""Which model a problem trains: its record, where it can be told."""
+
+from __future__ import annotations
+
+from nest.errors import InvalidOptionError
+from nest.frameworks.layers import Placement
+from nest.ir.problem import Problem
+from nest.models import builtin, zoo
+from nest.models.architectures import Architecture
+from nest.util.stored import find
+
+
+def model_of(
+    problem: Problem, placement: Placement, given: Architecture | None = None
+) -> Architecture:
+    """Return the model of a problem.
+
+    A problem keeps the name of its model and where its shape comes from. A
+    record counts only if it has as many blocks as the graph and as many
+    FLOPs as the job says.
+
+    Parameters
+    ----------
+    problem, placement
+        The problem, and what its layers stand for.
+    given
+        The model that the user names, if any.
+
+    Raises
+    ------
+    InvalidOptionError
+        If it cannot be told, or does not fit the problem.
+    """
+    if given is not None:
+        reason = _why_not(problem, placement, given)
+        if reason is not None:
+            raise InvalidOptionError(
+                f"--model: {reason}; name the model of the problem"
+            )
+        return given
+    for model in zoo.ARCHITECTURES:
+        if _is_named(problem, model) and not _why_not(
+            problem, placement, model
+        ):
+            return model
+    raise InvalidOptionError(
+        f"--model: expected the model of {problem.name}, got none, and the "
+        f"problem does not say; pass its name or its config.json"
+    )
+
+
+def _is_named(problem: Problem, model: Architecture) -> bool:
+    """Whether the problem says that it is about a model."""
+    if not problem.source.startswith(f"model: {model.source};"):
+        return False
+    if problem.name in builtin.names():
+        recipe = find("built-in problem", problem.name, builtin.RECIPES)
+        return recipe.model == model.name
+    return problem.name.startswith(f"{model.name}-")
+
+
+def _why_not(
+    problem: Problem, placement: Placement, model: Architecture
+) -> str | None:
+    """Say what of a model does not fit a problem, or ``None``."""
+    if model.layers != placement.layers:
+        return (
+            f"expected a model of {placement.layers} blocks, as the graph "
+            f"has, got {model.name} with {model.layers}"
+        )
+    modules = sum(tower.modules for tower in model.towers)
+    if modules != placement.mtp:
+        return (
+            f"expected a model with as many modules for multi-token "
+            f"prediction as the graph, {placement.mtp}, got {model.name} "
+            f"with {modules}"
+        )
+    flops, length = (
+        problem.job.model_flops_per_sample,
+        (problem.job.sequence_length),
+    )
+    if flops is None or length is None:
+        return None
+    counted = float(model.model_flops(length))
+    if counted != flops:
+        return (
+            f"expected a model of {flops:g} FLOPs per sample, as the job "
+            f"says, got {model.name} with {counted:g}"
+        )
+    return None

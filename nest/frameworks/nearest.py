@@ -1,0 +1,200 @@
+"""The nearest plan that a framework can run, where it cannot run a plan.
+
+All candidates have one strategy for all layers. They come in groups: the
+plan's replicas, micro-batch and cuts; these with as many equal stages; with
+any number of equal stages; any replicas and micro-batch. Of the first group in
+which a plan fits and can be written, it is the fastest by the shared cost
+model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from nest.constraints.targets import for_target, inexpressible
+from nest.cost.model import CostModel
+from nest.cost.schedules import schedule_of
+from nest.cost.score import score
+from nest.cost.space import batch_splits, strategies
+from nest.cost.verdict import Score
+from nest.errors import InvalidPlanError
+from nest.frameworks.export import as_run_by, export
+from nest.frameworks.launch import even_chunks
+from nest.frameworks.layers import Placement, placement_of
+from nest.frameworks.settings import Settings
+from nest.ir.base import LayerId
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+
+
+class Nearest(NamedTuple):
+    """What takes the place of a plan.
+
+    Attributes
+    ----------
+    problem, plan
+        The problem as the framework has it, and the plan.
+    changes
+        What of the job the framework has otherwise, for people.
+    files
+        The export.
+    before, after
+        The scores of the plan that was asked for, and of this one.
+    """
+
+    problem: Problem
+    plan: Plan
+    changes: tuple[str, ...]
+    files: dict[str, str]
+    before: Score
+    after: Score
+
+    @property
+    def text(self) -> str:
+        """The price, for people."""
+        before, after = self.before.step_time_ns, self.after.step_time_ns
+        percent = (after / before - 1) * 100 if before else 0.0
+        return (
+            f"step time {before / 1e9:.6g} s as planned, {after / 1e9:.6g} s "
+            f"as written ({percent:+.2f} %)"
+            + "".join(f"; {change}" for change in self.changes)
+        )
+
+
+def nearest(
+    problem: Problem,
+    plan: Plan,
+    target: str,
+    settings: Settings | None = None,
+) -> Nearest:
+    """Return the nearest plan that a framework can run, and its export.
+
+    The plan itself, if that is one.
+
+    Parameters
+    ----------
+    problem, plan, target, settings
+        As for :func:`nest.frameworks.export.export`.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no plan that fits can be written; the text is the last reason.
+    """
+    before = score(problem, plan)
+    own, changes = as_run_by(problem, target)
+    # No framework's chunks turn back but under the schedule of the plan.
+    suits = (
+        plan.placement
+        == schedule_of(own.job.schedule, plan.virtual_stages).placement
+    )
+    if suits and not inexpressible(target, own, plan):
+        try:
+            files = export(problem, plan, target, settings)
+        except InvalidPlanError:
+            pass
+        else:
+            after = score(own, plan)
+            return Nearest(own, plan, changes, files, before, after)
+    there = for_target(own, target, own.job.optimizer)
+    costs = CostModel(there)
+    refusal: InvalidPlanError | None = None
+    for group in _candidates(there, plan):
+        found: list[tuple[int, int, Plan, Score]] = []
+        for candidate in group:
+            try:
+                verdict = score(there, candidate, costs)
+            except InvalidPlanError:
+                continue
+            if verdict.feasible:
+                found.append(
+                    (verdict.step_quanta, len(found), candidate, verdict)
+                )
+        for _, _, candidate, verdict in sorted(found, key=lambda x: x[:2]):
+            try:
+                files = export(there, candidate, target, settings)
+            except InvalidPlanError as error:
+                refusal = error
+                continue
+            return Nearest(there, candidate, changes, files, before, verdict)
+    raise InvalidPlanError(
+        f"--nearest: expected a plan that fits and that {target} can run, "
+        f"got none ({refusal or 'too little memory, or no such split'}); "
+        f"solve with --target {target}"
+    )
+
+
+def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
+    """Yield groups of plans, the nearest group first."""
+    job = problem.job
+    virtual = plan.virtual_stages
+    if virtual not in job.virtual_stages:
+        virtual = 1
+    base = replace(
+        plan,
+        virtual_stages=virtual,
+        placement="loop",
+        overlap=tuple(name for name in plan.overlap if name in job.overlap),
+        distributed_optimizer=(
+            plan.distributed_optimizer and job.distributed_optimizer
+        ),
+        problem_hash=None,
+        solver=None,
+    )
+    own = strategies(problem, plan.micro_batch)
+    if virtual == plan.virtual_stages:
+        cut = [stage.layers for stage in plan.stages]
+        yield list(_with_each(base, cut, own))
+    placement = placement_of(problem.graph)
+    equal = _even_cut(placement, plan.num_blocks * virtual)
+    if equal is not None:
+        yield list(_with_each(base, equal, own))
+    groups: tuple[list[Plan], list[Plan]] = ([], [])
+    for split in batch_splits(problem):
+        kept = (split.replicas, split.micro_batch) == (
+            plan.replicas,
+            plan.micro_batch,
+        )
+        here = replace(
+            base,
+            virtual_stages=1,
+            replicas=split.replicas,
+            micro_batch=split.micro_batch,
+        )
+        known = strategies(problem, split.micro_batch)
+        for stages in range(1, min(split.devices, placement.layers) + 1):
+            equal = _even_cut(placement, stages)
+            if equal is not None:
+                fitting = [
+                    x for x in known if x.devices * stages <= split.devices
+                ]
+                groups[not kept].extend(_with_each(here, equal, fitting))
+    yield from groups
+
+
+def _with_each(
+    plan: Plan, cut: Sequence[Sequence[LayerId]], found: Sequence[Strategy]
+) -> Iterator[Plan]:
+    """Yield a plan with these stages under every strategy."""
+    for strategy in found:
+        yield replace(
+            plan,
+            virtual_stages=plan.virtual_stages,
+            stages=tuple(
+                Stage.of(layers, [strategy] * len(layers)) for layers in cut
+            ),
+        )
+
+
+def _even_cut(placement: Placement, count: int) -> list[list[LayerId]] | None:
+    """Return stages of equally many blocks, ``None`` if there are none."""
+    chunks = even_chunks(placement.layers, count, placement.mtp)
+    if chunks is None:
+        return None
+    try:
+        return placement.cut(chunks)
+    except InvalidPlanError:
+        return None

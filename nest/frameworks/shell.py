@@ -1,0 +1,1377 @@
+"""A small reader of shell scripts: what a launch line says, never executed.
+
+Scripts are read as text. Assignments, arrays, ``${X:-default}``, arithmetic,
+line continuations, quotes, comments, here-documents, functions, and
+conditions that compare what is known are understood. What only running the
+script could tell (``$(…)``, other conditions, loops, the environment) is
+*unknown*, and an error where it is needed: the text names the line and asks
+for the variable.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import NamedTuple
+
+from nest.errors import InvalidOptionError
+from nest.frameworks.shell_arithmetic import Arithmetic, written_names
+from nest.util.text import whole_number
+
+
+class Word(NamedTuple):
+    """A word of a command.
+
+    Attributes
+    ----------
+    text
+        What the shell would pass on.
+    line
+        Where it is written, from 1.
+    unknown
+        Why it is not known (``$NAME, which the script does not set``), or
+        empty.
+    """
+
+    text: str
+    line: int
+    unknown: str = ""
+
+
+class Command(NamedTuple):
+    """A simple command, with its words as the shell would pass them on."""
+
+    line: int
+    words: tuple[Word, ...]
+
+
+class Script(NamedTuple):
+    """What was read.
+
+    Attributes
+    ----------
+    commands
+        All simple commands, in their order; assignments are none.
+    variables
+        Values at the end of the script, or of one command alone, and where
+        they were set.
+    directives
+        ``#SBATCH`` options by name, with their line.
+    unset
+        Variables that the script uses without setting them.
+    defaults
+        Arguments of the script that count with its default: number, line
+        and value.
+    used
+        Those of the given variables that the script has a place for.
+    """
+
+    commands: tuple[Command, ...]
+    variables: Mapping[str, tuple[Word, ...]]
+    directives: Mapping[str, Word]
+    unset: frozenset[str]
+    defaults: Mapping[str, Word]
+    used: frozenset[str] = frozenset()
+
+
+class _Piece(NamedTuple):
+    """Part of a raw word: text, or what is inside ``$…`` or ``NAME=(…)``."""
+
+    text: str
+    line: int
+    quoted: bool
+    expands: bool = False
+    array: bool = False
+
+
+_Raw = list[_Piece]
+
+#: Words that begin what a script runs on a condition, or go on with it.
+_OPENING = {"if", "while", "until", "for", "select", "case", "{", "function"}
+_BRANCHES = {"then", "elif", "else", "do", "!", "time"}
+_EXPORTING = ("export", "declare", "local", "readonly", "typeset")
+_SEPARATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "\n")
+#: Functions that call each other deeper, or more often, do not end for us.
+_DEPTH, _CALLS = 20, 1000
+#: Maximum lengths of a script and of one word, in characters. Linux passes no
+#: longer word to a program.
+_MAX_SCRIPT, _MAX_WORD = 2**18, 2**17
+#: Maximum work for one script: characters and words that are read or made. A
+#: script that grows its variables, arrays or calls exponentially exceeds it.
+_MAX_WORK = 2**20
+#: Work of one command, expansion or condition besides its characters.
+_STEP = 16
+#: ``test`` compares at most so many words.
+_MAX_TEST = 100
+#: Stands where a quoted text goes on in the next line, so that the lines of
+#: its words are known; no script has it.
+_JOINT = "\0"
+#: Stand around why a part of a text is not known, and for its blanks.
+_UNKNOWN, _BLANK = "\1", "\2"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^]]*\])?(\+?)=")
+
+
+def read_script(
+    text: str, where: str, given: Mapping[str, str] | None = None
+) -> Script:
+    """Read a script.
+
+    Parameters
+    ----------
+    text, where
+        What it says, and its name for messages.
+    given
+        Values of variables; they win over those of the script.
+
+    Raises
+    ------
+    InvalidOptionError
+        If quotes or brackets do not end, or the script is too long, too deep,
+        or expands to more than :data:`_MAX_WORK` characters and words.
+    """
+    if len(text) > _MAX_SCRIPT:
+        raise InvalidOptionError(
+            f"{where}: expected a script of at most {_MAX_SCRIPT} characters, "
+            f"got {len(text)}; pass only the part that starts the training"
+        )
+    try:
+        return _Reader(text, where, given or {}).read()
+    except RecursionError:
+        raise InvalidOptionError(
+            f"{where}: expected commands and expansions at most about a "
+            f"hundred deep, got more; simplify the script"
+        ) from None
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    """Return whether both hold; ``None`` if nobody knows."""
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
+
+
+def _not(held: bool | None) -> bool | None:
+    """Return the opposite; ``None`` if nobody knows."""
+    return None if held is None else not held
+
+
+def _holds(words: Sequence[str]) -> bool | None:
+    """Return what ``test`` gives, ``None`` for what is not known."""
+    if len(words) > _MAX_TEST:
+        return None
+    match words:
+        case []:
+            return False
+        case [text]:
+            return bool(text)
+        case ["!", one]:
+            return not one
+        case ["-z", text]:
+            return not text
+        case ["-n", text]:
+            return bool(text)
+        case [one, name, other] if name in _EQUAL or name in _COMPARED:
+            return _compared(one, name, other)
+        case ["!", *inner] if len(inner) <= 3:
+            return _not(_holds(inner))
+    for name in ("-o", "-a"):
+        if len(words) > 4 and name in words:
+            at = words.index(name)
+            left, right = _holds(words[:at]), _holds(words[at + 1 :])
+            if name == "-a":
+                return _both(left, right)
+            return _not(_both(_not(left), _not(right)))
+    return None
+
+
+def _compared(one: str, name: str, other: str) -> bool | None:
+    """Return what a comparison gives, ``None`` if it is none."""
+    if name in _EQUAL:
+        return (one == other) == _EQUAL[name]
+    numbers = [whole_number(text.removeprefix("-")) for text in (one, other)]
+    if None in numbers:
+        return None
+    return _COMPARED[name](int(one), int(other))
+
+
+_EQUAL = {"=": True, "==": True, "!=": False}
+_COMPARED: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+
+
+class _Function(NamedTuple):
+    """Where the body of a function begins, and whether it is defined."""
+
+    start: int
+    defined: bool | None
+
+
+class _Reader:
+    """State while a script is read."""
+
+    def __init__(self, text: str, where: str, given: Mapping[str, str]):
+        self.text = text.replace("\r\n", "\n")
+        self.where = where
+        self.given = given
+        self.position = 0
+        self.line = 1
+        self.tokens: list[_Raw | str] = []
+        self.at = 0
+        #: Whether the branch that is read runs, and whether the script or
+        #: function has not ended before; ``None`` if nobody knows.
+        self.branch: bool | None = True
+        self.goes_on: bool | None = True
+        self.exited = False
+        self.variables: dict[str, tuple[Word, ...]] = {}
+        self.alone: dict[str, tuple[Word, ...]] = {}
+        self.functions: dict[str, _Function] = {}
+        #: Of the function that is read: its arguments, and what its local
+        #: variables were before.
+        self.arguments: tuple[Word, ...] | None = None
+        self.hidden: list[dict[str, tuple[Word, ...] | None]] = []
+        #: Where the bodies begin that are read, and how many were.
+        self.calls: list[int] = []
+        self.count = 0
+        self.unset: set[str] = set()
+        self.defaults: dict[str, Word] = {}
+        self.used: set[str] = set()
+        self.commands: list[Command] = []
+        self.directives: dict[str, Word] = {}
+        self.documents: list[tuple[str, bool, int]] = []
+        #: Remaining work, shared by all readers of one script.
+        self.budget = [_MAX_WORK]
+
+    def share(self, outer: _Reader, line: int) -> None:
+        """Read a text inside another one, which begins in a line."""
+        self.line = line
+        self.variables = outer.variables
+        self.functions = outer.functions
+        self.arguments = outer.arguments
+        self.branch, self.goes_on = outer.branch, outer.goes_on
+        self.unset, self.used = outer.unset, outer.used
+        self.defaults = outer.defaults
+        self.budget = outer.budget
+        self._spend(len(self.text), line)
+
+    def _spend(self, work: int, line: int) -> None:
+        """Refuse a script that needs more than :data:`_MAX_WORK`."""
+        self.budget[0] -= work
+        if self.budget[0] < 0:
+            raise self.refuse(
+                line,
+                f"a script that expands to at most {_MAX_WORK} characters",
+                "more",
+            )
+
+    def _limit(self, length: int, line: int) -> None:
+        """Refuse a word that is too long, before it is made."""
+        if length > _MAX_WORD:
+            raise self.refuse(
+                line,
+                f"words and variables of at most {_MAX_WORD} characters",
+                length,
+            )
+        self._spend(length, line)
+
+    def refuse(
+        self, line: int, expected: str, got: object
+    ) -> InvalidOptionError:
+        return InvalidOptionError(
+            f"{self.where}:{line}: expected {expected}, got {got}; correct "
+            f"the script"
+        )
+
+    # Raw words
+
+    def read(self) -> Script:
+        self.tokens = list(self._tokens())
+        while self.at < len(self.tokens):
+            self._list(set())
+            # What closes nothing, such as a bracket too many.
+            self.at += 1
+        return Script(
+            tuple(self.commands),
+            {**self.alone, **self.variables},
+            self.directives,
+            frozenset(self.unset),
+            self.defaults,
+            frozenset(self.used),
+        )
+
+    def _peek(self, count: int = 1) -> str:
+        return self.text[self.position : self.position + count]
+
+    def _take(self, count: int = 1) -> str:
+        taken = self._peek(count)
+        self.position += count
+        self.line += taken.count("\n")
+        return taken
+
+    def _tokens(self) -> Iterator[_Raw | str]:
+        """Yield words and separators; ``((…))`` as a command ``let``."""
+        begins, compares = True, False
+        while self.position < len(self.text):
+            here = self._peek()
+            if self._peek(2) == "\\\n":
+                self._take(2)
+            elif here in " \t":
+                self._take()
+            elif here == "#":
+                self._comment()
+            elif compares and here == "\n":
+                self._take()
+            elif compares and here in "&|()<>":
+                name = self._peek(2)
+                name = name if name in ("&&", "||") else here
+                yield [_Piece(name, self.line, False)]
+                self._take(len(name))
+            elif self._peek(2) == "<<" and self._peek(3) != "<<<":
+                self._here_document()
+            elif self._peek(2) in ("<(", ">("):
+                self._take()
+                line, inside = self.line, self._bracketed("(", ")")
+                yield [_Piece("(" + inside, line, False, True)]
+            elif self._peek(2) == "&>" or here in "<>":
+                # A redirection: its target is no word of the command.
+                while self._peek() in tuple("<>&|"):
+                    self._take()
+                while self._peek() in (" ", "\t"):
+                    self._take()
+                if self._peek() not in ("\n", ""):
+                    self._word()
+            elif separator := next(
+                (
+                    s
+                    for s in _SEPARATORS
+                    if self.text.startswith(s, self.position)
+                ),
+                None,
+            ):
+                self._take(len(separator))
+                if separator == "\n":
+                    self._skip_documents()
+                begins = True
+                yield separator
+            elif self._peek(2) == "((" and (found := self._double_bracket()):
+                yield [_Piece("let", found.line, False)]
+                yield [found]
+            elif here in "()":
+                self._take()
+                begins = True
+                yield here
+            else:
+                word = self._word()
+                if self._peek() in ("<", ">") and _is_number(word):
+                    continue  # Of what is redirected.
+                plain = _plain(word)
+                compares = plain != "]]" and (
+                    compares or (begins and plain == "[[")
+                )
+                begins = begins and plain in _OPENING | _BRANCHES
+                begins = begins or plain in _BRANCHES
+                yield word
+
+    def _double_bracket(self) -> _Piece | None:
+        """Take ``((…))``, or nothing where it is two subshells."""
+        position, line = self.position, self.line
+        inside = self._bracketed("(", ")")
+        if inside.endswith(")"):
+            return _Piece(inside[1:-1], line, True)
+        self.position, self.line = position, line
+        return None
+
+    def _comment(self) -> None:
+        end = self.text.find("\n", self.position)
+        end = len(self.text) if end < 0 else end
+        comment, line = self.text[self.position : end], self.line
+        self.position = end
+        if re.match(r"#SBATCH\s", comment):
+            options = comment.partition(" #")[0].split()[1:]
+            for option, value in pairwise([*options, ""]):
+                found = re.fullmatch(r"(--[A-Za-z-]+|-[A-Za-z])=?(.*)", option)
+                if found:
+                    value = found[2] or ("" if value[:1] == "-" else value)
+                    self.directives[found[1]] = Word(
+                        value.removeprefix("="), line
+                    )
+
+    def _here_document(self) -> None:
+        self._take(2)
+        strips = self._peek() == "-"
+        if strips:
+            self._take()
+        while self._peek() in (" ", "\t"):
+            self._take()
+        ending = "".join(piece.text for piece in self._word())
+        self.documents.append((ending, strips, self.line))
+
+    def _skip_documents(self) -> None:
+        for ending, strips, line in self.documents:
+            while True:
+                if self.position >= len(self.text):
+                    raise self.refuse(
+                        line,
+                        f"a line {ending!r} that ends the document",
+                        "the end of the file",
+                    )
+                end = self.text.find("\n", self.position)
+                end = len(self.text) if end < 0 else end + 1
+                found = self._take(end - self.position).rstrip("\n")
+                if (found.lstrip("\t") if strips else found) == ending:
+                    break
+        self.documents = []
+
+    def _word(self) -> _Raw:
+        """Read a word up to a blank or a separator outside quotes."""
+        pieces: _Raw = []
+        while self.position < len(self.text):
+            here, line = self._peek(), self.line
+            if self._peek(2) == "\\\n":
+                self._take(2)
+            elif here in " \t\n;|&<>()":
+                if here == "(" and self._opens_array(pieces):
+                    inside = self._bracketed("(", ")")
+                    pieces.append(_Piece(inside, line, True, array=True))
+                    continue
+                break
+            elif here == "\\":
+                self._take()
+                pieces.append(_Piece(self._take(), line, True))
+            elif here == "'":
+                self._take()
+                pieces.append(_Piece(self._until("'", line), line, True))
+            elif here == '"':
+                self._take()
+                pieces += self._double_quoted(line)
+            elif here in "$`":
+                pieces.append(self._expansion(False))
+            else:
+                pieces.append(_Piece(self._take(), line, False))
+        return pieces
+
+    def _opens_array(self, pieces: _Raw) -> bool:
+        text = "".join(piece.text for piece in pieces)
+        return _ASSIGNMENT.fullmatch(text) is not None
+
+    def _until(self, ending: str, line: int) -> str:
+        end = self.text.find(ending, self.position)
+        if end < 0:
+            raise self.refuse(line, f"a closing {ending}", "none")
+        taken = self._take(end - self.position)
+        self._take(len(ending))
+        return taken
+
+    def _double_quoted(self, line: int) -> _Raw:
+        pieces = [_Piece("", line, True)]
+        while self._peek() != '"':
+            if self.position >= len(self.text):
+                raise self.refuse(line, 'a closing "', "none")
+            here = self._peek()
+            if self._peek(2) == "\\\n":
+                pieces.append(_Piece(_JOINT, self.line, True))
+                self._take(2)
+            elif here == "\\" and self._peek(2)[1:] in '$`"\\':
+                self._take()
+                pieces.append(_Piece(self._take(), self.line, True))
+            elif here in "$`":
+                pieces.append(self._expansion(True))
+            else:
+                pieces.append(_Piece(self._take(), self.line, True))
+        self._take()
+        return pieces
+
+    def _expansion(self, quoted: bool) -> _Piece:
+        line = self.line
+        if self._take() == "`":
+            return _Piece("(" + self._until("`", line), line, quoted, True)
+        if self._peek(2) == "((":
+            inside = self._bracketed("(", ")")
+            return _Piece("(" + inside, line, quoted, True)
+        if self._peek() == "(":
+            inside = self._bracketed("(", ")")
+            return _Piece("(" + inside, line, quoted, True)
+        if self._peek() == "{":
+            inside = self._bracketed("{", "}")
+            return _Piece(inside, line, quoted, True)
+        found = _NAME.match(self.text, self.position)
+        if found:
+            self._take(len(found[0]))
+            return _Piece(found[0], line, quoted, True)
+        if self._peek() and self._peek() in "0123456789@*#?$!-":
+            return _Piece(self._take(), line, quoted, True)
+        return _Piece("$", line, True)
+
+    def _bracketed(self, opening: str, closing: str) -> str:
+        """Take a bracket and return what is inside, quotes and all."""
+        line, start = self.line, self.position + 1
+        self._take()
+        depth = 1
+        while depth:
+            if self.position >= len(self.text):
+                raise self.refuse(line, f"a closing {closing}", "none")
+            here = self._take()
+            if here == "\\":
+                self._take()
+            elif here in "'\"":
+                while self._peek() != here:
+                    if self.position >= len(self.text):
+                        raise self.refuse(line, f"a closing {here}", "none")
+                    if self._take() == "\\" and here == '"':
+                        self._take()
+                self._take()
+            elif here == "#" and self.text[self.position - 2] in " \t\n(":
+                while self._peek() not in ("\n", ""):
+                    self._take()
+            elif here == opening:
+                depth += 1
+            elif here == closing:
+                depth -= 1
+        self._spend(self.position - start, line)
+        return self.text[start : self.position - 1]
+
+    # Commands
+
+    def _here(self) -> str | None:
+        """Return the token that comes next, a word only if it is plain."""
+        if self.at >= len(self.tokens):
+            return None
+        token = self.tokens[self.at]
+        return token if isinstance(token, str) else _plain(token)
+
+    def _is_separator(self, *among: str) -> bool:
+        """Whether a separator comes next, by default any."""
+        if self.at >= len(self.tokens):
+            return False
+        token = self.tokens[self.at]
+        return isinstance(token, str) and (not among or token in among)
+
+    def _ends(self, closing: set[str]) -> bool:
+        return self.at >= len(self.tokens) or self._here() in closing
+
+    def _words(self) -> list[_Raw]:
+        """Take words up to a separator."""
+        words: list[_Raw] = []
+        while self.at < len(self.tokens):
+            token = self.tokens[self.at]
+            if isinstance(token, str):
+                break
+            words.append(token)
+            self.at += 1
+        self._spend(len(words), self.line)
+        return words
+
+    def _skip_lines(self) -> None:
+        while self._is_separator("\n", ";"):
+            self.at += 1
+
+    @property
+    def runs(self) -> bool | None:
+        """Whether what is read now would run; ``None`` if nobody knows."""
+        return _both(self.branch, self.goes_on)
+
+    @contextmanager
+    def _under(self, held: bool | None) -> Iterator[None]:
+        """Read what runs if something holds."""
+        before = self.branch
+        self.branch = _both(before, held)
+        yield
+        self.branch = before
+
+    def _list(self, closing: set[str]) -> bool | None:
+        """Take in commands up to a word that closes them.
+
+        Like what it calls, returns whether the last one succeeds.
+        """
+        status: bool | None = True
+        while not self._ends(closing):
+            at = self.at
+            if self._is_separator("\n", ";", "&"):
+                self.at += 1
+                continue
+            status = self._and_or()
+            if self.at == at:
+                self.at += 1
+        return status
+
+    def _and_or(self) -> bool | None:
+        state = self._state()
+        status = self._pipeline()
+        while self._is_separator("&&", "||"):
+            both = self._here() == "&&"
+            self.at += 1
+            self._skip_lines()
+            with self._under(status if both else _not(status)):
+                other = self._pipeline()
+            if both:
+                status = _both(status, other)
+            else:
+                status = _not(_both(_not(status), _not(other)))
+        if self._is_separator("&"):
+            self._restore(state)
+        return status
+
+    def _pipeline(self) -> bool | None:
+        opposite = False
+        while self._here() in ("!", "time"):
+            opposite ^= self._here() == "!"
+            self.at += 1
+        state = self._state()
+        status = self._command()
+        if self._is_separator("|", "|&"):
+            # Every command of it has a shell of its own.
+            self._restore(state)
+            while self._is_separator("|", "|&"):
+                self.at += 1
+                self._skip_lines()
+                status = self._command()
+                self._restore(state)
+        return _not(status) if opposite else status
+
+    def _state(self) -> tuple[dict[str, tuple[Word, ...]], bool | None, bool]:
+        """Return what a shell of its own does not change."""
+        # A copy takes about as long as a step for eight variables.
+        self._spend(len(self.variables) // _STEP, self.line)
+        return dict(self.variables), self.goes_on, self.exited
+
+    def _restore(
+        self, state: tuple[dict[str, tuple[Word, ...]], bool | None, bool]
+    ) -> None:
+        variables, self.goes_on, self.exited = state
+        self.variables = dict(variables)
+
+    def _command(self) -> bool | None:
+        self._spend(_STEP, self.line)
+        if self._is_separator():
+            if self._here() != "(":
+                return None
+            state = self._state()
+            self.at += 1
+            status = self._list({")"})
+            self.at += 1
+            self._restore(state)
+            return status
+        match self._here():
+            case "if":
+                return self._if()
+            case "while" | "until" | "for" | "select":
+                return self._loop()
+            case "case":
+                return self._case()
+            case "{":
+                self.at += 1
+                status = self._list({"}"})
+                self.at += 1
+                return status
+            case "function":
+                self.at += 1
+                return self._function()
+        follows = self.tokens[self.at + 1 : self.at + 3]
+        if follows == ["(", ")"] and self._here():
+            return self._function()
+        return self._simple(self._words())
+
+    def _if(self) -> bool | None:
+        self.at += 1
+        rest: bool | None = True
+        while True:
+            with self._under(rest):
+                held = self._list({"then", "fi"})
+                self.at += self._here() == "then"
+                with self._under(held):
+                    self._list({"elif", "else", "fi"})
+            rest = _both(rest, _not(held))
+            found = self._here()
+            self.at += 1
+            if found == "elif":
+                continue
+            if found == "else":
+                with self._under(rest):
+                    self._list({"fi"})
+                self.at += 1
+            return None
+
+    def _loop(self) -> bool | None:
+        """Take in a loop, which may run any number of times."""
+        kind = self._here()
+        self.at += 1
+        with self._under(None):
+            if kind in ("while", "until"):
+                self._list({"do", "done"})
+            elif words := self._words():
+                name, line = _plain(words[0]) or "", words[0][0].line
+                names = [name]
+                if name == "let":
+                    names = [
+                        one
+                        for raw in words[1:]
+                        for one in written_names(self._joined(raw, line).text)
+                    ]
+                for one in names if self.runs is not False else []:
+                    why = f"${one}, which a loop sets"
+                    self.variables[one] = (_nobody_knows(why, line),)
+            self._skip_lines()
+            if self._here() == "do":
+                self.at += 1
+                self._list({"done"})
+        self.at += self._here() == "done"
+        return None
+
+    def _case(self) -> bool | None:
+        self.at += 1
+        words = self._words()
+        rest: bool | None = True
+        # Patterns may follow on the same line.
+        plain = [_plain(raw) for raw in words]
+        if "in" in plain[1:]:
+            at = plain.index("in", 1)
+            self.at -= len(words) - at - 1
+            words = words[:at]
+        value = Word("", 0, "nothing")
+        if self.runs is not False and words:
+            value = self._joined(words[0], 0)
+        while not self._ends({"esac"}):
+            self._skip_lines()
+            if self._ends({"esac"}):
+                break
+            at = self.at
+            self.at += self._is_separator("(")
+            held: bool | None = False
+            while not self._ends(set()):
+                for raw in self._words():
+                    found = None
+                    if self.runs is not False:
+                        found = self._matches(value, raw)
+                    held = _not(_both(_not(held), _not(found)))
+                if not self._is_separator("|"):
+                    break
+                self.at += 1
+            self.at += self._is_separator(")")
+            with self._under(_both(rest, held)):
+                self._list({";;", ";&", ";;&", "esac"})
+            rest = _both(rest, _not(held))
+            if self._is_separator(";&", ";;&"):
+                rest = None
+            self.at += self._is_separator()
+            if self.at == at:
+                self.at += 1
+        self.at += 1
+        return None
+
+    def _matches(self, value: Word, raw: _Raw) -> bool | None:
+        """Return whether a value is like a pattern."""
+        known = self._joined(raw, 0)
+        if value.unknown or known.unknown:
+            return None
+        # Every star of a pattern may look through the whole value.
+        stars = known.text.count("*")
+        self._spend(len(value.text) * (1 + stars), value.line)
+        if all(piece.quoted for piece in raw):
+            return value.text == known.text
+        if any(piece.expands or piece.text in ("(", "\\") for piece in raw):
+            special = set("*?[(\\") & set(known.text)
+            return None if special else value.text == known.text
+        pattern = "".join(
+            re.sub(r"([*?[])", r"[\1]", piece.text)
+            if piece.quoted
+            else piece.text
+            for piece in raw
+        )
+        return fnmatchcase(value.text, pattern)
+
+    def _function(self) -> bool | None:
+        """Take in a definition, whose body is read where it is called."""
+        name = self._here() or ""
+        self.at += 1
+        if self._is_separator("("):
+            self.at += 2
+        self._skip_lines()
+        if self.runs is not False:
+            self.functions[name] = _Function(self.at, self.runs)
+        with self._under(False):
+            self._command()
+        return True
+
+    def _call(
+        self, name: str, arguments: Sequence[Word], line: int
+    ) -> bool | None:
+        found = self.functions[name]
+        if self.runs is None and found.start in self.calls:
+            return None  # What it may set is set on a condition already.
+        self.count += 1
+        if len(self.calls) >= _DEPTH or self.count > _CALLS:
+            raise self.refuse(line, "functions that end", f"{name} again")
+        before = self.at, self.arguments, self.goes_on
+        self.at, self.arguments = found.start, tuple(arguments)
+        self.hidden.append({})
+        self.calls.append(found.start)
+        with self._under(found.defined):
+            status = self._command()
+        self.at, self.arguments, self.goes_on = before
+        self.calls.pop()
+        for one, value in self.hidden.pop().items():
+            if value is None:
+                self.variables.pop(one, None)
+            else:
+                self.variables[one] = value
+        if self.exited:
+            self.goes_on = False
+        return status
+
+    def _simple(self, words: list[_Raw]) -> bool | None:
+        """Take in a simple command."""
+        if self.runs is False or not words:
+            return None
+        if _plain(words[0]) in _EXPORTING:
+            self._export(words)
+            return True
+        number = 0
+        while number < len(words) and self._assigns(words[number]):
+            number += 1
+        before, words = words[:number], words[number:]
+        if not words:
+            for raw in before:
+                self._assign(raw)
+            # The status is that of the last command that it runs.
+            pieces = [piece for raw in before for piece in raw]
+            ran = any(p.text[:1] == "(" and p.text[1:2] != "(" for p in pieces)
+            return None if ran else True
+        return self._start(words, before)
+
+    def _export(self, words: list[_Raw]) -> None:
+        """Take in ``export``, ``declare``, ``local`` and their like."""
+        texts = [_plain(raw) or "" for raw in words]
+        inside = texts[0] in ("local", "declare", "typeset") and self.hidden
+        for raw in words[1:]:
+            if not self._assigns(raw):
+                name, equals, value = self._joined(raw, 0).text.partition("=")
+                if inside and _NAME.fullmatch(name):
+                    self._hide(name)
+                if equals and _NAME.fullmatch(name):
+                    word = Word(value, raw[0].line)
+                    self._set(name, (word,), raw[0].line)
+                continue
+            found = _ASSIGNMENT.match("".join(piece.text for piece in raw))
+            assert found is not None
+            if inside:
+                self._hide(found[1])
+            self._assign(raw)
+            if any(re.fullmatch(r"-\w*A\w*", text) for text in texts):
+                why = f"${found[1]}, set element by element"
+                line = raw[0].line
+                self._set(found[1], (_nobody_knows(why, line),), line)
+
+    def _hide(self, name: str) -> None:
+        """Keep a variable until the function ends."""
+        self.hidden[-1].setdefault(name, self.variables.get(name))
+
+    def _start(self, words: list[_Raw], before: Sequence[_Raw]) -> bool | None:
+        """Take in a command, with assignments that count for it alone."""
+        plain = _plain(words[0])
+        line = words[0][0].line
+        if plain == "[[":
+            return self._compare(words[1:-1])
+        first = _text_from(words)
+        found = [w for raw in words[:first] for w in self._expand(raw)]
+        self._spend(len(self.variables) // _STEP, line)
+        saved = dict(self.variables)
+        for raw in before:
+            self._assign(raw)
+        set_alone = dict(self.variables)
+        found += [w for raw in words[first:] for w in self._reread(raw)]
+        status = None
+        if found and found[0].text in self.functions:
+            status = self._call(found[0].text, found[1:], line)
+            for raw in before:
+                name = "".join(piece.text for piece in raw).partition("=")[0]
+                self.variables.pop(name, None)
+                if name in saved:
+                    self.variables[name] = saved[name]
+            return status
+        if before:
+            self.alone |= set_alone
+            self.variables = saved
+        return self._builtin(plain, found, line)
+
+    def _builtin(
+        self, name: str | None, words: list[Word], line: int
+    ) -> bool | None:
+        """Take in a command whose words are known."""
+        values = words[1:]
+        texts = [_clean(word).text for word in values]
+        certain = not any(word.unknown for word in values)
+        match name:
+            case "true" | ":":
+                return True
+            case "false":
+                return False
+            case "test" | "[":
+                inner = texts[: -1 if name == "[" else None]
+                globs = any(set("*?") & set(text) for text in inner)
+                return _holds(inner) if certain and not globs else None
+            case "let":
+                status: bool | None = None
+                for value in values:
+                    number = self._arithmetic(value.text, line)
+                    status = None if number.unknown else number.text != "0"
+                return status
+            case "unset":
+                for one in texts if "-f" not in texts else []:
+                    if _NAME.fullmatch(one):
+                        self._set(one, (), line)
+                return True
+            case "read" | "mapfile" | "readarray":
+                for one in texts:
+                    if _NAME.fullmatch(one):
+                        why = f"${one}, which {name} sets"
+                        self._set(one, (_nobody_knows(why, line),), line)
+                return None
+            case "exit":
+                if self.runs:
+                    self.goes_on, self.exited = False, True
+                return None
+            case "return":
+                if self.arguments is not None:
+                    self.goes_on = _both(self.goes_on, _not(self.runs))
+                return {"0": True, "1": False}.get("".join(texts))
+            case "shift":
+                count = whole_number(texts[0]) if texts else None
+                count = 1 if count is None else count
+                if self.arguments is not None and self.runs:
+                    self._spend(len(self.arguments), line)
+                    self.arguments = self.arguments[count:]
+                elif self.arguments is not None:
+                    why = "$1, an argument that may be shifted"
+                    self.arguments = (_nobody_knows(why, line),) * 9
+                return True
+        for word in values if name == "eval" else []:
+            if head := _ASSIGNMENT.match(word.text):
+                why = f"${head[1]}, which eval sets"
+                self._set(head[1], (_nobody_knows(why, line),), line)
+        if words:
+            self.commands.append(Command(line, tuple(map(_clean, words))))
+        return True if name in ("echo", "export", "set") else None
+
+    def _reread(self, raw: _Raw) -> Iterator[Word]:
+        """Yield the words of a text that a shell reads once more."""
+        for word in words_in(self._joined(raw, raw[0].line if raw else 0)):
+            text = re.sub(r"^(['\"])(.*)\1$", r"\2", word.text)
+            found = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text)
+            if found is not None:
+                value = self._lookup(found[1], word.line)
+                one = value[0] if value else self._missing(found[1], word.line)
+                yield from words_in(one._replace(line=word.line))
+            elif text != "\\":
+                yield word._replace(text=text)
+
+    # Conditions
+
+    def _compare(self, words: list[_Raw]) -> bool | None:
+        """Return what ``[[ … ]]`` gives, ``None`` if nobody knows."""
+        self._spend(_STEP + len(words), self.line)
+        for name in ("||", "&&"):
+            depth = 0
+            for number in range(len(words) - 1, -1, -1):
+                plain = _plain(words[number])
+                depth += {")": 1, "(": -1}.get(plain or "", 0)
+                if plain == name and not depth:
+                    one = self._compare(words[:number])
+                    other = self._compare(words[number + 1 :])
+                    if name == "&&":
+                        return _both(one, other)
+                    return _not(_both(_not(one), _not(other)))
+        names = [_plain(raw) for raw in words]
+        match names:
+            case ["!", *_]:
+                return _not(self._compare(words[1:]))
+            case ["(", *_, ")"]:
+                return self._compare(words[1:-1])
+            case [_]:
+                text = self._joined(words[0], 0)
+                return None if text.unknown else bool(text.text)
+            case ["-z" | "-n", _]:
+                text = self._joined(words[1], 0)
+                empty = None if text.unknown else not text.text
+                return empty if names[0] == "-z" else _not(empty)
+            case [_, "=" | "==" | "!=", _]:
+                found = self._matches(self._joined(words[0], 0), words[2])
+                return _not(found) if names[1] == "!=" else found
+            case [_, str() as name, _] if name in _COMPARED:
+                sides = [self._joined(words[at], 0).text for at in (0, 2)]
+                # A leading zero makes numbers octal here.
+                if any(re.match(r"-?0\d", text) for text in sides):
+                    return None
+                return _compared(sides[0], name, sides[1])
+        return None
+
+    def _assigns(self, raw: _Raw) -> bool:
+        """Whether a word is ``NAME=…``, the name and ``=`` not quoted."""
+        head = ""
+        for piece in raw:
+            if piece.quoted or piece.expands:
+                break
+            head += piece.text
+        return _ASSIGNMENT.match(head) is not None
+
+    def _assign(self, raw: _Raw) -> None:
+        head, number = "", 0
+        while not head.endswith("="):
+            head += raw[number].text
+            number += 1
+        rest = raw[number:]
+        found = _ASSIGNMENT.fullmatch(head)
+        assert found is not None
+        name, line = found[1], raw[0].line
+        before = self.variables.get(name, ())
+        if found[2]:
+            value = self._element(name, found[2], self._joined(rest, line))
+            if found[3] or value is None:
+                why = f"${name}, set element by element"
+                value = (_nobody_knows(why, line),)
+        elif rest and rest[0].array:
+            value = self._array(rest[0])
+            if any(re.match(r"\[[^]]*\]=", word.text) for word in value):
+                why = f"${name}, set element by element"
+                value = (_nobody_knows(why, line),)
+            if found[3]:
+                self._spend(len(before), line)
+                value = (*before, *value)
+        else:
+            value = (self._joined(rest, line),)
+            if found[3]:
+                one = before[0] if before else Word("", line)
+                self._limit(len(one.text) + len(value[0].text), line)
+                text = one.text + value[0].text
+                unknown = one.unknown or value[0].unknown
+                value = (Word(text, one.line, unknown), *before[1:])
+        self._set(name, value, line)
+
+    def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
+        """Set a variable, or leave it open where nobody knows that it is."""
+        self._spend(_STEP + len(value), line)
+        if name in self.given:
+            self.used.add(name)
+            value = (Word(self.given[name], line),)
+        elif self.runs is None:
+            before = self.variables.get(name, ())
+            if [w.text for w in before] == [w.text for w in value] != []:
+                return
+            why = f"${name}, which is set on a condition in line {line}"
+            unknown = _nobody_knows(why, line)
+            if len(value) == len(before) == 1:
+                # What was there stays where it only grows.
+                text = before[0].text
+                self._limit(len(text) + len(unknown.text), line)
+                text *= value[0].text.startswith(text)
+                value = (unknown._replace(text=text + unknown.text),)
+            else:
+                kept = before if value[: len(before)] == before else ()
+                value = (*kept, unknown)
+        self.variables[name] = value
+
+    def _element(
+        self, name: str, index: str, value: Word
+    ) -> tuple[Word, ...] | None:
+        """Return an array with one element set, ``None`` if it is open."""
+        before = list(self.variables.get(name, ()))
+        self._spend(len(before), value.line)
+        number = self._arithmetic(index[1:-1], value.line)
+        if number.unknown or any(word.unknown for word in before):
+            return None
+        at = int(number.text)
+        if not 0 <= at <= len(before):
+            return None
+        before[at : at + 1] = [value]
+        return tuple(before)
+
+    def _array(self, piece: _Piece) -> tuple[Word, ...]:
+        inner = _Reader(piece.text, self.where, self.given)
+        inner.share(self, piece.line)
+        return tuple(
+            word
+            for token in inner._tokens()
+            if isinstance(token, list)
+            for word in inner._expand(token)
+        )
+
+    # Expansion
+
+    def _joined(self, raw: _Raw, line: int) -> Word:
+        """Return a word as an assignment takes it: never split."""
+        self._spend(len(raw), line)
+        parts = [
+            _one(self._value(piece), piece.line)
+            if piece.expands
+            else Word(piece.text, piece.line)
+            for piece in raw
+        ]
+        self._limit(sum(len(part.text) for part in parts), line)
+        return Word(
+            "".join(part.text for part in parts),
+            parts[0].line if parts else line,
+            next((part.unknown for part in parts if part.unknown), ""),
+        )
+
+    def _expand(self, raw: _Raw) -> list[Word]:
+        """Return the words that a word becomes."""
+        words: list[Word] = []
+        parts: list[Word] = []
+        for part in (*self._parts(raw), None):
+            if part is not None:
+                parts.append(part)
+            elif parts:
+                line = next((x.line for x in parts if x.text), parts[-1].line)
+                self._spend(_STEP, line)
+                self._limit(sum(len(x.text) for x in parts), line)
+                text = "".join(x.text for x in parts)
+                unknown = next((x.unknown for x in parts if x.unknown), "")
+                words.append(Word(text, line, unknown))
+                parts = []
+        if [word[0::2] for word in words] == [("", "")] and any(
+            piece.expands and _is_several(piece) for piece in raw
+        ):
+            return []  # An array without elements is no word.
+        return words
+
+    def _parts(self, raw: _Raw) -> Iterator[Word | None]:
+        """Yield the parts of words, ``None`` between two words."""
+        for piece in raw:
+            if not piece.expands:
+                yield Word(piece.text.replace(_JOINT, ""), piece.line)
+                continue
+            values = self._value(piece)
+            several = _is_several(piece)
+            if piece.quoted and not several:
+                yield _one(values, piece.line)
+                continue
+            for number, value in enumerate(values):
+                if number:
+                    yield None
+                if piece.quoted:
+                    yield value
+                else:
+                    yield from _split(value)
+
+    def _value(self, piece: _Piece) -> tuple[Word, ...]:
+        """Return what an expansion stands for."""
+        values = self._values(piece)
+        length = sum(len(value.text) for value in values)
+        steps = _STEP * (1 + len(values))
+        self._spend(steps + len(piece.text) + length, piece.line)
+        return values
+
+    def _values(self, piece: _Piece) -> tuple[Word, ...]:
+        inside, line = piece.text, piece.line
+        if inside.startswith("(("):
+            return (self._arithmetic(inside[2:-1], line),)
+        if inside.startswith("("):
+            program = (inside[1:].split() or ["a command"])[0]
+            return (_nobody_knows(f"the output of {program}", line),)
+        if counted := re.fullmatch(r"#([A-Za-z_]\w*)(\[[@*]\])?", inside):
+            return (self._length(counted[1], bool(counted[2]), line),)
+        found = _NAME.match(inside)
+        if found is None:
+            if inside in ("@", "*") and self.arguments is not None:
+                return self.arguments
+            if inside in ("@", "*"):
+                why = f"${inside}, the arguments of the script"
+                return (_nobody_knows(why, line),)
+            return self._argument(inside, line) or (
+                _nobody_knows(f"${inside}, an argument of the script", line),
+            )
+        name, rest = found[0], inside[found.end() :]
+        value = self._lookup(name, line)
+        if not rest or rest in ("[@]", "[*]"):
+            if value is not None:
+                return value if rest else value[:1] or (Word("", line),)
+            return () if rest else (self._missing(name, line),)
+        match = re.match(r"(:?)([-=+?])(.*)", rest, re.DOTALL)
+        if match:
+            empty = not value or (
+                match[1] and not value[0].text and not value[0].unknown
+            )
+            if match[2] == "+":
+                return () if empty else (self._text(match[3], line),)
+            if not empty:
+                assert value is not None
+                return value[:1]
+            if match[2] == "?":
+                return (self._missing(name, line),)
+            word = self._text(match[3], line)
+            if match[2] == "=":
+                self._set(name, (word,), line)
+            return (word,)
+        if index := re.fullmatch(r"\[([^][]+)\]", rest):
+            at = self._arithmetic(index[1], line)
+            known = value is not None and not at.unknown
+            if known and re.fullmatch(r"\d+", at.text):
+                assert value is not None
+                number = int(at.text)
+                whole = value[: number + 1]
+                if not any(word.unknown for word in whole):
+                    return whole[number:] or (Word("", line),)
+        return (_nobody_knows(f"${{{inside}}}", line),)
+
+    def _length(self, name: str, several: bool, line: int) -> Word:
+        """Return how many elements a variable has, or how long it is."""
+        value = self._lookup(name, line)
+        if value is None:
+            return self._missing(name, line)
+        why = next((word.unknown for word in value if word.unknown), "")
+        if why:
+            return _nobody_knows(why, line)
+        length = len(value) if several else len(_one(value[:1], line).text)
+        return Word(str(length), line)
+
+    def _argument(self, inside: str, line: int) -> tuple[Word, ...]:
+        """Return ``$1`` where it is given, or the default in ``${1:-2}``."""
+        if inside == "#" and self.arguments is not None:
+            return (Word(str(len(self.arguments)), line),)
+        found = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
+        if found is None:
+            return ()
+        if self.arguments is not None:
+            number = whole_number(found[1])
+            if number is not None and number <= len(self.arguments):
+                return self.arguments[number - 1 : number]
+            return (self._text(found[2] or "", line),)
+        if found[1] in self.given:
+            self.used.add(found[1])
+            return (Word(self.given[found[1]], line),)
+        if found[2] is None:
+            return ()
+        value = self._text(found[2], line)
+        self.defaults[found[1]] = value
+        return (value,)
+
+    def _missing(self, name: str, line: int) -> Word:
+        self.unset.add(name)
+        return _nobody_knows(f"${name}, which the script does not set", line)
+
+    def _lookup(self, name: str, line: int) -> tuple[Word, ...] | None:
+        if name in self.given:
+            self.used.add(name)
+            return (Word(self.given[name], line),)
+        return self.variables.get(name)
+
+    def _text(self, text: str, line: int) -> Word:
+        """Expand text inside ``${NAME:-text}``."""
+        inner = _Reader(text, self.where, self.given)
+        inner.share(self, line)
+        return _one(
+            [
+                inner._joined(token, line)
+                for token in inner._tokens()
+                if isinstance(token, list)
+            ],
+            line,
+        )
+
+    def _arithmetic(self, text: str, line: int) -> Word:
+        """Compute with whole numbers, and set what the text sets."""
+        inner = _Reader(f'{text}"', self.where, self.given)
+        inner.share(self, line)
+        plain = inner._joined(inner._double_quoted(line), line)
+        unknown = plain.unknown
+
+        def look_up(name: str) -> int:
+            nonlocal unknown
+            value = self._lookup(name, line)
+            word = self._missing(name, line)
+            if value is not None:
+                word = value[0] if value else Word("0", line)
+            unknown = unknown or word.unknown
+            if word.unknown or not re.fullmatch(r"-?(0|[1-9]\d*)?", word.text):
+                raise ValueError(text)
+            return int(word.text or "0")
+
+        try:
+            if unknown:
+                raise ValueError(text)
+            arithmetic = Arithmetic(plain.text, look_up)
+            number = arithmetic.value()
+        except (ValueError, ZeroDivisionError, RecursionError):
+            for name in written_names(plain.text):
+                why = f"${name}, which is computed in line {line}"
+                self._set(name, (_nobody_knows(unknown or why, line),), line)
+            return _nobody_knows(unknown or f"$(({text}))", line)
+        for name, value in arithmetic.written.items():
+            self._set(name, (Word(str(value), line),), line)
+        return Word(str(number), line)
+
+
+def _plain(raw: _Raw) -> str | None:
+    """Return a word without quotes and expansions, ``None`` if it has any."""
+    if any(piece.quoted or piece.expands for piece in raw):
+        return None
+    return "".join(piece.text for piece in raw)
+
+
+def _is_several(piece: _Piece) -> bool:
+    """Whether an expansion is one word for each of its values."""
+    return piece.text in ("@", "*") or piece.text[-3:] in ("[@]", "[*]")
+
+
+def _is_number(raw: _Raw) -> bool:
+    return (_plain(raw) or "").isdecimal()
+
+
+def _text_from(words: Sequence[_Raw]) -> int:
+    """Return the first word that is a text for ``eval`` or ``bash -c``."""
+    plain = [_plain(raw) for raw in words]
+    if plain[0] == "eval":
+        return 1
+    for number, pair in enumerate(pairwise(plain)):
+        if pair[0] in ("bash", "sh") and pair[1] in ("-c", "-lc"):
+            return number + 2
+    return len(words)
+
+
+def _one(values: Sequence[Word], line: int) -> Word:
+    """Return values as one word, with blanks between."""
+    return Word(
+        " ".join(value.text for value in values),
+        values[0].line if values else line,
+        next((value.unknown for value in values if value.unknown), ""),
+    )
+
+
+def _nobody_knows(why: str, line: int) -> Word:
+    """Return what stands for a value that is not known, inside a text too."""
+    return Word(f"{_UNKNOWN}{why.replace(' ', _BLANK)}{_UNKNOWN}", line, why)
+
+
+def _clean(word: Word) -> Word:
+    """Return a word as the shell would pass it on, without signs of ours."""
+    text = word.text.replace(_JOINT, "")
+    known, *rest = text.split(_UNKNOWN)
+    known += "".join(rest[1::2])
+    why = rest[0].replace(_BLANK, " ") if rest else word.unknown
+    return Word(known, word.line, why)
+
+
+def _split(value: Word) -> Iterator[Word | None]:
+    """Yield the parts of a text at its blanks, ``None`` for the blanks."""
+    line = value.line
+    for part in re.split(r"(\s+)", value.text):
+        line += part.count("\n") + part.count(_JOINT)
+        if part.isspace():
+            yield None
+        elif part.strip(_JOINT):
+            found = _clean(Word(part, line))
+            yield Word(part, line, found.unknown)
+
+
+def words_in(value: Word) -> list[Word]:
+    """Return the words that a variable's value becomes without quotes."""
+    return [_clean(word) for word in _split(value) if word is not None]

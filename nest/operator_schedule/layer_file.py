@@ -1,0 +1,76 @@
+"""Files with the operators of a layer, ``nest-layer/1``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nest.errors import InvalidProblemError
+from nest.ir.base import Struct
+from nest.ir.io import decode, read_bytes
+from nest.operator_schedule.checks import check_operators
+from nest.operator_schedule.records import Operator
+
+#: What ticks are called in a file that does not say.
+TICKS = "ticks"
+
+#: The longest name of them.
+_MOST_CHARACTERS = 20
+
+
+class Layer(
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-layer/1"
+):
+    """The operators of a layer, pass by pass.
+
+    Attributes
+    ----------
+    name
+        For people.
+    unit
+        What ticks are, such as ``cycles`` or ``ps``; for people.
+    passes
+        Operators by the name of their pass, such as ``forward``; passes run
+        one after the other.
+    """
+
+    name: str = ""
+    unit: str = TICKS
+    passes: dict[str, tuple[Operator, ...]]
+
+
+def read_layer(path: str | Path) -> Layer:
+    """Read a file with a layer (.json, .yaml or .yml).
+
+    Raises
+    ------
+    InvalidProblemError
+        If it is none.
+    """
+    return decode_layer(read_bytes(path, InvalidProblemError), str(path))
+
+
+def decode_layer(data: bytes, where: str = "layer") -> Layer:
+    """Decode a layer; ``where`` names the source in messages."""
+    layer = decode(data, where, Layer, "layer", InvalidProblemError)
+    if not 1 <= len(layer.unit) <= _MOST_CHARACTERS:
+        raise InvalidProblemError(
+            f"{where}: $.unit: expected a word of at most {_MOST_CHARACTERS} "
+            f"characters, got {layer.unit!r}; shorten it"
+        )
+    if not layer.passes:
+        raise InvalidProblemError(
+            f"{where}: $.passes: expected at least one pass, got none; add "
+            f"one, such as forward"
+        )
+    for name, operators in layer.passes.items():
+        at = f"{where}: $.passes.{name}"
+        if not operators:
+            raise InvalidProblemError(
+                f"{at}: expected at least one operator, got none; remove the "
+                f"pass"
+            )
+        try:
+            check_operators(operators)
+        except InvalidProblemError as error:
+            raise InvalidProblemError(f"{at}: {error}") from None
+    return layer

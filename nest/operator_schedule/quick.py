@@ -1,0 +1,99 @@
+"""Short schedules without an engine; many meet a lower bound.
+
+Jobs start as early as they can, those with the longest way to the end first;
+of the modes, one at a time is changed as long as that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nest.operator_schedule.bounds import weights, work_ticks
+from nest.operator_schedule.parts import Job, Part
+from nest.operator_schedule.timetable import (
+    Timetable,
+    in_order,
+    length_ticks,
+    mode_of,
+)
+
+#: Rounds of changes, at most.
+ROUNDS = 4
+
+
+def quick_timetable(part: Part, enough_ticks: int) -> Timetable:
+    """Return a good timetable of a part.
+
+    Parameters
+    ----------
+    part
+        The part.
+    enough_ticks
+        None is shorter: once one is so long, it is returned.
+    """
+    best = min(
+        (_timetable(part, whole) for whole in set(_choices(part))),
+        key=lambda table: (length_ticks(part, table), table),
+    )
+    both = [
+        i
+        for i, job in enumerate(part.jobs)
+        if job.single is not None and job.whole is not None
+    ]
+    length = length_ticks(part, best)
+    for _ in range(ROUNDS):
+        before = length
+        for i in both:
+            if length <= enough_ticks:
+                return best
+            whole = list(best.whole)
+            whole[i] = not whole[i]
+            table = _timetable(part, tuple(whole))
+            ticks = length_ticks(part, table)
+            if ticks < length:
+                best, length = table, ticks
+        if length == before:
+            break
+    return best
+
+
+def _timetable(part: Part, whole: Sequence[bool]) -> Timetable:
+    """Start the job with the longest way to the end first."""
+    ways = [0] * len(part.jobs)
+    for i in range(len(part.jobs) - 1, -1, -1):
+        job = part.jobs[i]
+        ways[i] += mode_of(job, whole[i]).ticks
+        for j in job.after:
+            ways[j] = max(ways[j], ways[i])
+    # Ticks are at least 1, so what precedes a job has the longer way.
+    order = sorted(range(len(part.jobs)), key=lambda i: -ways[i])
+    return in_order(part, order, whole)
+
+
+def _choices(part: Part) -> Iterator[tuple[bool, ...]]:
+    """Yield modes to begin with."""
+    yield tuple(job.single is None for job in part.jobs)
+    yield tuple(_is_faster(job) for job in part.jobs)
+    # What the greatest bound by work takes to be cheaper.
+    weight = max(
+        weights(part),
+        key=lambda weight: work_ticks(part.jobs, part.cores, weight),
+    )
+    over, under = weight
+    tensor, vector = part.cores
+    chosen = []
+    for job in part.jobs:
+        if job.single is None or job.whole is None:
+            chosen.append(job.single is None)
+            continue
+        single = job.single.ticks * (
+            job.tensor * over * vector + job.vector * (under - over) * tensor
+        )
+        chosen.append(job.whole.ticks * under * tensor * vector < single)
+    yield tuple(chosen)
+
+
+def _is_faster(job: Job) -> bool:
+    if job.single is None or job.whole is None:
+        return job.single is None
+    return job.whole.ticks < job.single.ticks

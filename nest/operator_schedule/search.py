@@ -1,0 +1,226 @@
+"""The shortest timetable of a part: what bounds settle, and what engines do.
+
+First without the memory channel: then jobs that meet no other drop out, and
+what is left falls into pieces. Where the channel takes longer than the jobs
+do, the part is scheduled anew, as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from importlib import import_module
+from typing import NamedTuple, cast
+
+from nest.errors import SolverError, UnknownNameError
+from nest.operator_schedule.bounds import lower_bound_ticks
+from nest.operator_schedule.parts import Part
+from nest.operator_schedule.quick import quick_timetable
+from nest.operator_schedule.reduce import (
+    in_pieces,
+    with_fewer_modes,
+    without_channel,
+)
+from nest.operator_schedule.timetable import (
+    Timetable,
+    faults,
+    is_whole,
+    length_ticks,
+)
+from nest.solvers.base import Deadline, OutOfTimeError
+
+#: By keyword, where the function is that schedules a part.
+SOLVERS = {
+    "dp": "nest.operator_schedule.blocks:schedule_part",
+    "cpsat": "formulations.schedule.cpsat:schedule_part",
+    "milp": "formulations.schedule.milp:schedule_part",
+}
+
+DEFAULT = "dp"
+
+#: What schedules a part that ``dp`` gives up.
+BEHIND_DP = "cpsat"
+
+#: What proves a part, from what is least work on.
+PROOFS = ("single", "bound", *SOLVERS, "none")
+
+#: Parts and pieces of which the shortest timetable is kept.
+MAX_KEPT = 2**16
+
+
+class How(NamedTuple):
+    """How an engine is to work.
+
+    Attributes
+    ----------
+    deadline
+        When it must end.
+    num_workers, seed
+        Of the engine.
+    quick
+        Whether to leave open what ``dp`` gives up, or takes long for.
+    """
+
+    deadline: Deadline
+    num_workers: int = 1
+    seed: int = 0
+    quick: bool = False
+
+
+class Answer(NamedTuple):
+    """What is known of a part: a timetable, and a bound.
+
+    Attributes
+    ----------
+    table
+        The best timetable.
+    length_ticks
+        How long it is.
+    lower_bound_ticks
+        None is shorter.
+    proof
+        As :attr:`~nest.operator_schedule.records.PartOf.proof`.
+    """
+
+    table: Timetable
+    length_ticks: int
+    lower_bound_ticks: int
+    proof: str
+
+
+#: Schedules a part, given a timetable and what none is shorter than; returns
+#: a timetable, if it has one, and what none is shorter than as far as it is
+#: known. With ``None`` and the same bound it has given up.
+PartSolver = Callable[
+    [Part, Timetable, int, How], tuple[Timetable | None, int]
+]
+
+_kept: OrderedDict[tuple[str, Part], Answer] = OrderedDict()
+
+
+def check_solver(solver: str) -> None:
+    """Raise ``UnknownNameError`` if there is no such solver."""
+    if solver not in SOLVERS:
+        raise UnknownNameError("solver", solver, SOLVERS)
+
+
+def solve_part(part: Part, solver: str, how: How) -> Answer:
+    """Return the shortest timetable of a part, or the best one in time."""
+    return _once(_solve, part, solver, how)
+
+
+def _once(
+    solve: Callable[[Part, str, How], Answer],
+    part: Part,
+    solver: str,
+    how: How,
+) -> Answer:
+    """Solve a part, unless an equal one has been proven before."""
+    key = (solver, part)
+    found = _kept.get(key)
+    if found is not None:
+        _kept.move_to_end(key)
+        return found
+    found = solve(part, solver, how)
+    if found.proof != "none":
+        _kept[key] = found
+        if len(_kept) > MAX_KEPT:
+            _kept.popitem(last=False)
+    return found
+
+
+def _solve(part: Part, solver: str, how: How) -> Answer:
+    if len(part.jobs) == 1:
+        table = Timetable((0,), (is_whole(part.jobs[0]),))
+        ticks = part.jobs[0].least_ticks
+        return Answer(table, ticks, ticks, "single")
+    found = _in_pieces(without_channel(part), solver, how)
+    length = length_ticks(part, found.table)
+    if length == found.lower_bound_ticks:
+        return found
+    # The channel takes longer than the jobs do, or that is not proven.
+    bound = max(found.lower_bound_ticks, lower_bound_ticks(part))
+    fewer = with_fewer_modes(part)
+    answer = _schedule(fewer, bound, solver, how)
+    if length < answer.length_ticks:
+        return found._replace(
+            lower_bound_ticks=answer.lower_bound_ticks, proof="none"
+        )
+    return answer
+
+
+def _in_pieces(part: Part, solver: str, how: How) -> Answer:
+    """Schedule a part without its memory channel, piece by piece."""
+    starts = [0] * len(part.jobs)
+    whole = [False] * len(part.jobs)
+    proof = "bound"
+    now = bound = 0
+    pieces = in_pieces(part)
+
+    def alone(numbers: list[int]) -> int:
+        taken = 0
+        for i in numbers:
+            starts[i] = now + taken
+            whole[i] = is_whole(part.jobs[i])
+            taken += part.jobs[i].least_ticks
+        return taken
+
+    now += alone(pieces.first)
+    for members, piece in pieces.between:
+        found = _once(_solve_piece, piece, solver, how)
+        for i, start, mode in zip(members, *found.table, strict=True):
+            starts[i] = now + start
+            whole[i] = mode
+        now += found.length_ticks
+        bound += found.lower_bound_ticks - found.length_ticks
+        proof = max(proof, found.proof, key=PROOFS.index)
+    now += alone(pieces.last)
+    table = Timetable(tuple(starts), tuple(whole))
+    return Answer(table, now, now + bound, proof)
+
+
+def _solve_piece(part: Part, solver: str, how: How) -> Answer:
+    """Schedule a piece, in which no job needs the memory channel."""
+    return _schedule(part, lower_bound_ticks(part), solver, how)
+
+
+def _schedule(part: Part, bound: int, solver: str, how: How) -> Answer:
+    """Schedule jobs as they are, by another engine where ``dp`` gives up."""
+    table = quick_timetable(part, bound)
+    found = _run(part, table, bound, solver, how)
+    if found.proof == "none" and solver == "dp" and not how.quick:
+        found = _run(part, table, bound, BEHIND_DP, how)
+    return found
+
+
+def _run(
+    part: Part, table: Timetable, bound: int, solver: str, how: How
+) -> Answer:
+    """Let an engine schedule a part, and look at what it says."""
+    length = length_ticks(part, table)
+    if length == bound:
+        return Answer(table, length, bound, "bound")
+    if how.deadline.passed:
+        return Answer(table, length, bound, "none")
+    module, _, name = SOLVERS[solver].partition(":")
+    engine = cast("PartSolver", getattr(import_module(module), name))
+    try:
+        better, proven = engine(part, table, bound, how)
+    except OutOfTimeError:
+        return Answer(table, length, bound, "none")
+    if better is not None:
+        wrong = faults(part, better)
+        if wrong is not None:
+            raise SolverError(
+                f"{solver}: expected a schedule that keeps the rules, got one "
+                f"where {wrong}; report it"
+            )
+        table = min(table, better, key=lambda x: length_ticks(part, x))
+        length = length_ticks(part, table)
+    bound = max(bound, proven)
+    if bound > length:
+        raise SolverError(
+            f"{solver}: expected a bound of at most {length} ticks, which a "
+            f"schedule takes, got {bound}; report it"
+        )
+    return Answer(table, length, bound, solver if bound == length else "none")

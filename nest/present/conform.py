@@ -1,0 +1,57 @@
+"""What checking a solver's contract found, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from nest.conform.records import State
+from nest.present.fitted import Column
+from nest.present.table import simple_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from nest.conform.records import Report
+
+_STYLES = {
+    State.PASSED: "green",
+    State.FAILED: "bold red",
+    State.NOT_APPLICABLE: "dim",
+    State.OPEN: "yellow",
+}
+
+_VERDICTS = {
+    True: "conforms",
+    False: "does not conform",
+    None: "was not checked to the end",
+}
+
+
+def conform_block(report: Report) -> list[RenderableType]:
+    """Return a row per check, and what it comes to."""
+    table = simple_table(
+        (
+            Column("check", least=16),
+            Column("result"),
+            Column("reason", least=24),
+        ),
+        [
+            (check.name, Text(str(check.state), _STYLES[check.state]), reason)
+            for check in report.checks
+            for reason in (check.reason,)
+        ],
+    )
+    counts = ", ".join(
+        f"{report.count(state)} {state}"
+        for state in State
+        if state is not State.OPEN or report.count(state)
+    )
+    verdict = _VERDICTS[report.conforms]
+    who = (
+        f"{report.solver} ({report.version})"
+        if report.version
+        else (report.solver)
+    )
+    return [table, Text(f"\n{who} {verdict}: {counts}")]

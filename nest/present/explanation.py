@@ -1,0 +1,280 @@
+"""Explanations of plans for people."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+from rich.console import RenderableType
+from rich.padding import Padding
+
+from nest.analysis.explain import Explanation
+from nest.cost.breakdown import STEP_TERMS
+from nest.present.fitted import Column
+from nest.present.table import (
+    key_lines,
+    note,
+    percent,
+    plan_text,
+    score_block,
+    simple_table,
+    status_text,
+)
+from nest.present.verbosity import VERBOSE
+from nest.solvers.base import Status
+from nest.solvers.result import SolveResult
+from nest.units import format_bytes
+from nest.util.time_scale import TimeScale
+
+
+def explanation_block(
+    found: Explanation, notes: Sequence[str]
+) -> list[RenderableType]:
+    """Return an explanation, one part after the other."""
+    document = found.score.to_json()
+    parts = score_block(found.problem, found.plan, document, found.intervals)
+    parts[1:1] = notes
+    for title, body in (
+        ("Where the step time goes", _term_lines(found)),
+        ("What bounds it", _bound_lines(found)),
+        ("What a neighbouring plan takes", _neighbour_lines(found)),
+        ("What the preferred setting costs", _preferred_lines(found)),
+    ):
+        if body:
+            parts.append(Padding(title, (1, 0, 0, 0)))
+            parts += body
+    return parts
+
+
+def _term_lines(found: Explanation) -> list[RenderableType]:
+    terms, blocks = found.terms, found.score.blocks
+    step = found.score.step_quanta
+    rows = [
+        (STEP_TERMS[name], _quanta(found, value), _share(value, step))
+        for name, value in sorted(
+            terms.step.items(), key=lambda item: -item[1]
+        )
+        if value
+    ]
+    what = "block" if len(blocks) < len(found.score.stages) else "stage"
+    slow, full = terms.slowest, found.fullest
+    memory = ", ".join(
+        f"{name.removesuffix('_bytes')} {format_bytes(size)}"
+        for name, size in blocks[full].memory.items()
+        if size
+    )
+    slack = found.slack_bytes
+    left = f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
+    capacity = found.problem.cluster.memory_bytes()
+    return [
+        simple_table((Column("term", least=16), "time", "share"), rows),
+        key_lines(
+            [
+                (
+                    f"slowest {what}",
+                    f"{slow + 1} of {len(blocks)}, "
+                    f"{_quanta(found, blocks[slow].load)} per micro-batch, "
+                    f"counted {terms.num_loads} times",
+                ),
+                (
+                    "fullest device",
+                    f"in {what} {full + 1}, "
+                    f"{format_bytes(blocks[full].memory_bytes)} of "
+                    f"{format_bytes(capacity)}, {left}: {memory}",
+                ),
+            ]
+        ),
+    ]
+
+
+def _bound_lines(found: Explanation) -> list[RenderableType]:
+    optimum = found.optimum
+    if optimum is None:
+        return []
+    best = optimum.step_quanta
+    rows = [("best plan", _best_text(found, optimum))]
+    binding = found.binding
+    if binding is not None:
+        rows.append(("binding", binding.name))
+    elif best is not None:
+        rows.append(("binding", "none of these alone gains anything"))
+    table = []
+    for relaxed in found.relaxed:
+        quanta = relaxed.step_quanta
+        time, gain, proof = "", "", status_text(relaxed.result)
+        if quanta is not None:
+            time, gain = _quanta(found, quanta), "a plan fits"
+            proof = "proven" if relaxed.proven else "best known"
+            if best is not None:
+                less = quanta < best
+                gain = _share(best - quanta, best) if less else "nothing"
+        table.append((relaxed.name, time, gain, proof))
+    return [
+        key_lines(rows),
+        simple_table(
+            (
+                Column("if", least=20),
+                Column("best step"),
+                Column("gain"),
+                Column("proof", rank=1, least=10),
+            ),
+            table,
+        ),
+    ]
+
+
+def _best_text(found: Explanation, optimum: SolveResult) -> str:
+    """Return what is known about the best plan, and how far this one is."""
+    best, step = optimum.step_quanta, found.score.step_quanta
+    if best is None:
+        parts = [status_text(optimum), note(optimum)]
+        if optimum.lower_bound_quanta is not None:
+            least = _quanta(found, optimum.lower_bound_quanta)
+            parts.append(f"a step takes at least {least}")
+        return ", ".join(filter(None, parts))
+    proof = "proven"
+    if optimum.status is not Status.OPTIMAL:
+        proof = "best known"
+        if optimum.lower_bound_quanta is not None:
+            proof += f", at least {_quanta(found, optimum.lower_bound_quanta)}"
+    if not found.score.feasible:
+        distance = "the plan itself does not fit"
+    elif best == step:
+        distance = "the plan is as good"
+    elif best > step:
+        distance = "the plan is better"
+    else:
+        distance = f"the plan takes {_share(step - best, best)} more"
+        if found.equal_to_best:
+            distance += ", equal within the noise"
+    return f"{_quanta(found, best)} ({proof}); {distance}"
+
+
+def _neighbour_lines(found: Explanation) -> list[RenderableType]:
+    capacity = found.problem.cluster.memory_bytes()
+    step = found.score.step_quanta
+    own = found.score.blocks[found.fullest].memory_bytes
+    # What fits first, then what does not, what is illegal last.
+    order = ("fits", "too large", "illegal")
+    rows, illegal = [], []
+    for near, same in sorted(
+        zip(found.neighbours, found.equal, strict=True),
+        key=lambda pair: (
+            order.index(pair[0].verdict),
+            pair[0].score.step_quanta if pair[0].score else 0,
+        ),
+    ):
+        if near.score is None:
+            # What is wrong with it; the remedy is for plans made by hand.
+            reason = near.reason.split("; ")[0]
+            if VERBOSE.get():
+                rows.append((near.name, "", "", "", f"illegal: {reason}"))
+            else:
+                illegal.append(reason)
+            continue
+        note = near.detail
+        if near.verdict == "too large":
+            excess = format_bytes(near.memory_bytes - capacity)
+            note = "; ".join(filter(None, (f"does not fit by {excess}", note)))
+        difference = near.score.step_quanta - found.score.step_quanta
+        memory = near.memory_bytes - own
+        rows.append(
+            (
+                near.name,
+                _signed(difference, _quanta(found, abs(difference))),
+                _signed(difference, _share(abs(difference), step))
+                + (" (equal)" if same and difference else ""),
+                _signed(memory, format_bytes(abs(memory))),
+                note,
+            )
+        )
+    columns = (
+        Column("move", least=20),
+        Column("step time"),
+        Column("share", rank=3),
+        Column("memory", rank=2),
+        Column("note", rank=1, least=20),
+    )
+    parts: list[RenderableType] = [simple_table(columns, rows)] if rows else []
+    if illegal:
+        parts.append(_illegal_line(illegal))
+    return parts
+
+
+def _illegal_line(reasons: Sequence[str]) -> str:
+    """Return how many moves are illegal and why, without places and values."""
+    known = Counter(
+        re.sub(
+            r"^(stage \d+: |layer '.*?': )*|,? (\(.*?\), )?got .*", "", text
+        )
+        for text in reasons
+    )
+    said = "; ".join(
+        f"{count} × {text}" if count > 1 else text
+        for text, count in known.items()
+    )
+    moves = "1 move is" if len(reasons) == 1 else f"{len(reasons)} moves are"
+    return f"{moves} illegal (--verbose says which): {said}"
+
+
+def _preferred_lines(found: Explanation) -> list[RenderableType]:
+    preferred = found.preferred
+    if preferred is None:
+        return []
+    result = preferred.result
+    if result.step_quanta is None or preferred.terms is None:
+        text = f"{status_text(result)} {note(result)}".strip()
+        return [key_lines([(preferred.text, text)])]
+    step = found.score.step_quanta
+    difference = result.step_quanta - step
+    proof = "proven" if result.status == "optimal" else "best known"
+    more = "more" if difference > 0 else "less"
+    distance = "as long as the plan"
+    if difference:
+        distance = f"{_share(abs(difference), step)} {more} than the plan"
+    plan = result.plan
+    assert plan is not None
+    rows = [
+        (
+            preferred.text,
+            f"at best {_quanta(found, result.step_quanta)} ({proof}), "
+            f"{distance}",
+        ),
+        ("its plan", plan_text(plan)),
+    ]
+    table = [
+        (
+            STEP_TERMS[name],
+            _quanta(found, found.terms.step[name]),
+            _quanta(found, value),
+            _signed(change, _quanta(found, abs(change))),
+        )
+        for name, value in preferred.terms.step.items()
+        if (change := value - found.terms.step[name])
+    ]
+    parts = [key_lines(rows)]
+    if table:
+        columns = (
+            Column("term", least=16),
+            Column("plan", rank=1),
+            Column("preferred", rank=2),
+            Column("difference"),
+        )
+        parts.append(simple_table(columns, table))
+    return parts
+
+
+def _quanta(found: Explanation, quanta: int | Fraction) -> str:
+    problem = found.problem
+    scale = TimeScale.fitting(found.score.step_time_ns, problem.time_unit)
+    return scale(float(quanta * problem.quantum_ps / 1000))
+
+
+def _share(part: int | Fraction, whole: int | Fraction) -> str:
+    return f"{percent(Fraction(part) / whole)} %" if whole else "0 %"
+
+
+def _signed(value: int, text: str) -> str:
+    return f"{'+' if value > 0 else '-' if value < 0 else '±'}{text}"

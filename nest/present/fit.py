@@ -1,0 +1,178 @@
+"""Answers of ``nest fit`` for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+
+from nest.analysis.fit import Fit, Trial
+from nest.analysis.offers import hourly_usd, step_usd
+from nest.cost.score import score
+from nest.ir.problem import Problem
+from nest.present.fitted import Column
+from nest.present.table import (
+    key_lines,
+    note,
+    score_block,
+    simple_table,
+)
+from nest.solvers.base import Status
+from nest.units import format_bytes
+from nest.util.time_scale import TimeScale
+
+
+def fit_block(
+    problem: Problem, fit: Fit, restrictions: str, why: Sequence[str] = ()
+) -> list[RenderableType]:
+    """Return the answer, the candidates, and the plan.
+
+    ``why`` is why there is no plan at all, in lines, and what would do.
+    """
+    if fit.question in ("fastest", "cheapest"):
+        return _offer_block(problem, fit, restrictions)
+    what = "devices" if fit.question == "devices" else "memory per device"
+
+    def size(trial: Trial) -> str:
+        if fit.question == "devices":
+            return str(trial.num_devices)
+        if trial is fit.trials[0]:
+            return "unlimited"
+        size_bytes = trial.memory_bytes
+        return f"{size_bytes} bytes ({format_bytes(size_bytes)})"
+
+    def time(time_ns: float | None) -> str:
+        return TimeScale.fitting(time_ns, problem.time_unit)(time_ns)
+
+    def bound(time_ns: float | None) -> str:
+        scale = TimeScale.fitting(time_ns, problem.time_unit)
+        return scale.bound(time_ns)
+
+    rows = [
+        ("problem", f"{problem.name} (preset {problem.preset})"),
+        ("target", fit.target.text),
+    ]
+    if restrictions:
+        rows.append(("under", restrictions))
+    if fit.best is not None:
+        proof = f"proven{fit.among}: nothing smaller keeps the target"
+        if not fit.proven:
+            proof = "not proven: some smaller ones are open"
+        rows.append((f"least {what}", f"{size(fit.best)} ({proof})"))
+    else:
+        proof = "not proven: some are open"
+        if fit.proven:
+            proof = f"proven{fit.among}"
+        rows.append((f"least {what}", f"none keeps the target ({proof})"))
+        text = "no plan at all was found"
+        if fit.fastest is not None:
+            text = time(fit.fastest.result.step_time_ns)
+            if fit.fastest.result.status is not Status.OPTIMAL:
+                text += " (not proven)"
+            if fit.question == "memory":
+                text += " whatever the memory"
+            else:
+                text += f" with {size(fit.fastest)} {what}"
+        rows.append(("best possible", text))
+    table = simple_table(
+        (
+            Column(what, least=16),
+            Column("target kept"),
+            Column("step time"),
+            Column("lower bound", rank=1),
+            Column("wall s", rank=3),
+            Column("note", rank=2, least=16),
+        ),
+        [
+            (
+                size(trial),
+                trial.answer,
+                time(trial.result.step_time_ns),
+                bound(trial.result.lower_bound_ns),
+                f"{trial.result.wall_s:.2f}",
+                note(trial.result),
+            )
+            for trial in fit.trials
+        ],
+    )
+    parts = [key_lines(rows), *why, Padding(table, (1, 0, 1, 0))]
+    shown = fit.best or fit.fastest
+    if shown is not None:
+        assert shown.result.plan is not None
+        # That of the result may be of more memory.
+        found = score(shown.problem, shown.result.plan)
+        parts += score_block(shown.problem, shown.result.plan, found.to_json())
+    return parts
+
+
+def _offer_block(
+    problem: Problem, fit: Fit, restrictions: str
+) -> list[RenderableType]:
+    """Return which devices to take, the candidates, and the plan."""
+
+    def devices(trial: Trial) -> str:
+        counts = trial.problem.cluster.counts
+        return " + ".join(f"{count} {name}" for name, count in counts.items())
+
+    def usd(trial: Trial) -> str:
+        quanta = trial.result.step_quanta
+        if quanta is None:
+            return ""
+        return f"{float(step_usd(trial.problem, quanta)):.6g}"
+
+    def time(time_ns: float | None) -> str:
+        return TimeScale.fitting(time_ns, problem.time_unit)(time_ns)
+
+    rows = [
+        ("problem", f"{problem.name} (preset {problem.preset})"),
+        ("limits", fit.target.text or "none"),
+    ]
+    if restrictions:
+        rows.append(("under", restrictions))
+    proof = "proven among these counts"
+    if not fit.proven:
+        proof = "not proven: some are open"
+    if fit.best is None:
+        rows.append((fit.question, f"none keeps the limits ({proof})"))
+    else:
+        rows += [
+            (fit.question, f"{devices(fit.best)} ({proof})"),
+            ("step time", time(fit.best.result.step_time_ns)),
+            (
+                "price",
+                f"{float(hourly_usd(fit.best.problem.cluster)):g} $ per hour, "
+                f"{usd(fit.best)} $ per step",
+            ),
+        ]
+    table = simple_table(
+        (
+            Column("devices", least=16),
+            Column("$ per hour"),
+            Column("better", rank=2),
+            Column("step time"),
+            Column("$ per step", rank=1),
+            Column("note", rank=3, least=16),
+        ),
+        [
+            (
+                devices(trial),
+                f"{float(hourly_usd(trial.problem.cluster)):g}",
+                trial.answer,
+                time(trial.result.step_time_ns),
+                usd(trial),
+                note(trial.result),
+            )
+            for trial in fit.trials
+        ],
+    )
+    parts = [key_lines(rows), Padding(table, (1, 0, 1, 0))]
+    if fit.best is not None:
+        assert fit.best.result.plan is not None
+        assert fit.best.result.score is not None
+        parts += score_block(
+            fit.best.problem,
+            fit.best.result.plan,
+            fit.best.result.score.to_json(),
+        )
+    return parts

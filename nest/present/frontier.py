@@ -1,0 +1,342 @@
+"""Frontiers for people and programs: a table, a plot and a document."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from nest.analysis.pareto import (
+    Curve,
+    Frontier,
+    FrontierPoint,
+    bulges,
+    knee,
+    knees,
+)
+from nest.analysis.pareto_plot import draw, frontier_ns, frontier_scale
+from nest.analysis.prove import Proof
+from nest.ir.io import plan_to_json, problem_hash
+from nest.present.fitted import Column
+from nest.present.table import count, plan_text, simple_table
+from nest.solvers.result import SolveResult
+from nest.units import format_bytes, quanta_to_ns
+from nest.util.plots import save_plot
+from nest.util.versions import provenance
+
+#: What is said of a frontier without one.
+NO_KNEE = "no knee: no point is better than the plane of the extremes"
+
+
+# Tables
+
+
+def frontier_block(
+    found: Frontier,
+    notes: Sequence[str],
+    steps: int | None,
+    prover: str | None,
+    proofs: Sequence[Proof],
+    top: int | None = None,
+    stopped: str = "",
+) -> list[RenderableType]:
+    """Return the table, the proofs, and what is proven.
+
+    ``top`` is how many points to show, see :func:`nest.analysis.pareto.knees`;
+    all if none. ``stopped`` says what was known when the user stopped it.
+    """
+    parts = []
+    if found.points:
+        parts.append(frontier_table(found, steps, top))
+    if prover is not None and proofs:
+        table = proof_table(found, prover, proofs)
+        parts.append(Padding(table, (1, 0, 0, 0)))
+    if top is not None and found.points and knee(bulges(found)) is None:
+        notes = [NO_KNEE, *notes]
+    return [*parts, frontier_footer(found, notes, stopped)]
+
+
+def stopped_text(
+    found: Frontier, prover: str | None, proofs: Sequence[Proof], asked: int
+) -> str:
+    """Return what was known of a frontier when the user stopped it.
+
+    ``asked`` is how many points the prover was to examine.
+    """
+    total = count(len(found.points), "point")
+    known = [point for point in found.points if point.proven]
+    if not found.proven:
+        return (
+            f"stopped before the end: {total} known by then, "
+            f"{len(known)} of them proven"
+        )
+    if not found.points:
+        return "stopped before the end: what would make plans fit is open"
+    return (
+        f"stopped before the end: the frontier was known by then, {prover} "
+        f"had examined {len(proofs)} of {count(asked, 'point')}"
+    )
+
+
+def frontier_table(
+    found: Frontier, steps: int | None = None, top: int | None = None
+) -> RenderableType:
+    """Return the table of a frontier, one row per point.
+
+    ``steps`` is the number of steps of a training run, to price it; ``top``
+    how many points to show.
+    """
+    scale = frontier_scale(found)
+    columns: dict[Column, Callable[[FrontierPoint], str]] = {
+        Column("step time"): lambda point: scale(
+            frontier_ns(found, point.step_quanta)
+        ),
+        Column("memory"): lambda point: format_bytes(point.memory_bytes),
+        Column("devices", rank=2 if len(found.curves) > 1 else 5): (
+            lambda point: str(point.devices)
+        ),
+    }
+    for rank, name, num_steps in ((3, "$/step", 1), (4, "$/run", steps)):
+        if found.price_usd_per_hour is not None and num_steps is not None:
+            show = functools.partial(_usd, found, num_steps)
+            columns[Column(name, rank)] = show
+    if not found.proven:
+        columns[Column("proven")] = _proven
+    chosen: Sequence[int] = range(len(found.points))
+    if top is not None:
+        chosen, size_of = knees(found, top), _bulge_texts(found)
+        columns[Column("bulge")] = lambda point: size_of[id(point)]
+    columns[Column("plan", rank=1, least=28)] = _plan
+    rows = [
+        (str(n + 1), *(show(found.points[n]) for show in columns.values()))
+        for n in chosen
+    ]
+    return simple_table((Column("point"), *columns), rows)
+
+
+def _plan(point: FrontierPoint) -> str:
+    return plan_text(point.plan)
+
+
+def _bulge_texts(found: Frontier) -> dict[int, str]:
+    """Return how far points bulge, by their identity; the most is the knee."""
+    sizes = bulges(found)
+    number = knee(sizes)
+    return {
+        id(point): f"{float(size):.3f}{' knee' * (place == number)}"
+        for place, (point, size) in enumerate(
+            zip(found.points, sizes, strict=True), 1
+        )
+    }
+
+
+def _proven(point: FrontierPoint) -> str:
+    return "yes" if point.proven else "no"
+
+
+def _usd(found: Frontier, count: int, point: FrontierPoint) -> str:
+    return f"{count * (found.step_usd(point) or 0):.6g}"
+
+
+def frontier_footer(
+    found: Frontier, notes: Sequence[str] = (), stopped: str = ""
+) -> RenderableType:
+    """Return what is proven, and what a reader must know to repeat it."""
+    problem = found.problem
+    lines = [stopped] if stopped else []
+    if not found.points:
+        lines.append(
+            "no plan fits"
+            if all(curve.proven for curve in found.curves)
+            else "no plan was found"
+        )
+    lines += proof_lines(found)
+    if found.price_usd_per_hour is not None:
+        lines.append(f"{found.price_usd_per_hour:g} $ per device and hour")
+    lines += notes
+    lines.append(
+        f"objectives {', '.join(found.objectives)} · problem {problem.name} "
+        f"· preset {problem.preset} · granularity {problem.job.granularity} "
+        f"· hash {problem_hash(problem)[:12]}"
+    )
+    return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
+
+
+def proof_lines(found: Frontier) -> list[str]:
+    """Return what is proven and what is not, a line each."""
+    if found.proven and not found.points:
+        return ["proven: there is none"]
+    if found.proven:
+        return ["proven: every plan is matched or beaten by one of these"]
+    lines = []
+    scale = frontier_scale(found)
+    for curve in found.curves:
+        for gap in curve.gaps:
+            low = max(0, gap.above_bytes)
+            lines.append(
+                f"not proven: {curve.devices} devices from "
+                f"{format_bytes(low)} to {format_bytes(gap.up_to_bytes)}, "
+                f"where a step takes at least "
+                f"{scale(frontier_ns(found, gap.lower_bound_quanta))}"
+            )
+    return lines
+
+
+def proof_table(
+    found: Frontier, prover: str, proofs: Sequence[Proof]
+) -> RenderableType:
+    """Return what another solver says about points."""
+    scale = frontier_scale(found)
+
+    def answer(result: SolveResult | None) -> str:
+        if result is None:
+            return "no plan (less than the reserve)"
+        if result.status is None:
+            return str(result.outcome)
+        if result.step_quanta is None:
+            return str(result.status)
+        return f"{scale(result.step_time_ns)} ({result.status})"
+
+    return simple_table(
+        (
+            Column("point"),
+            Column(f"{prover} says"),
+            Column("within its memory", rank=1, least=12),
+            Column("one byte less", rank=2, least=12),
+            Column("wall s", rank=4),
+            Column("note", rank=3, least=16),
+        ),
+        [
+            (
+                str(found.points.index(proof.point) + 1),
+                proof.verdict,
+                answer(proof.within),
+                answer(proof.below),
+                f"{sum(r.wall_s for r in proof.results):.2f}",
+                proof.detail,
+            )
+            for proof in proofs
+        ],
+    )
+
+
+def contradictions(
+    found: Frontier, prover: str | None, proofs: Sequence[Proof]
+) -> list[str]:
+    """Return a line for every point that another solver contradicts."""
+    return [
+        f"solver {prover!r} contradicts point "
+        f"{found.points.index(proof.point) + 1}: {proof.detail}; one of them "
+        f"has a bug, please report it"
+        for proof in proofs
+        if proof.verdict == "contradiction"
+    ]
+
+
+# Plot
+
+
+def write_plot(path: str, found: Frontier) -> None:
+    """Draw step time against memory, one line per number of devices.
+
+    A line says how fast a step can be with so much memory per device; it is
+    dashed where that is not proven. Dots are points of the frontier in the
+    chosen objectives.
+    """
+    save_plot(path, lambda axes: draw(axes, found))
+
+
+# Document
+
+
+def to_document(
+    found: Frontier,
+    *,
+    steps: int | None = None,
+    prover: str | None = None,
+    proofs: Sequence[Proof] = (),
+) -> dict[str, Any]:
+    """Return the ``nest-pareto/1`` document of a frontier.
+
+    ``steps`` are those of a training run, to price it.
+    """
+    problem = found.problem
+
+    def ns(quanta: int) -> int | float:
+        return quanta_to_ns(quanta, problem.quantum_ps)
+
+    def brief(point: FrontierPoint) -> dict[str, Any]:
+        return {
+            "num_devices": point.devices,
+            "step_time_ns": ns(point.step_quanta),
+            "step_time_quanta": point.step_quanta,
+            "memory_bytes": point.memory_bytes,
+            "proven": point.proven,
+        }
+
+    sizes = bulges(found)
+
+    def full(number: int, point: FrontierPoint) -> dict[str, Any]:
+        step_usd = found.step_usd(point)
+        return {
+            "number": number,
+            **brief(point),
+            "bulge": float(sizes[number - 1]),
+            "usd_per_step": step_usd,
+            "usd_per_run": (
+                None if step_usd is None or steps is None else steps * step_usd
+            ),
+            "problem_hash": point.plan.problem_hash,
+            "plan": plan_to_json(point.plan),
+            "score": point.score.to_json(),
+        }
+
+    def curve(item: Curve) -> dict[str, Any]:
+        return {
+            "num_devices": item.devices,
+            "problem_hash": problem_hash(item.problem),
+            "proven": item.proven,
+            "wall_s": round(item.wall_s, 6),
+            "points": [brief(point) for point in item.points],
+            "gaps": [
+                {
+                    "above_bytes": gap.above_bytes,
+                    "up_to_bytes": gap.up_to_bytes,
+                    "lower_bound_ns": ns(gap.lower_bound_quanta),
+                }
+                for gap in item.gaps
+            ],
+        }
+
+    return {
+        "schema": "nest-pareto/1",
+        "problem": problem.name,
+        "problem_hash": problem_hash(problem),
+        "preset": problem.preset,
+        "granularity": problem.job.granularity,
+        "objectives": list(found.objectives),
+        "price_usd_per_device_hour": found.price_usd_per_hour,
+        "steps": steps,
+        "proven": found.proven,
+        # Until 0.2 fields of the job whose plans were left out.
+        "unsearched": [],
+        "knee": knee(sizes),
+        "points": [full(i, p) for i, p in enumerate(found.points, 1)],
+        "curves": [curve(item) for item in found.curves],
+        "prover": prover,
+        "proofs": [
+            {
+                "number": found.points.index(proof.point) + 1,
+                "verdict": proof.verdict,
+                "detail": proof.detail,
+                "within": proof.within.summary(),
+                "below": proof.below and proof.below.summary(),
+            }
+            for proof in proofs
+        ],
+        **provenance(),
+    }

@@ -1,0 +1,266 @@
+"""What networks are like, and what collectives take on them, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, get_args
+
+from rich.console import RenderableType
+
+from nest.analysis.reorder import Reordered
+from nest.ir.graph import CollectiveKind
+from nest.present.fitted import Column
+from nest.present.table import key_lines, simple_table
+from nest.topology.graph import GraphNetwork
+from nest.topology.graph.bounds import bound_ns
+from nest.topology.graph.case import Case
+from nest.topology.levels import NetworkFacts, Range
+from nest.topology.order import NodeRanks, node_ranks
+from nest.units import quanta_to_ns
+from nest.util.time_scale import TimeScale
+
+GB = 1e9
+
+#: Of networks with more devices bounds take longer than all prices.
+MOST_BOUNDED = 256
+
+#: Buffers of ``nest topology bench``: 64 KiB to 1 GiB.
+BENCH_BYTES = tuple(2**exponent for exponent in range(16, 31, 2))
+
+Row = dict[str, Any]
+
+
+def facts_block(
+    facts: NetworkFacts, nodes: Sequence[NodeRanks]
+) -> Iterator[RenderableType]:
+    """Yield what a network is like, and its order of devices."""
+    ports = _gb(facts.port_bytes_per_s)
+    yield key_lines(
+        [
+            ("network", facts.name or "without a name"),
+            (
+                "size",
+                f"{facts.num_devices} devices, {facts.num_switches} "
+                f"switches, {facts.num_links} links",
+            ),
+            ("ports", f"{ports} GB/s per device, one way"),
+            ("bisection", f"{_gb_of(facts.bisection_bytes_per_s)} GB/s"),
+            (
+                "diameter",
+                f"{facts.diameter_hops} hops, "
+                f"{facts.diameter_latency_ns / 1e3:g} us",
+            ),
+            *_bounds_rows(facts),
+            ("order", _order_text(nodes)),
+        ]
+    )
+    if facts.partitions:
+        yield ""
+        yield simple_table(
+            (
+                Column("units", right=True),
+                Column("devices", right=True),
+                Column("out GB/s", right=True),
+                Column("oversubscription", rank=1, right=True),
+                Column("bisection GB/s", rank=2, right=True),
+            ),
+            [
+                (
+                    str(part.num_units),
+                    _plain(part.devices),
+                    _gb(part.out_bytes_per_s),
+                    _plain(part.oversubscription),
+                    _gb_of(part.bisection_bytes_per_s),
+                )
+                for part in facts.partitions
+            ],
+        )
+
+
+def _bounds_rows(facts: NetworkFacts) -> list[tuple[str, str]]:
+    """Return what a GB takes at least if all devices share it, if known."""
+    bounds = facts.bounds_ns_per_byte
+    if not bounds:
+        return []
+    scale = TimeScale.fitting(max(bounds.values()) * GB)
+    kinds = ", ".join(
+        f"{kind} {scale(bound * GB)}" for kind, bound in bounds.items()
+    )
+    return [("bounds", f"{kinds} for 1 GB on all devices")]
+
+
+def facts_document(
+    facts: NetworkFacts, order: Sequence[str]
+) -> dict[str, Any]:
+    """Return the same for ``--json``."""
+    return {**asdict(facts), "order": list(order)}
+
+
+def bench_rows(
+    network: GraphNetwork, groups: Sequence[Sequence[int]]
+) -> list[Row]:
+    """Price every kind of collective on groups that run at the same time.
+
+    Returns
+    -------
+    One row per size: ``bytes`` and, per kind, ``ns`` and ``algorithm``; up
+    to :data:`MOST_BOUNDED` devices also ``bound_ns``.
+    """
+    rows = []
+    offered = network.offered(groups)
+    bounds: dict[str, float] = {}
+    if network.num_devices <= MOST_BOUNDED:
+        bounds = {
+            kind: bound_ns(network.routes, kind, groups, 1.0, network.places)
+            for kind in get_args(CollectiveKind)
+        }
+    for size in BENCH_BYTES:
+        row: Row = {"bytes": size}
+        for kind in get_args(CollectiveKind):
+            times = network.times_ns(kind, offered, size)
+            best = min(times, key=times.__getitem__)
+            row[kind] = {"ns": times[best], "algorithm": best}
+            if bounds:
+                least_ns = network.launch_ns + size * bounds[kind]
+                row[kind]["bound_ns"] = least_ns
+        rows.append(row)
+    return rows
+
+
+def bench_block(
+    what: str, groups: Sequence[Sequence[int]], rows: Sequence[Row]
+) -> Iterator[RenderableType]:
+    """Yield the rows of :func:`bench_rows`, and what they are of."""
+    yield key_lines([("network", what), ("groups", _groups_text(groups))])
+    yield ""
+    kinds = get_args(CollectiveKind)
+    cells = []
+    for row in rows:
+        scale = TimeScale.fitting(max(row[kind]["ns"] for kind in kinds))
+        cells.append(
+            (
+                _size(row["bytes"]),
+                *(
+                    f"{scale(row[kind]['ns'])} {row[kind]['algorithm']}"
+                    for kind in kinds
+                ),
+            )
+        )
+    last = rows[-1]
+    if all("bound_ns" in last[kind] for kind in kinds):
+        scale = TimeScale.fitting(max(last[kind]["ns"] for kind in kinds))
+        least = [f"{scale(last[kind]['bound_ns'])} bound" for kind in kinds]
+        cells.append(("", *least))
+    columns = (
+        Column("bytes", right=True),
+        *(Column(kind, rank, least=12) for rank, kind in enumerate(kinds, 1)),
+    )
+    yield simple_table(columns, cells)
+
+
+def price_block(
+    case: Case, document: dict[str, Any]
+) -> Iterator[RenderableType]:
+    """Yield the price of a case, with every algorithm on offer."""
+    bound_ns, best = document["bound_ns"], document["best"]
+    scale = TimeScale.fitting(document["best_ns"])
+    yield key_lines(
+        [
+            ("collective", f"{case.collective} of {case.bytes:g} bytes"),
+            ("groups", _groups_text(case.groups)),
+            ("lower bound", scale(bound_ns)),
+        ]
+    )
+    yield ""
+    yield simple_table(
+        (
+            Column("algorithm", least=16),
+            Column("time", right=True),
+            Column("vs bound", rank=2, right=True),
+            Column("", rank=1),
+        ),
+        [
+            (
+                name,
+                scale(time_ns),
+                f"{time_ns / bound_ns:.3f}" if bound_ns else "",
+                "best" if name == best else "",
+            )
+            for name, time_ns in document["algorithms"].items()
+        ],
+    )
+
+
+def order_block(found: Reordered, graph: Any) -> Iterator[RenderableType]:
+    """Yield what another order does to a plan, and its nodes with ranks."""
+    quantum_ps = found.problem.quantum_ps
+    before_ns, after_ns = (
+        quanta_to_ns(quanta, quantum_ps)
+        for quanta in (found.before_quanta, found.after_quanta)
+    )
+    scale = TimeScale.fitting(before_ns)
+    gain = 1 - found.after_quanta / found.before_quanta
+    order = graph.graph["order"]
+    rows = [("step time", f"{scale(before_ns)}, in this order")]
+    if gain > 0:
+        rows = [
+            ("step time", f"{scale(before_ns)} in the order of the problem"),
+            ("", f"{scale(after_ns)} in this one, {100 * gain:.2g} % less"),
+        ]
+    yield key_lines([*rows, ("order", _order_text(node_ranks(graph, order)))])
+
+
+def order_document(found: Reordered, graph: Any) -> dict[str, Any]:
+    """Return the same for ``--json``."""
+    order = graph.graph["order"]
+    quantum_ps = found.problem.quantum_ps
+    return {
+        "before_ns": quanta_to_ns(found.before_quanta, quantum_ps),
+        "after_ns": quanta_to_ns(found.after_quanta, quantum_ps),
+        "order": order,
+        "nodes": [
+            {"node": node.node, "ranks": list(node.ranks)}
+            for node in node_ranks(graph, order)
+        ],
+    }
+
+
+def _groups_text(groups: Sequence[Sequence[int]]) -> str:
+    sizes = sorted({len(group) for group in groups})
+    return f"{len(groups)} × {' or '.join(map(str, sizes))} ranks"
+
+
+def _size(size_bytes: int) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:g} {unit}"
+    return f"{size_bytes / 2**10:g} KiB"
+
+
+def _order_text(nodes: Sequence[NodeRanks], most: int = 4) -> str:
+    shown = [
+        f"{node.node}: {_ranges(node.ranks)}" for node in list(nodes)[:most]
+    ]
+    rest = len(nodes) - most
+    return ", ".join(shown) + (f", … ({rest} more)" if rest > 0 else "")
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    first, last = ranks[0], ranks[-1]
+    if len(ranks) > 1 and list(ranks) == list(range(first, last + 1)):
+        return f"{first}–{last}"
+    return " ".join(map(str, ranks))
+
+
+def _plain(values: Range, scale: float = 1.0) -> str:
+    least, most = values.least / scale, values.most / scale
+    return f"{least:g}" if least == most else f"{least:g}–{most:g}"
+
+
+def _gb(values: Range) -> str:
+    return _plain(values, 1e9)
+
+
+def _gb_of(value: float) -> str:
+    return f"{value / 1e9:g}"

@@ -1,0 +1,767 @@
+"""The charts of a page in Vega-Lite: data, and how to show them.
+
+Source of the language: Satyanarayan et al., *Vega-Lite: A Grammar of
+Interactive Graphics*, InfoVis 2016. Every mark has a text of its own
+(``tip``), which a page shows where somebody points at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nest.present.pages.document import MOST_RANGES, Document
+from nest.units import GIB, format_bytes
+from nest.util.time_scale import TimeScale
+
+Spec = dict[str, Any]
+
+#: Told apart on white and on black, and by most of those who see few colours
+#: (Okabe and Ito 2008, and five between).
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    *("#8c6bb1", "#a6761d", "#7f7f7f", "#1b9e9e", "#b2468c"),
+)
+
+#: Of marks, for those who see few colours.
+SHAPES = (
+    *("circle", "square", "triangle-up", "cross", "diamond"),
+    *("triangle-down", "triangle-right", "triangle-left"),
+)
+
+#: Stands for the colour of the text around, which a chart cannot name.
+TEXT = "#010203"
+
+#: The same of the colour behind it, between bars.
+BACK = "#030201"
+
+#: The limit of memory, and lines that mean "no further".
+_LIMIT = "#e03030"
+
+#: Pixels that a chart is wide, everything included.
+WIDTH = 860
+
+#: Pixels of a letter where fonts are wide: charts are laid out in one font
+#: and shown in another.
+_LETTER = 7.3
+
+#: Borders of units that a map shows at most.
+_MOST_BORDERS = 160
+
+#: Units of a level that a picture of the network shows one by one.
+_MOST_BARS = 256
+
+#: Parts of the memory of a device, for people, in the order of the bars.
+MEMORY_PARTS = {
+    "weight_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "state_bytes": "optimiser state",
+    "buffer_bytes": "buffers",
+    "kept_bytes": "activations",
+    "working_bytes": "working set",
+    "reserve_bytes": "reserve",
+}
+
+#: Events of a timeline, for people, with their colours.
+EVENTS = {
+    "forward": ("forward", COLOURS[0]),
+    "backward": ("backward", COLOURS[1]),
+    "input-gradient": ("backward, inputs", COLOURS[1]),
+    "weight-gradient": ("backward, weights", COLOURS[4]),
+    "receive-forward": ("receive", COLOURS[8]),
+    "receive-backward": ("receive", COLOURS[8]),
+    "sync": ("sync and update", COLOURS[2]),
+}
+
+
+def block_label(block: Document) -> str:
+    """Return what a block of devices is called: its stages."""
+    numbers = block["stages"]
+    if len(numbers) == 1:
+        return f"stage {numbers[0]}"
+    return f"stages {', '.join(map(str, numbers))}"
+
+
+def some(texts: Sequence[str], most: int = 3) -> str:
+    """Return texts on one line; of many, the first ones and a count."""
+    if len(texts) <= most:
+        return " | ".join(texts)
+    first = " | ".join(texts[: most - 1])
+    return f"{first} | {len(texts) - most + 1} others"
+
+
+def _chart(values: Sequence[Document], **more: Any) -> Spec:
+    return {
+        "width": WIDTH,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "data": {"values": list(values)},
+        **more,
+    }
+
+
+def _rows(number: int) -> dict[str, int]:
+    """Return how high a row of bars is: less where there are many."""
+    return {"step": 26 if number <= 24 else 16 if number <= 64 else 9}
+
+
+def number(
+    field: str,
+    title: str,
+    zero: bool = True,
+    scale: str = "linear",
+    most: float | None = None,
+    **more: Any,
+) -> Spec:
+    """Return an axis of numbers.
+
+    Parameters
+    ----------
+    field, title
+        Where they are, and what the axis says.
+    zero
+        Whether it begins at 0.
+    scale, most
+        ``linear``, ``log`` or ``symlog``, and where it ends if that is fixed.
+    """
+    how: Spec = {"type": scale, "nice": scale == "linear", "zero": zero}
+    if scale == "log":
+        how = {"type": "log", "nice": False}
+    if scale == "symlog":
+        how = {"type": "symlog", "constant": 0.1, "nice": False}
+    if most is not None:
+        how |= {"domain": [0, most]}
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": how,
+        "axis": {"labelOverlap": True},
+        **more,
+    }
+
+
+def _upright(axis: Spec) -> Spec:
+    """Return an axis of numbers that stands, with room for wide ones."""
+    return {**axis, "axis": {**axis["axis"], "minExtent": 56}}
+
+
+def _names(field: str, order: Sequence[str], title: str | None = None) -> Spec:
+    return {
+        "field": field,
+        "type": "nominal",
+        "sort": list(order),
+        "title": title,
+        "axis": {
+            "labelLimit": 300,
+            "minExtent": min(300, _LETTER * max(map(len, order), default=0)),
+            "grid": False,
+            "ticks": False,
+        },
+    }
+
+
+def colour_of(number: int) -> str:
+    """Return a colour: those of :data:`COLOURS`, then lighter, then darker."""
+    turn, place = divmod(number, len(COLOURS))
+    text = COLOURS[place]
+    light, part = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
+    parts = (int(text[at : at + 2], 16) for at in (1, 3, 5))
+    mixed = (round(own + part * (light - own)) for own in parts)
+    return "#" + "".join(f"{own:02x}" for own in mixed)
+
+
+def shapes(field: str, order: Sequence[str]) -> Spec:
+    """Return a shape per name, which its colour need not be told from."""
+    found = [SHAPES[i % len(SHAPES)] for i in range(len(order))]
+    return {
+        "field": field,
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(order), "range": found},
+    }
+
+
+def colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
+    """Return a colour per name, with a legend below."""
+    found = [colour_of(i) for i in range(len(order))]
+    return {
+        "field": field,
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(order), "range": found},
+        "legend": {
+            "orient": "bottom",
+            "columns": columns,
+            "columnPadding": 8
+            + min(150, 1.5 * max(map(len, order), default=0)),
+            "labelLimit": 420,
+        },
+    }
+
+
+def _marked(spec: Spec) -> Spec:
+    """Return a channel of two whose legends are one, which shows the marks."""
+    legend = {"orient": "bottom", "columns": 4, "symbolType": None}
+    return {**spec, "legend": {**spec.get("legend", {}), **legend}}
+
+
+_TIP = {"field": "tip", "type": "nominal"}
+
+
+def lines(
+    values: Sequence[Document],
+    x: Spec,
+    y: Spec,
+    colour: Spec,
+    *,
+    step: bool = True,
+    dots: bool = True,
+) -> Spec:
+    """Return lines, in steps or from point to point, with dots on them."""
+    own = {"x": x, "y": _upright(y), "color": colour}
+    line = {"type": "line", "interpolate": "step-after" if step else "linear"}
+    dot = {
+        "type": "point",
+        "filled": True,
+        # Without dots there still is something to point at.
+        "size": 40 if dots else 60,
+        "opacity": 1 if dots else 0,
+    }
+    return _chart(
+        values,
+        height=280,
+        layer=[
+            {"mark": line, "encoding": own},
+            {"mark": dot, "encoding": {**own, "description": _TIP}},
+        ],
+    )
+
+
+def steps(rows: Sequence[Document], scale: TimeScale) -> Spec:
+    """Return step times, a bar per solver or plan, and the best bound."""
+    shown = [row for row in rows if row["step_time_ns"] is not None]
+    values = [
+        {
+            "solver": row["name"],
+            "time": row["step_time_ns"] / scale.unit_ns,
+            "text": scale.short(row["step_time_ns"]),
+            "tip": f"{row['name']}: {scale(row['step_time_ns'])}",
+        }
+        for row in shown
+    ]
+    order = [row["name"] for row in shown]
+    x = number("time", f"step time ({scale.unit})")
+    y = _names("solver", order)
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "bar", "color": COLOURS[0]},
+            "encoding": {"x": x, "y": y, "description": _TIP},
+        },
+        {
+            "mark": {
+                "type": "text",
+                "align": "right",
+                "dx": -6,
+                "color": "#fff",
+            },
+            "encoding": {
+                "x": x,
+                "y": y,
+                "text": {"field": "text", "type": "nominal"},
+            },
+        },
+    ]
+    known = [r["lower_bound_ns"] for r in rows if r["lower_bound_ns"]]
+    if known:
+        least = max(known)
+        layers.append(
+            {
+                "data": {
+                    "values": [
+                        {
+                            "bound": least / scale.unit_ns,
+                            "tip": f"no plan is below {scale(least)}",
+                        }
+                    ]
+                },
+                "mark": {
+                    "type": "rule",
+                    "color": _LIMIT,
+                    "strokeDash": [6, 4],
+                    "strokeWidth": 2,
+                },
+                "encoding": {
+                    "x": {"field": "bound", "type": "quantitative"},
+                    "description": _TIP,
+                },
+            }
+        )
+    return _chart(values, height=_rows(len(order)), layer=layers)
+
+
+def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
+    """Return what solvers had over time: plans solid, bounds dashed."""
+    values = [
+        {
+            "solver": row["name"],
+            "what": what,
+            "seconds": point["wall_s"],
+            "time": point[key] / scale.unit_ns,
+            "tip": f"{row['name']}, {what} after {point['wall_s']:.2f} s: "
+            f"{scale(point[key])}",
+        }
+        for row in rows
+        for point in row["trace"]
+        for what, key in (
+            ("best plan", "step_time_ns"),
+            ("lower bound", "lower_bound_ns"),
+        )
+        if point[key] is not None
+    ]
+    line = {
+        "x": number("seconds", "seconds"),
+        "y": _upright(number("time", f"step time ({scale.unit})", zero=False)),
+        "color": colours("solver", [row["name"] for row in rows]),
+        "strokeDash": {
+            "field": "what",
+            "type": "nominal",
+            "title": None,
+            "scale": {
+                "domain": ["best plan", "lower bound"],
+                "range": [[1, 0], [6, 4]],
+            },
+            "legend": {"orient": "bottom", "symbolType": "stroke"},
+        },
+    }
+    dots = {key: line[key] for key in ("x", "y", "color")}
+    return _chart(
+        values,
+        height=260,
+        layer=[
+            {
+                "mark": {"type": "line", "interpolate": "step-after"},
+                "encoding": line,
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 30},
+                "encoding": {**dots, "description": _TIP},
+            },
+        ],
+    )
+
+
+def bordered(document: Document) -> list[int]:
+    """Return the units whose borders a map shows: where they are few."""
+    network = document["network"]
+    most = network["num_devices"]
+    return [x for x in network["units"] if -(-most // x) <= _MOST_BORDERS]
+
+
+def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
+    """Return devices × stages, and (shown, all) if replicas are left out."""
+    plan, network = document["plan"], document["network"]
+    blocks, units = plan["blocks"], network["units"]
+    replicas = plan["replicas"]
+    most = max(1, MOST_RANGES // len(blocks))
+    shown = min(replicas, most)
+    end = network["num_devices"]
+    if shown < replicas:
+        end = max(block["ranges"][shown - 1][1] for block in blocks)
+    values = []
+    for block in blocks:
+        label, strategies = block_label(block), some(block["strategies"])
+        for number, (first, last) in enumerate(block["ranges"][:shown], 1):
+            where = f", replica {number}" if replicas > 1 else ""
+            values.append(
+                {
+                    "stage": label,
+                    "first": first,
+                    "end": last,
+                    "strategies": strategies,
+                    "tip": f"{label}{where}: devices {first}–{last - 1}, "
+                    f"{strategies}",
+                }
+            )
+    order = [block_label(block) for block in blocks]
+    found = list(dict.fromkeys(value["strategies"] for value in values))
+    drawn = bordered(document)
+    borders = [
+        {"at": at, "unit": unit}
+        for number, unit in enumerate(units)
+        if unit in drawn
+        for at in range(0, end + 1, unit)
+        # A border of a larger unit is drawn once, thick.
+        if number == len(units) - 1 or at % units[number + 1]
+    ]
+    x = {
+        "field": "first",
+        "type": "quantitative",
+        "title": "device",
+        "scale": {"domain": [0, end], "nice": False},
+        "axis": _device_axis(end, units),
+    }
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "bar", "stroke": "#808080", "strokeWidth": 0.5},
+            "encoding": {
+                "x": x,
+                "x2": {"field": "end"},
+                "y": _names("stage", order),
+                "color": colours("strategies", found, columns=2),
+                "description": _TIP,
+            },
+        }
+    ]
+    for number, unit in enumerate(units):
+        own = [border for border in borders if border["unit"] == unit]
+        if own:
+            layers.append(
+                {
+                    "data": {"values": own},
+                    "mark": {
+                        "type": "rule",
+                        "color": TEXT,
+                        "opacity": 0.75,
+                        "strokeWidth": 1 + 1.5 * number,
+                        "aria": False,
+                    },
+                    "encoding": {"x": {"field": "at", "type": "quantitative"}},
+                }
+            )
+    spec = _chart(values, height=_rows(len(order)), layer=layers)
+    return spec, (shown, replicas) if shown < replicas else None
+
+
+def _device_axis(end: int, units: Sequence[int]) -> Spec:
+    """Return an axis of devices whose marks are borders of nodes."""
+    pitch = units[0] if units and end % units[0] == 0 else 1
+    while end // pitch > 16:
+        pitch *= 2
+    values = [*range(0, end, pitch), end]
+    return {
+        "grid": False,
+        "values": values,
+        "labelOverlap": True,
+        "format": "d",
+    }
+
+
+def memory(document: Document) -> Spec:
+    """Return what a device of every block holds, and its limit."""
+    blocks = document["plan"]["blocks"]
+    values = [
+        {
+            "stage": block_label(block),
+            "part": title,
+            "order": place,
+            "size": block["memory"][name] / GIB,
+            "tip": f"{block_label(block)}, {title}: "
+            f"{format_bytes(block['memory'][name])}",
+        }
+        for block in blocks
+        for place, (name, title) in enumerate(MEMORY_PARTS.items())
+        if block["memory"][name]
+    ]
+    limits = [
+        {
+            "stage": block_label(block),
+            "limit": block["capacity_bytes"] / GIB,
+            "tip": f"limit of {block_label(block)}: "
+            f"{format_bytes(block['capacity_bytes'])}",
+        }
+        for block in blocks
+    ]
+    order = [block_label(block) for block in blocks]
+    used = {value["part"] for value in values}
+    parts = [title for title in MEMORY_PARTS.values() if title in used]
+    y = _names("stage", order)
+    return _chart(
+        values,
+        height=_rows(len(order)),
+        layer=[
+            {
+                "mark": "bar",
+                "encoding": {
+                    "x": number("size", "GiB per device", stack="zero"),
+                    "y": y,
+                    "color": colours("part", parts),
+                    "order": {"field": "order", "type": "quantitative"},
+                    "description": _TIP,
+                },
+            },
+            {
+                "data": {"values": limits},
+                "mark": {
+                    "type": "tick",
+                    "color": _LIMIT,
+                    "opacity": 1,
+                    "thickness": 3,
+                    "bandSize": _rows(len(order))["step"],
+                },
+                "encoding": {
+                    "x": {"field": "limit", "type": "quantitative"},
+                    "y": y,
+                    "description": _TIP,
+                },
+            },
+        ],
+    )
+
+
+def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
+    """Return the terms of a step time, the longest first."""
+    shown = [row for row in rows if row["time_ns"]]
+    values = [
+        {
+            "term": row["meaning"],
+            "time": row["time_ns"] / scale.unit_ns,
+            "text": f"{scale.short(row['time_ns'])}, "
+            f"{_share(row['time_ns'] / step_ns)}",
+            "tip": f"{row['meaning']}: {scale(row['time_ns'])}",
+        }
+        for row in shown
+    ]
+    longest = max(value["time"] for value in values) if values else 1.0
+    x = number("time", f"time ({scale.unit})")
+    # Room for the texts behind the bars.
+    least = min([0.0, *(value["time"] for value in values)])
+    x["scale"] = {"domain": [least, 1.25 * longest], "nice": False}
+    y = _names("term", [row["meaning"] for row in shown])
+    return _chart(
+        values,
+        height=_rows(len(shown)),
+        layer=[
+            {
+                "mark": {"type": "bar", "color": COLOURS[0]},
+                "encoding": {"x": x, "y": y, "description": _TIP},
+            },
+            {
+                "mark": {"type": "text", "align": "left", "dx": 5},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "text": {"field": "text", "type": "nominal"},
+                },
+            },
+        ],
+    )
+
+
+def _share(part: float) -> str:
+    return f"{100 * part:.1f} %" if abs(part) >= 0.0005 else "<0.1 %"
+
+
+def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
+    """Return what blocks do within a window of the step."""
+    facts = document["timeline"]
+    low, high = facts["windows"][window]
+    labels = [block_label(block) for block in facts["blocks"]]
+    values = []
+    for event in facts["events"]:
+        if not (low <= event["start_ns"] and event["end_ns"] <= high):
+            continue
+        kind, _ = EVENTS[event["kind"]]
+        what = kind
+        if event["micro_batch"] is not None:
+            what += (
+                f", micro-batch {event['micro_batch'] + 1}, "
+                f"stage {event['stage']}"
+            )
+        begin, end = (
+            event[key] / scale.unit_ns for key in ("start_ns", "end_ns")
+        )
+        values.append(
+            {
+                "block": labels[event["block"] - 1],
+                "kind": kind,
+                "start": begin,
+                "end": end,
+                "tip": f"{what}: {begin:.6g} – {end:.6g} {scale.unit}",
+            }
+        )
+    used = {value["kind"] for value in values}
+    kinds = {name: shown for name, shown in EVENTS.values() if name in used}
+    colour = colours("kind", list(kinds))
+    colour["scale"]["range"] = list(kinds.values())
+    return _chart(
+        values,
+        height=_rows(len(labels)),
+        mark={"type": "bar", "stroke": BACK, "strokeWidth": 0.25},
+        encoding={
+            "x": {
+                "field": "start",
+                "type": "quantitative",
+                "title": f"time in the step ({scale.unit})",
+                "scale": {
+                    "domain": [low / scale.unit_ns, high / scale.unit_ns],
+                    "nice": False,
+                    "zero": False,
+                },
+            },
+            "x2": {"field": "end"},
+            "y": _names("block", labels),
+            "color": colour,
+            "description": _TIP,
+        },
+    )
+
+
+def frontier(facts: Document, scale: TimeScale) -> Spec:
+    """Return step time against memory, a line per number of devices."""
+    curves = [
+        {
+            "devices": f"{curve['devices']} devices",
+            "memory": point["memory_bytes"] / GIB,
+            "time": point["step_time_ns"] / scale.unit_ns,
+        }
+        for curve in facts["curves"]
+        if curve["points"]
+        for point in (
+            *curve["points"],
+            # The last one goes on to all the memory that there is.
+            {**curve["points"][-1], "memory_bytes": curve["capacity_bytes"]},
+        )
+    ]
+    points = [
+        {
+            "devices": f"{point['devices']} devices",
+            "memory": point["memory_bytes"] / GIB,
+            "time": point["step_time_ns"] / scale.unit_ns,
+            "tip": f"point {point['number']}: "
+            f"{scale(point['step_time_ns'])}, "
+            f"{format_bytes(point['memory_bytes'])}",
+        }
+        for point in facts["points"]
+    ]
+    order = [
+        f"{curve['devices']} devices"
+        for curve in facts["curves"]
+        if curve["points"]
+    ]
+    encoding = {
+        "x": number("memory", "memory of the fullest device (GiB)", False),
+        "y": _upright(number("time", f"step time ({scale.unit})", False)),
+        "color": colours("devices", order),
+    }
+    return _chart(
+        curves,
+        height=320,
+        layer=[
+            {
+                "mark": {"type": "line", "interpolate": "step-after"},
+                "encoding": encoding,
+            },
+            {
+                "data": {"values": points},
+                "mark": {"type": "point", "filled": True, "size": 60},
+                "encoding": {**encoding, "description": _TIP},
+            },
+        ],
+    )
+
+
+def scatter(runs: Sequence[Document]) -> Spec:
+    """Return predicted against measured step times, and where they agree."""
+    values = [
+        {
+            "family": run["family"],
+            "measured": run["measured_s"],
+            "predicted": run["predicted_s"],
+            "tip": f"{run['model']} on {run['num_devices']} "
+            f"{run['device']}: measured {run['measured_s']:.4g} s, "
+            f"predicted {run['predicted_s']:.4g} s",
+        }
+        for run in runs
+        if run["measured_s"] > 0 and run["predicted_s"] > 0
+    ]
+    times = [v[key] for v in values for key in ("measured", "predicted")]
+    ends = [min(times, default=0.1), max(times, default=1.0)]
+    x = number("measured", "measured step time (s)", scale="log")
+    y = _upright(number("predicted", "predicted step time (s)", scale="log"))
+    for axis in (x, y):
+        axis["scale"]["domain"] = ends
+    families = sorted({value["family"] for value in values})
+    return _chart(
+        values,
+        height=520,
+        layer=[
+            {
+                "data": {"values": [{"at": end} for end in ends]},
+                "mark": {"type": "line", "color": TEXT, "strokeWidth": 1},
+                "encoding": {
+                    "x": {**x, "field": "at"},
+                    "y": {**y, "field": "at"},
+                },
+            },
+            {
+                "mark": {
+                    "type": "point",
+                    "filled": True,
+                    "opacity": 0.8,
+                    "size": 50,
+                },
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": _marked(colours("family", families)),
+                    "shape": _marked(shapes("family", families)),
+                    "description": _TIP,
+                },
+            },
+        ],
+    )
+
+
+def levels(network: Document) -> Spec:
+    """Return the units of every level above the devices they join."""
+    most = network["num_devices"]
+    names = [
+        level["name"] or f"level {number}"
+        for number, level in enumerate(network["levels"])
+    ]
+    units = [
+        ("devices", 1, 0.0),
+        *(
+            (name, level["devices"], level["bandwidth_bytes_per_s"])
+            for name, level in zip(names, network["levels"], strict=True)
+        ),
+    ]
+    values = []
+    for name, size, speed in units:
+        count = -(-most // size)
+        many = f"{count} units of {size}" if count > _MOST_BARS else ""
+        if many:
+            size = most  # one bar stands for all of them
+        for first in range(0, most, size):
+            end = min(most, first + size)
+            said = f"{speed / 1e9:,.4g} GB/s per device" if speed else ""
+            devices = many or f"devices {first}–{end - 1}"
+            values.append(
+                {
+                    "level": name,
+                    "first": first,
+                    "end": end,
+                    "tip": ", ".join(filter(None, (name, devices, said))),
+                }
+            )
+    order = [name for name, _, _ in reversed(units)]
+    colour = colours("level", order)
+    colour["legend"] = None
+    return _chart(
+        values,
+        height=_rows(len(order)),
+        mark={"type": "bar", "stroke": BACK, "strokeWidth": 1},
+        encoding={
+            "x": {
+                "field": "first",
+                "type": "quantitative",
+                "title": "device",
+                "scale": {"domain": [0, most], "nice": False},
+                "axis": _device_axis(most, network["units"]),
+            },
+            "x2": {"field": "end"},
+            "y": _names("level", order),
+            "color": colour,
+            "description": _TIP,
+        },
+    )

@@ -1,0 +1,583 @@
+"""A page about a space of accelerators: ``nest codesign --html``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nest.accelerators.document import CHOICES, Document
+from nest.present.codesign import (
+    LABEL,
+    MEANS,
+    area,
+    change,
+    contribution_texts,
+    cut_lines,
+    density,
+    doubts,
+    footer_lines,
+    number_of,
+    place,
+    price,
+    regret,
+    relative_of,
+    settled_rows,
+    speed,
+    step,
+    times,
+    title_of,
+    watts,
+)
+from nest.present.pages.charts import COLOURS, TEXT, WIDTH, colours, number
+from nest.present.pages.html import page
+from nest.present.pages.parts import Chart, Fact, Part, Table
+from nest.present.table import count
+
+#: A chart in Vega-Lite.
+Spec = dict[str, Any]
+
+#: What a frontier is drawn against: key of a point, and what it says.
+_AGAINST = {
+    "area_mm2": ("area", "area of the die (mm²)"),
+    "tdp_w": ("power", "TDP (W)"),
+    "price_usd": ("price", "price of a device (USD)"),
+}
+
+_TIP = {"field": "tip", "type": "nominal"}
+
+#: What the page says of its figures, at its beginning.
+_RESTS_ON = (
+    f"All times, energies and areas are those of an {LABEL}. They compare "
+    f"points of one space; they do not predict the step time of a chip."
+)
+
+
+def to_html(document: Document, command: str) -> str:
+    """Return the page of a ``nest-codesign-answers/1`` document.
+
+    Parameters
+    ----------
+    document
+        The document.
+    command
+        What repeats it.
+    """
+    spec = document["spec"]
+    lead = (
+        f"{spec['kept']:,} of {spec['raw']:,} accelerators for "
+        f"{', '.join(spec['models'])} on {count(spec['devices'], 'device')}. "
+        f"Costs: {LABEL}."
+    )
+    parts = [
+        _answer(document),
+        _frontier(document),
+        _sensitivity(document),
+        _contributions(document),
+        _baselines(document),
+        _searched(document),
+        _repeat(document, command),
+    ]
+    found = [part for part in parts if part is not None]
+    return page("Which accelerator", lead, found)
+
+
+# The answer
+
+
+def _answer(document: Document) -> Part:
+    best = document["best"][-1] if document["best"] else None
+    missing = [
+        f"No point of the space fits {title_of(each['models'])}."
+        for each in document["best"]
+        if each["found"] is None and each["proven"]
+    ]
+    missing += [f"{line}." for line in doubts(document)]
+    unfinished = [document["unfinished"]] * bool(document["unfinished"])
+    facts, text = [], [_RESTS_ON]
+    if best is not None and best["found"] is not None:
+        found = best["found"]
+        text.insert(0, _sentence(document, best))
+        facts = _facts(document, found)
+    return Part(
+        "answer",
+        "The answer",
+        text=tuple(text),
+        facts=tuple(facts),
+        tables=(_best_table(document),),
+        warnings=(*unfinished, *missing),
+    )
+
+
+def _sentence(document: Document, best: Document) -> str:
+    spec, point = document["spec"], best["found"]["point"]
+    within = f"the {number_of('point', spec['kept'])} within the limits"
+    which = (
+        f"for {title_of(best['models'])} is {point['text']} (point "
+        f"{place(point)} of those within the limits, counted from 0)"
+    )
+    figure = _figure(document)
+    if best["proven"]:
+        return (
+            f"The best accelerator {which}, proven: none of {within} has a "
+            f"larger {figure}."
+        )
+    most = best["most_relative"]
+    bound = f": none of {within} has more than {times(most)}" if most else ""
+    return f"The best accelerator known {which}{bound}."
+
+
+def _figure(document: Document) -> str:
+    spec = document["spec"]
+    if len(spec["models"]) == 1:
+        return "throughput"
+    return MEANS[spec["objective"]["kind"]]
+
+
+def _facts(document: Document, found: Document) -> list[Fact]:
+    point, base = found["point"], document["spec"]["base_name"]
+    facts = [
+        Fact("Throughput", times(found["relative"]), f"of that on {base}"),
+        Fact("Area", area(point)),
+        Fact("TDP", watts(point["tdp_w"]), "everything at full rate"),
+        Fact("TDP per area", density(point), "published chips: 0.2 to 0.9"),
+    ]
+    if point["price_usd"] is not None:
+        facts.append(Fact("Price", price(point), "of a device; yours to set"))
+    facts.append(Fact("Peak", f"{point['peak_tflops']:,.1f} TFLOP/s"))
+    for on in found["on"]:
+        power = on["power_w"]
+        remark = f"{speed(on['tokens_per_s'])} tokens/s"
+        if power is not None:
+            remark += f", {watts(power)} on average per device"
+        facts.append(
+            Fact(f"Step of {on['model']}", step(on["step_ps"]), remark)
+        )
+    return facts
+
+
+def _best_table(document: Document) -> Table:
+    rows = []
+    pairs = [
+        (title_of(each["models"]), each["found"])
+        for each in document["best"]
+        if each["found"] is not None
+    ]
+    base = document["spec"]["base_name"]
+    for title, found in (*pairs, (f"base: {base}", document["base"])):
+        for on in found["on"]:
+            rows.append(
+                (
+                    title,
+                    found["point"]["text"],
+                    on["model"],
+                    step(on["step_ps"]),
+                    speed(on["tokens_per_s"]),
+                    times(relative_of(document, on)),
+                    area(found["point"]),
+                    watts(found["point"]["tdp_w"]),
+                    density(found["point"]),
+                    price(found["point"]),
+                    "" if on["mfu"] is None else f"{100 * on['mfu']:.1f} %",
+                    on["plan_text"] or "",
+                )
+            )
+    return Table(
+        "Best points and the base, with every model on them",
+        (
+            *("best for", "architecture", "model", "step time", "tokens/s"),
+            *("relative", "area", "TDP", "TDP per area", "price"),
+            *("MFU", "plan"),
+        ),
+        tuple(rows),
+        frozenset({0, 1, 2, 11}),
+    )
+
+
+# Throughput against area, power and price
+
+
+def _frontier(document: Document) -> Part | None:
+    points = _marked(document)
+    if not points:
+        return None
+    shown = []
+    for key, (name, title) in _AGAINST.items():
+        if all(x["point"][key] is not None for _, x in points):
+            shown.append(
+                Chart(
+                    name,
+                    f"Throughput against {name}",
+                    f"A dot per point; the line is the most throughput within "
+                    f"so much {name}. "
+                    + _most_text(document, points, key, name),
+                    _against(points, key, title),
+                )
+            )
+    text = ["Throughput is relative to that on the base."]
+    if not document["frontier"]:
+        text.append("Add --frontier for all points that none beats.")
+    table = Table(
+        "Points of the frontier and those named",
+        (
+            *("what", "point", "architecture", "relative", "area", "TDP"),
+            *("TDP per area", "price"),
+        ),
+        tuple(
+            (
+                what,
+                place(found["point"]),
+                found["point"]["text"],
+                times(found["relative"]),
+                area(found["point"]),
+                watts(found["point"]["tdp_w"]),
+                density(found["point"]),
+                price(found["point"]),
+            )
+            for what, found in points
+        ),
+        frozenset({0, 2}),
+    )
+    return Part(
+        "frontier",
+        "Throughput against area, power and price",
+        text=tuple(text),
+        charts=tuple(shown),
+        tables=(table,),
+    )
+
+
+def _marked(document: Document) -> list[tuple[str, Document]]:
+    """Return what is drawn: what each point is, and the point.
+
+    Relative throughputs are those of all models together.
+    """
+    found = [("frontier", each) for each in document["frontier"]]
+    best = document["best"][-1] if document["best"] else None
+    if best is not None and best["found"] is not None:
+        found.append(("best", best["found"]))
+    found.append(("base", document["base"]))
+    found += [
+        ("other searches", each["best"])
+        for each in document["baselines"]
+        if each["best"] is not None
+    ]
+    return [(what, x) for what, x in found if x["relative"]]
+
+
+def _most_text(
+    document: Document,
+    points: Sequence[tuple[str, Document]],
+    key: str,
+    name: str,
+) -> str:
+    """Say what the base's amount buys at most."""
+    limit = document["base"]["point"][key]
+    within = [x["relative"] for _, x in points if x["point"][key] <= limit]
+    return (
+        f"With no more {name} than the base has it is "
+        f"{times(max(within, default=0))} of the base's."
+    )
+
+
+def _against(
+    points: Sequence[tuple[str, Document]], key: str, title: str
+) -> Spec:
+    """Return throughput against an amount, with the most within it."""
+    values = [
+        {
+            "what": what,
+            "x": found["point"][key],
+            "y": found["relative"],
+            "tip": f"{what}: {times(found['relative'])}, "
+            f"{found['point']['text']}; {area(found['point'])}, "
+            f"{watts(found['point']['tdp_w'])}, {price(found['point'])}",
+        }
+        for what, found in points
+    ]
+    line: list[Document] = []
+    for value in sorted(values, key=lambda v: (v["x"], -v["y"])):
+        if not line or value["y"] > line[-1]["y"]:
+            line.append({"x": value["x"], "y": value["y"]})
+    line.append({**line[-1], "x": max(v["x"] for v in values)})
+    x = number("x", title, zero=False)
+    y = number("y", "throughput, relative to the base", zero=False)
+    order = list(dict.fromkeys(value["what"] for value in values))
+    return {
+        "width": WIDTH,
+        "height": 320,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "data": {"values": values},
+        "layer": [
+            {
+                "data": {"values": line},
+                "mark": {
+                    "type": "line",
+                    "interpolate": "step-after",
+                    "color": TEXT,
+                    "strokeWidth": 1,
+                },
+                "encoding": {"x": x, "y": y},
+            },
+            {
+                "mark": {"type": "point", "filled": True},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": colours("what", order),
+                    "shape": {
+                        "field": "what",
+                        "type": "nominal",
+                        "scale": {"domain": order},
+                        "legend": None,
+                    },
+                    # A point may be several of them.
+                    "size": {
+                        "field": "what",
+                        "type": "nominal",
+                        "scale": {"domain": order, "range": [160, 80, 60, 40]},
+                        "legend": None,
+                    },
+                    "description": _TIP,
+                },
+            },
+        ],
+    }
+
+
+# What changes the answer
+
+
+def _sensitivity(document: Document) -> Part | None:
+    rows = document["sensitivity"]
+    if not rows:
+        return None
+    known = [row for row in rows if row["change"] is not None]
+    chart = Chart(
+        "sensitivity",
+        "What the next listed value of a parameter changes",
+        "A bar per change of one parameter of the best point, solved "
+        "exactly. " + _most_change(known),
+        _bars(
+            [
+                {
+                    "name": f"{row['text']}{'' if row['listed'] else ' *'}",
+                    "value": 100 * row["change"],
+                    "tip": f"{row['text']}: {change(row['change'])}",
+                    "kind": "more" if row["change"] >= 0 else "less",
+                }
+                for row in known
+            ],
+            "change of the throughput (%)",
+        ),
+    )
+    table = Table(
+        "The best point with one parameter changed",
+        (
+            *("change", "throughput", "area", "TDP", "TDP per area"),
+            *("price", "within limits"),
+        ),
+        tuple(
+            (
+                row["text"],
+                change(row["change"]),
+                area(row["found"]["point"]),
+                watts(row["found"]["point"]["tdp_w"]),
+                density(row["found"]["point"]),
+                price(row["found"]["point"]),
+                "yes" if row["listed"] else "no",
+            )
+            for row in rows
+        ),
+        frozenset({0, 6}),
+    )
+    return Part(
+        "sensitivity",
+        "What would change the answer",
+        text=("Values with * are outside the list or the limits.",),
+        charts=(chart,) if known else (),
+        tables=(table,),
+    )
+
+
+def _most_change(rows: Sequence[Document]) -> str:
+    if not rows:
+        return ""
+    most = max(rows, key=lambda row: abs(row["change"]))
+    return f"The largest is {most['text']} with {change(most['change'])}."
+
+
+def _bars(values: Sequence[Document], title: str) -> Spec:
+    """Return a bar per name; those below 0 have another colour."""
+    order = [value["name"] for value in values]
+    return {
+        "width": WIDTH,
+        "height": {"step": 26},
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "data": {"values": list(values)},
+        "mark": {"type": "bar"},
+        "encoding": {
+            "x": number("value", title),
+            "y": {
+                "field": "name",
+                "type": "nominal",
+                "sort": order,
+                "title": None,
+                "axis": {"labelLimit": 300, "grid": False, "ticks": False},
+            },
+            "color": {
+                "field": "kind",
+                "type": "nominal",
+                "scale": {
+                    "domain": ["more", "less"],
+                    "range": list(COLOURS[:2]),
+                },
+                "legend": None,
+            },
+            "description": _TIP,
+        },
+    }
+
+
+def _contributions(document: Document) -> Part | None:
+    rows = document["contributions"]
+    if not rows:
+        return None
+    known = [row for row in rows if row["factors"] is not None]
+    values = [
+        {
+            "model": row["model"],
+            "choice": choice,
+            "factor": row["factors"][choice],
+            "tip": f"{row['model']}, {choice}: "
+            f"{times(row['factors'][choice])}",
+        }
+        for row in known
+        for choice in CHOICES
+    ]
+    chart = Chart(
+        "contributions",
+        "What architecture, schedule and placement contribute",
+        "A bar per model and choice: what it multiplies the throughput by, "
+        "on average over the orders in which the three can be made.",
+        _factors(values, [row["model"] for row in known]),
+    )
+    table = Table(
+        "Factors of the throughput, which multiply to the whole",
+        ("model", *CHOICES, "all three"),
+        tuple(
+            (row["model"], *contribution_texts(row["factors"])) for row in rows
+        ),
+    )
+    return Part(
+        "contributions",
+        "What contributed",
+        text=(
+            "Without any of the three: the base architecture, operators one "
+            "after the other, and Megatron's plan. Shares are Shapley values "
+            "of the logarithm of the throughput.",
+        ),
+        charts=(chart,) if known else (),
+        tables=(table,),
+    )
+
+
+def _factors(values: Sequence[Document], models: Sequence[str]) -> Spec:
+    return {
+        "width": WIDTH,
+        "height": {"step": 22},
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "data": {"values": list(values)},
+        "mark": {"type": "bar"},
+        "encoding": {
+            "x": number("factor", "times the throughput"),
+            "y": {
+                "field": "model",
+                "type": "nominal",
+                "sort": list(models),
+                "title": None,
+                "axis": {"labelLimit": 300, "grid": False, "ticks": False},
+            },
+            "yOffset": {
+                "field": "choice",
+                "type": "nominal",
+                "sort": list(CHOICES),
+            },
+            "color": colours("choice", CHOICES),
+            "description": _TIP,
+        },
+    }
+
+
+def _baselines(document: Document) -> Part | None:
+    rows = document["baselines"]
+    if not rows:
+        return None
+    table = Table(
+        "What other searches find in the same space",
+        ("search", "points", "best found", "relative", "regret"),
+        tuple(
+            (
+                row["name"],
+                f"{row['num_evaluated']:,}",
+                "nothing that fits"
+                if row["best"] is None
+                else row["best"]["point"]["text"],
+                "–" if row["best"] is None else times(row["best"]["relative"]),
+                regret(row),
+            )
+            for row in rows
+        ),
+        frozenset({0, 2}),
+    )
+    text = (
+        "Regret is how much more throughput the best point has, in these "
+        "latencies: Phaze's own are others."
+    )
+    return Part("baselines", "Other searches", (text,), tables=(table,))
+
+
+# What was searched
+
+
+def _searched(document: Document) -> Part:
+    spec = document["spec"]
+    titles = [title_of(each["models"]) for each in document["best"]]
+    tables = (
+        Table(
+            "Points by what cut or settled them, per question",
+            ("cut by", "what that is", *titles),
+            tuple(settled_rows(document)),
+            frozenset({0, 1}),
+        ),
+        Table(
+            "Values that were listed",
+            ("parameter", "values"),
+            tuple(
+                (name, ", ".join(map(str, values)))
+                for name, values in spec["axes"].items()
+            ),
+            frozenset({0, 1}),
+        ),
+    )
+    text = (
+        *(f"{line}." for line in cut_lines(spec)),
+        "Not searched: anything that is not in the list; splits of the model "
+        "that the job does not allow. Not modelled: the network on the chip, "
+        "the bandwidth of its buffers, fused operators, launches, and clocks "
+        "that depend on power.",
+    )
+    return Part(
+        "searched", "What was searched, and what not", text, (), (), tables
+    )
+
+
+def _repeat(document: Document, command: str) -> Part:
+    spec = document["spec"]
+    version = document["versions"].get("nest", "")
+    text = (
+        *footer_lines(document),
+        f"Arrays are counted '{spec['convention']}', attention is "
+        f"{spec['attention']}, constants are of {spec['technology']}.",
+        f"nest {version}".strip(),
+    )
+    return Part("repeat", "How to repeat it", text=text, code=command)

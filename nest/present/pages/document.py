@@ -1,0 +1,856 @@
+"""What a page is made of: figures of a problem, of plans, and of solvers.
+
+Everything here is plain data, ready for JSON. Nothing is priced: times and
+memory are those of scores, in ns and bytes, and places of devices are those
+that the score charges for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
+
+from nest.cost.breakdown import STEP_TERMS, breakdown
+from nest.cost.model import CostModel
+from nest.cost.rules import get_rules
+from nest.cost.score import Score
+from nest.cost.space import make_split
+from nest.ir.cluster import Hierarchy
+from nest.ir.io import problem_hash
+from nest.ir.plan import Plan, Stage
+from nest.ir.problem import Problem
+from nest.present.stages import nodes_text
+from nest.simulation.events import Simulation
+from nest.solvers.base import Status
+from nest.solvers.result import SolveResult
+from nest.uncertainty.intervals import intervals_of
+from nest.units import quanta_to_ns
+from nest.util.versions import provenance
+
+if TYPE_CHECKING:
+    from nest.analysis.pareto import Frontier
+
+SCHEMA = "nest-page/1"
+
+#: Events of a timeline that a page shows, in all and per block of devices; of
+#: longer ones the first half of so many, and the last half, with those that
+#: end or begin at the same moment.
+MOST_EVENTS, MOST_EVENTS_PER_BLOCK = 3000, 160
+
+#: Rows of devices of a map; of more replicas it shows the first ones.
+MOST_RANGES = 1500
+
+#: Ranges of devices of a block that a table names.
+MOST_NAMED = 2
+
+#: Points of a solver's curves over time; of more, so many evenly chosen ones.
+MOST_POINTS = 200
+
+#: Networks with more devices are shown level by level only.
+MOST_DRAWN = 256
+
+_NS_PER_DAY = 86_400 * 10**9
+_NS_PER_HOUR = 3_600 * 10**9
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user knows of the training run.
+
+    Attributes
+    ----------
+    tokens
+        Of the whole run; ``None`` if it is not known.
+    price_usd_per_hour
+        Of a device; ``None`` is what the problem says.
+    """
+
+    tokens: float | None = None
+    price_usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A plan that a page shows, and whose it is.
+
+    Attributes
+    ----------
+    plan, score
+        The plan, and its score for the problem of the page.
+    name
+        Of the solver, or of the file.
+    status
+        What is proven of it; empty if nobody claims anything.
+    lower_bound_ns
+        What every plan takes at least; ``None`` if that is not known.
+    """
+
+    plan: Plan
+    score: Score
+    name: str
+    status: str = ""
+    lower_bound_ns: int | float | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """How a page came about.
+
+    Attributes
+    ----------
+    command
+        The command line that repeats it.
+    notes
+        What narrows down the plans, for people.
+    defaults
+        Settings that nobody chose: their options.
+    asked
+        Settings that somebody chose, beside those of a problem's file.
+    more
+        Settings that no problem has: name, meaning and value of each.
+    limits
+        What solvers ran under, by what it is called.
+    target, untargeted
+        The option that names a framework, and the problem as it would be
+        without it; settings that differ were not chosen but are its own.
+    """
+
+    command: str = ""
+    notes: Sequence[str] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    asked: Collection[str] = ()
+    more: Sequence[tuple[str, str, str]] = ()
+    limits: Mapping[str, str] = field(default_factory=dict)
+    target: str = ""
+    untargeted: Problem | None = None
+
+
+def page_document(
+    kind: str,
+    problem: Problem,
+    answer: Answer | None,
+    *,
+    solvers: Sequence[Document] = (),
+    context: Context | None = None,
+    wish: Wish | None = None,
+    frontier: Document | None = None,
+    unfinished: str = "",
+) -> Document:
+    """Return the ``nest-page/1`` document of one problem.
+
+    Parameters
+    ----------
+    kind
+        What was asked: ``solve``, ``compare``, ``pareto``, ``report``, or
+        ``several`` problems.
+    problem
+        The problem that plans are for, restrictions included.
+    answer
+        The plan to show; ``None`` if there is none.
+    solvers
+        Rows of solvers or plans, see :func:`solver_rows`.
+    context, wish
+        How it came about, and what is known of the training run.
+    frontier
+        Of :func:`frontier_facts`.
+    unfinished
+        Why some of it is missing; empty if nothing is.
+    """
+    context, wish = context or Context(), wish or Wish()
+    document: Document = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "problem": problem_facts(problem),
+        "notes": list(context.notes),
+        "unfinished": unfinished,
+        "answer": None,
+        "plan": None,
+        "terms": None,
+        "timeline": None,
+        "solvers": list(solvers),
+        "frontier": frontier,
+        "network": network_facts(
+            problem, None if answer is None else answer.plan
+        ),
+        "searched": searched(problem, context),
+        "repeat": {"command": context.command, **provenance()},
+    }
+    if answer is not None:
+        document["answer"] = answer_facts(problem, answer, wish)
+        document["plan"] = plan_facts(problem, answer.plan, answer.score)
+        document["terms"] = term_facts(problem, answer.plan, answer.score)
+        document["timeline"] = timeline_facts(
+            problem, answer.plan, answer.score
+        )
+    return document
+
+
+# The problem
+
+
+def problem_facts(problem: Problem) -> Document:
+    """Return what the problem is."""
+    job, cluster = problem.job, problem.cluster
+    return {
+        "name": problem.name,
+        "source": problem.source,
+        "hash": problem_hash(problem),
+        "preset": problem.preset,
+        "time_unit": problem.time_unit,
+        "quantum_ps": problem.quantum_ps,
+        "num_layers": len(problem.graph.layers),
+        "cluster": cluster.name,
+        "num_devices": cluster.num_devices,
+        "devices": [
+            {
+                "name": device.name,
+                "count": cluster.devices_of(number),
+                "memory_bytes": device.memory_bytes,
+            }
+            for number, device in enumerate(cluster.types)
+        ],
+        "global_batch": job.global_batch,
+        "sequence_length": job.sequence_length,
+        "dtype": job.dtype,
+        "schedule": job.schedule,
+        "optimizer": job.optimizer.name,
+    }
+
+
+# The answer
+
+
+def answer_facts(problem: Problem, answer: Answer, wish: Wish) -> Document:
+    """Return the figures of a plan that decide whether anybody wants it."""
+    found, plan = answer.score, answer.plan
+    known = intervals_of(problem, plan, found)
+    fullest = max(found.blocks, key=lambda block: block.memory_bytes)
+    bound, step_ns = answer.lower_bound_ns, found.step_time_ns
+    return {
+        "name": answer.name,
+        "status": answer.status,
+        "feasible": found.feasible,
+        "violations": list(found.violations),
+        "step_time_ns": step_ns,
+        "step_time_quanta": found.step_quanta,
+        "simulated_step_time_ns": found.simulated_step_time_ns,
+        "lower_bound_ns": bound,
+        "step_time_90_ns": None if known is None else [*known.step_90_ns],
+        "rests_on": [] if known is None else list(known.rests_on),
+        "samples_per_s": found.throughput_samples_per_s,
+        "tokens_per_s": found.throughput_tokens_per_s,
+        "tokens_per_s_per_device": found.throughput_tokens_per_s_per_device,
+        "tflops_per_device": _tflops(problem, found),
+        "mfu": found.mfu,
+        "memory_bytes": fullest.memory_bytes,
+        "memory_left_bytes": found.memory_left_bytes,
+        "run": _run_facts(problem, found, wish),
+        "steady_state": get_rules(problem.preset).steady_state,
+    }
+
+
+def _tflops(problem: Problem, found: Score) -> float | None:
+    """Return the model's TFLOP/s of a device, recomputation left out."""
+    flops = problem.job.model_flops_per_sample
+    samples = found.throughput_samples_per_s
+    if flops is None or samples is None or problem.time_unit != "s":
+        return None
+    return flops * samples / problem.cluster.num_devices / 1e12
+
+
+def _run_facts(problem: Problem, found: Score, wish: Wish) -> Document:
+    """Return what a step and a run cost, as far as prices are known."""
+    price = _price_per_hour(problem, wish.price_usd_per_hour)
+    steady = get_rules(problem.preset).steady_state
+    length, step_ns = problem.job.sequence_length, found.step_time_ns
+    in_seconds = problem.time_unit == "s" and not steady
+    facts: Document = {
+        "tokens": wish.tokens,
+        "tokens_per_step": None,
+        "usd_per_hour": price if in_seconds else None,
+        "usd_per_step": None,
+        "steps": None,
+        "days": None,
+        "usd_per_run": None,
+    }
+    if not in_seconds:
+        return facts
+    if price is not None:
+        facts["usd_per_step"] = price * step_ns / _NS_PER_HOUR
+    if length is None:
+        return facts
+    facts["tokens_per_step"] = problem.job.global_batch * length
+    if wish.tokens is None:
+        return facts
+    steps = math.ceil(wish.tokens / facts["tokens_per_step"])
+    facts["steps"] = steps
+    facts["days"] = steps * step_ns / _NS_PER_DAY
+    if price is not None:
+        facts["usd_per_run"] = steps * price * step_ns / _NS_PER_HOUR
+    return facts
+
+
+def _price_per_hour(problem: Problem, given: float | None) -> float | None:
+    """Return what all devices of the cluster cost per hour, if known."""
+    cluster = problem.cluster
+    if given is not None:
+        return given * cluster.num_devices
+    prices = [
+        (device.price_usd_per_hour, cluster.devices_of(number))
+        for number, device in enumerate(cluster.types)
+    ]
+    if any(price is None for price, _ in prices):
+        return None
+    return sum((price or 0.0) * count for price, count in prices)
+
+
+# The plan
+
+
+def plan_facts(problem: Problem, plan: Plan, found: Score) -> Document:
+    """Return stages, and where they are: blocks of devices.
+
+    A block has one stage, or several chunks of an interleaved plan. The
+    ranges of its devices are (first, end), one per replica; ``nodes`` are
+    those of the first ones.
+    """
+    model = CostModel(problem)
+    split = make_split(problem, plan.replicas, plan.micro_batch)
+    places = get_rules(problem.preset).blocks(plan, split.devices)
+
+    def ns(quanta: int) -> int | float:
+        return quanta_to_ns(quanta, problem.quantum_ps)
+
+    blocks = []
+    for number, scored in enumerate(found.blocks):
+        chunks = plan.chunks_of(number)
+        strategies = dict.fromkeys(
+            str(strategy)
+            for chunk in chunks
+            for strategy in plan.stages[chunk].layer_strategies
+        )
+        blocks.append(
+            {
+                "stages": list(scored.stages),
+                "strategies": list(strategies),
+                "devices_per_replica": plan.stages[number].devices,
+                "ranges": [list(x) for x in places[number].ranges()],
+                "nodes": [
+                    nodes_text(problem, devices)
+                    for devices in islice(places[number].ranges(), MOST_NAMED)
+                ],
+                "num_layers": sum(len(plan.stages[c].layers) for c in chunks),
+                "load_ns": ns(scored.load),
+                "sync_ns": ns(scored.sync),
+                "memory": scored.memory,
+                "memory_bytes": scored.memory_bytes,
+                "capacity_bytes": model.capacity_bytes(places[number]),
+            }
+        )
+    used = plan.replicas * plan.devices_used
+    return {
+        "replicas": plan.replicas,
+        "micro_batch": plan.micro_batch,
+        "num_micro_batches": found.num_micro_batches,
+        "num_stages": len(plan.stages),
+        "virtual_stages": plan.virtual_stages,
+        "overlap": list(plan.overlap),
+        "distributed_optimizer": plan.distributed_optimizer,
+        "devices_used": used,
+        "devices_idle": problem.cluster.num_devices - used,
+        "stages": [
+            {
+                "number": number,
+                "block": plan.block_of(number - 1) + 1,
+                "layers": _layers(stage),
+                "num_layers": len(stage.layers),
+                "devices": stage.devices,
+                "strategies": list(
+                    dict.fromkeys(map(str, stage.layer_strategies))
+                ),
+                "forward_ns": ns(terms.forward),
+                "backward_ns": ns(terms.backward),
+                "sync_ns": ns(terms.sync),
+                "inflight": terms.inflight,
+                "memory_bytes": terms.memory_bytes,
+            }
+            for number, (stage, terms) in enumerate(
+                zip(plan.stages, found.stages, strict=True), 1
+            )
+        ],
+        "blocks": blocks,
+    }
+
+
+def _layers(stage: Stage) -> str:
+    first, last = stage.layers[0], stage.layers[-1]
+    return f"{first}" if len(stage.layers) == 1 else f"{first} – {last}"
+
+
+def term_facts(problem: Problem, plan: Plan, found: Score) -> Document:
+    """Return where the step time goes; the terms add up to it."""
+    terms = breakdown(problem, plan, found)
+    return {
+        "step": [
+            {
+                "name": name,
+                "meaning": STEP_TERMS[name],
+                "time_ns": quanta_to_ns(quanta, problem.quantum_ps),
+                "quanta": quanta,
+            }
+            for name, quanta in terms.step.items()
+        ],
+        "slowest_block": terms.slowest + 1,
+        "num_loads": terms.num_loads,
+    }
+
+
+# The timeline
+
+
+def timeline_facts(problem: Problem, plan: Plan, found: Score) -> Document:
+    """Return what every block does when, in one replica.
+
+    All of it, or the first and the last events where there are too many (see
+    :data:`MOST_EVENTS`); ``windows`` are the spans of time that are complete.
+    """
+    if get_rules(problem.preset).steady_state:
+        missing = (
+            f"The rules {problem.preset} price a micro-batch among many, not "
+            f"a step: there is nothing to run pass by pass."
+        )
+        return {"missing": missing, "windows": [], "blocks": []}
+    simulation = Simulation(problem, plan, found)
+
+    def ns(quanta: int) -> int | float:
+        return quanta_to_ns(quanta, problem.quantum_ps)
+
+    events = [
+        (event.start, event.start + event.duration, block, event)
+        for block in range(plan.num_blocks)
+        for event in simulation.events(block)
+    ]
+    windows = _windows(
+        [(start, end) for start, end, _, _ in events],
+        min(MOST_EVENTS, MOST_EVENTS_PER_BLOCK * plan.num_blocks),
+    )
+    rows = [
+        {
+            "block": block + 1,
+            "kind": event.kind,
+            "start_ns": ns(start),
+            "end_ns": ns(end),
+            "stage": None if event.chunk is None else event.chunk + 1,
+            "micro_batch": event.micro_batch,
+        }
+        for start, end, block, event in events
+        if any(low <= start and end <= high for low, high in windows)
+    ]
+    return {
+        "missing": "",
+        "step_time_ns": ns(simulation.step),
+        "num_events": len(events),
+        "windows": [[ns(low), ns(high)] for low, high in windows],
+        "events": rows,
+        "blocks": [
+            {
+                "stages": list(use.stages),
+                "busy_ns": ns(use.busy),
+                "idle_ns": ns(use.idle),
+                "bubble_share": use.bubble_share,
+                "end_ns": ns(use.end),
+            }
+            for use in simulation.uses()
+        ],
+    }
+
+
+def _windows(
+    spans: Sequence[tuple[int, int]], most: int
+) -> list[tuple[int, int]]:
+    """Return the times within which all events can be shown."""
+    last = max(end for _, end in spans)
+    if len(spans) <= most:
+        return [(0, last)]
+    half = most // 2
+    ends = sorted(end for _, end in spans)
+    starts = sorted((start for start, _ in spans), reverse=True)
+    return [(0, ends[half - 1]), (starts[half - 1], last)]
+
+
+# Solvers
+
+
+def solver_rows(
+    results: Iterable[SolveResult],
+    problem: Problem,
+    traces: Mapping[str, Sequence[Sequence[float | None]]] | None = None,
+    missing: Iterable[str] = (),
+) -> list[Document]:
+    """Return a row per solver, those that did not run included.
+
+    Parameters
+    ----------
+    results
+        What they answered.
+    problem
+        The problem.
+    traces
+        By solver: what it had and when, as (wall_s, step quanta, bound
+        quanta).
+    missing
+        Solvers that were asked for and did not begin.
+    """
+    results, traces = list(results), traces or {}
+    steps = [r.step_quanta for r in results if r.step_quanta is not None]
+    best = min(steps, default=None)
+
+    def ns(quanta: float | None) -> int | float | None:
+        if quanta is None:
+            return None
+        return quanta_to_ns(int(quanta), problem.quantum_ps)
+
+    rows = [
+        {
+            "name": result.solver,
+            "version": result.version,
+            "exact": result.exact,
+            "outcome": str(result.outcome),
+            "status": None if result.status is None else str(result.status),
+            "limit": None if result.limit is None else str(result.limit),
+            "failed": result.outcome.failed,
+            "step_time_ns": result.step_time_ns,
+            "over_best": None
+            if not best or result.step_quanta is None
+            else (result.step_quanta - best) / best,
+            "lower_bound_ns": result.lower_bound_ns,
+            "gap": None if result.gap is None else float(result.gap),
+            "over_memory_bytes": result.over_memory_bytes,
+            "own_objective_ns": result.own_objective_ns,
+            "wall_s": round(result.wall_s, 6),
+            "peak_rss_bytes": result.peak_rss_bytes,
+            "detail": " ".join(result.detail.split()),
+            "trace": [
+                {
+                    "wall_s": point[0],
+                    "step_time_ns": ns(point[1]),
+                    "lower_bound_ns": ns(point[2]),
+                }
+                for point in _thinned(traces.get(result.solver, ()))
+            ],
+        }
+        for result in results
+    ]
+    return rows + [_not_run(name) for name in missing]
+
+
+def _thinned(
+    points: Sequence[Sequence[float | None]],
+) -> list[Sequence[float | None]]:
+    """Return the points to show, the first and the last among them."""
+    last = len(points) - 1
+    if last < MOST_POINTS:
+        return list(points)
+    return [points[i * last // (MOST_POINTS - 1)] for i in range(MOST_POINTS)]
+
+
+def _not_run(name: str) -> Document:
+    row: Document = dict.fromkeys(
+        (
+            *("version", "exact", "status", "limit", "step_time_ns"),
+            *("over_best", "lower_bound_ns", "gap", "over_memory_bytes"),
+            *("own_objective_ns", "wall_s", "peak_rss_bytes"),
+        )
+    )
+    return row | {
+        "name": name,
+        "outcome": "not run",
+        "failed": False,
+        "detail": "",
+        "trace": [],
+    }
+
+
+def plan_rows(answers: Sequence[Answer], problem: Problem) -> list[Document]:
+    """Return a row per plan that was given."""
+    steps = [a.score.step_quanta for a in answers if a.score.feasible]
+    best = min(steps, default=None)
+    rows = []
+    for answer in answers:
+        found = answer.score
+        step = found.step_quanta if found.feasible else None
+        over = None if found.feasible else -found.memory_left_bytes
+        rows.append(
+            {
+                **_not_run(answer.name),
+                "outcome": "scored",
+                "status": "fits"
+                if found.feasible
+                else str(Status.OVER_MEMORY),
+                "step_time_ns": None
+                if step is None
+                else quanta_to_ns(step, problem.quantum_ps),
+                "over_best": None
+                if step is None or not best
+                else (step - best) / best,
+                "over_memory_bytes": over,
+            }
+        )
+    return rows
+
+
+def best_answer(results: Iterable[SolveResult]) -> Answer | None:
+    """Return the fastest plan that fits, else one that does not, if any."""
+    with_plan = [r for r in results if r.plan is not None]
+    fitting = [r for r in with_plan if r.step_quanta is not None]
+    bounds = [
+        r.lower_bound_ns
+        for r in with_plan
+        if r.lower_bound_ns is not None and not r.outcome.failed
+    ]
+    pool = fitting or with_plan
+    if not pool:
+        return None
+
+    def rank(result: SolveResult) -> tuple[int, bool]:
+        assert result.score is not None
+        return result.score.step_quanta, result.status is not Status.OPTIMAL
+
+    best = min(pool, key=rank)
+    assert best.plan is not None
+    assert best.score is not None
+    return Answer(
+        best.plan,
+        best.score,
+        best.solver,
+        str(best.status),
+        max(bounds, default=None),
+    )
+
+
+# The frontier
+
+
+def frontier_facts(found: Frontier, steps: int | None) -> Document:
+    """Return points and curves of a frontier."""
+    from nest.analysis.pareto import bulges, knee
+
+    problem = found.problem
+
+    def ns(quanta: int) -> int | float:
+        return quanta_to_ns(quanta, problem.quantum_ps)
+
+    points = []
+    for number, point in enumerate(found.points, 1):
+        usd = found.step_usd(point)
+        plan = point.plan
+        strategies = dict.fromkeys(
+            str(x) for stage in plan.stages for x in stage.layer_strategies
+        )
+        points.append(
+            {
+                "number": number,
+                "devices": point.devices,
+                "step_time_ns": ns(point.step_quanta),
+                "memory_bytes": point.memory_bytes,
+                "usd_per_step": usd,
+                "usd_per_run": None
+                if usd is None or steps is None
+                else steps * usd,
+                "proven": point.proven,
+                "replicas": plan.replicas,
+                "micro_batch": plan.micro_batch,
+                "num_stages": plan.num_blocks,
+                "strategies": list(strategies),
+            }
+        )
+    return {
+        "objectives": list(found.objectives),
+        "proven": found.proven,
+        "price_usd_per_device_hour": found.price_usd_per_hour,
+        "steps": steps,
+        "knee": knee(bulges(found)),
+        "points": points,
+        "curves": [
+            {
+                "devices": curve.devices,
+                "capacity_bytes": curve.problem.cluster.memory_bytes(),
+                "points": [
+                    {
+                        "step_time_ns": ns(point.step_quanta),
+                        "memory_bytes": point.memory_bytes,
+                    }
+                    for point in curve.points
+                ],
+                "gaps": [
+                    {
+                        "above_bytes": max(0, gap.above_bytes),
+                        "up_to_bytes": gap.up_to_bytes,
+                        "lower_bound_ns": ns(gap.lower_bound_quanta),
+                    }
+                    for gap in curve.gaps
+                ],
+            }
+            for curve in found.curves
+        ],
+    }
+
+
+# The network
+
+
+def network_facts(problem: Problem, plan: Plan | None = None) -> Document:
+    """Return the levels of the network, or its links where it is a graph.
+
+    ``units`` are sizes of groups of devices that are closer to each other
+    than to others, for boundaries: nodes first. The picture of a graph has the
+    stages of a plan on its devices.
+    """
+    cluster = problem.cluster
+    topology, most = cluster.topology, cluster.num_devices
+    sizes = [size for size in topology.unit_sizes if size < most]
+    facts: Document = {
+        "kind": type(topology).__name__.lower(),
+        "num_devices": most,
+        "units": sizes,
+        "levels": [],
+        "picture": "",
+    }
+    if isinstance(topology, Hierarchy):
+        below = (1, *topology.capacities)
+        facts["levels"] = [
+            {
+                "name": level.name,
+                "fan_out": level.fan_out,
+                "devices": min(most, capacity),
+                "num_units": -(-most // capacity),
+                "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s,
+                "latency_ns": level.latency_ns,
+            }
+            for level, (under, capacity) in zip(
+                topology.levels, pairwise(below), strict=True
+            )
+            if under < most and level.fan_out > 1
+        ]
+        return facts
+    facts["num_switches"] = sum(n.kind != "device" for n in topology.nodes)
+    facts["num_links"] = len(topology.links)
+    bandwidths: dict[tuple[float, float], int] = {}
+    for link in topology.links:
+        key = (link.bandwidth_bytes_per_s, link.latency_ns)
+        bandwidths[key] = bandwidths.get(key, 0) + 1
+    facts["links"] = [
+        {"bandwidth_bytes_per_s": speed, "latency_ns": ns, "count": count}
+        for (speed, ns), count in sorted(bandwidths.items(), reverse=True)
+    ]
+    # A network may have room for more devices than the cluster has.
+    fits = topology.max_devices == most
+    if topology.max_devices <= MOST_DRAWN:
+        from nest.topology.graph.convert import networkx_of
+        from nest.topology.plot import network_svg
+
+        facts["picture"] = network_svg(
+            networkx_of(topology), plan=plan if fits else None
+        )
+    return facts
+
+
+# What was searched
+
+
+def searched(problem: Problem, context: Context) -> Document:
+    """Return which values plans could take, and which option changes them.
+
+    ``default`` is whether nobody chose them; that bound the answer all the
+    same. ``asked`` is whether somebody did; what is neither comes with the
+    problem. ``target`` is the framework whose they are, if that decided.
+    """
+    known = context.untargeted
+    free = {} if known is None else {x[0]: x[2] for x in _settings(known)}
+    rows = []
+    for name, meaning, values in (*_settings(problem), *context.more):
+        bound = values != free.get(name, values)
+        option = context.target if bound else context.defaults.get(name, "")
+        rows.append(
+            {
+                "name": name,
+                "meaning": meaning,
+                "values": values,
+                "default": name in context.defaults and not bound,
+                "asked": name in context.asked and not bound,
+                "target": context.target if bound else "",
+                "option": option,
+            }
+        )
+    return {"settings": rows, "limits": dict(context.limits)}
+
+
+def _settings(problem: Problem) -> list[tuple[str, str, str]]:
+    """Return the name of every setting, what it is, and its values."""
+    job, kinds = problem.job, problem.graph.kinds
+    costs = [cost for kind in kinds for cost in kind.costs]
+
+    def degrees(axis: str, allowed: Sequence[int] | None) -> str:
+        known = sorted({int(getattr(cost, axis)) for cost in costs})
+        return _list(x for x in known if allowed is None or x in allowed)
+
+    split = job.sequence_parallel
+    return [
+        ("sequence_length", "sequence length", _list([job.sequence_length])),
+        ("global_batch", "samples per step", _list([job.global_batch])),
+        ("micro_batches", "samples per micro-batch", _list(job.micro_batches)),
+        ("replicas", "pipeline replicas", _any(job.replicas)),
+        ("pp", "pipeline stages", _any(job.pipeline_parallel)),
+        ("dp", "data parallel degree", _any(job.data_parallel)),
+        ("tp", "tensor parallel degree", degrees("tp", job.tensor_parallel)),
+        ("cp", "context parallel degree", degrees("cp", job.context_parallel)),
+        ("ep", "expert parallel degree", degrees("ep", job.expert_parallel)),
+        ("zero", "ZeRO stage", _list(job.zero)),
+        ("recompute", "recomputation", _list(job.recompute)),
+        (
+            "sequence_parallel",
+            "sequence parallelism",
+            _list("on" if x else "off" for x in split)
+            if isinstance(split, tuple)
+            else ("on" if split else "off"),
+        ),
+        ("schedule", "pipeline schedule", job.schedule),
+        ("virtual_stages", "chunks per stage", _list(job.chunk_counts)),
+        (
+            "overlap",
+            "communication that may hide",
+            _list(f"{name} {part:g}" for name, part in job.overlap.items())
+            or "none",
+        ),
+        (
+            "distributed_optimizer",
+            "optimiser sharded over replicas",
+            "allowed" if job.distributed_optimizer else "no",
+        ),
+        ("granularity", "a strategy for every", job.granularity),
+        ("dtype", "data type", job.dtype),
+        (
+            "optimizer",
+            "optimiser",
+            f"{job.optimizer.name}, {job.optimizer.state_bytes} bytes of "
+            f"state per weight",
+        ),
+        (
+            "gradients",
+            "gradients",
+            f"{job.optimizer.gradient_bytes} bytes per weight",
+        ),
+    ]
+
+
+def _list(values: Iterable[Any]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _any(values: Sequence[int] | None) -> str:
+    return "every number" if values is None else _list(values)

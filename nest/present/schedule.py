@@ -1,0 +1,162 @@
+"""Schedules of a layer's operators: tables with bars, and a document."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from nest.operator_schedule import Cores, Placed, Schedule
+from nest.operator_schedule.layer_file import Layer
+from nest.present.fitted import Column
+from nest.present.table import count, key_lines, percent, simple_table
+
+#: Cells of a bar that lasts from the first tick to the last.
+BAR = 40
+
+#: Of an operator on single cores, and on the whole chip.
+_SINGLE, _WHOLE = "─", "━"
+
+#: What is said of parts by what proves them.
+_PROOFS = {"single": "one operator", "bound": "bound", "none": "not proven"}
+
+
+def schedule_document(
+    layer: Layer, cores: Cores, found: Mapping[str, Schedule]
+) -> dict[str, Any]:
+    """Return the document of ``nest schedule --json``."""
+    return {
+        "schema": "nest-schedule/1",
+        "layer": layer.name,
+        "unit": layer.unit,
+        "cores": cores._asdict(),
+        **_totals(found.values()),
+        "passes": {
+            name: {
+                **_totals([schedule]),
+                "operators": {
+                    operator: place._asdict()
+                    for operator, place in schedule.operators.items()
+                },
+                "parts": [part._asdict() for part in schedule.parts],
+            }
+            for name, schedule in found.items()
+        },
+    }
+
+
+def _totals(schedules: Any) -> dict[str, Any]:
+    makespan = sum(x.makespan_ticks for x in schedules)
+    bound = sum(x.lower_bound_ticks for x in schedules)
+    return {
+        "makespan_ticks": makespan,
+        "lower_bound_ticks": bound,
+        "optimal": makespan == bound,
+    }
+
+
+def schedule_block(
+    layer: Layer, cores: Cores, found: Mapping[str, Schedule]
+) -> list[RenderableType]:
+    """Return what was scheduled, and a table of operators per pass."""
+    total = _totals(found.values())
+    rows = [
+        ("layer", layer.name or "without a name"),
+        (
+            "cores",
+            f"{count(cores.tensor, 'tensor core')}, "
+            f"{count(cores.vector, 'vector core')}",
+        ),
+        ("makespan", _length(layer, total)),
+    ]
+    parts: list[RenderableType] = [key_lines(rows)]
+    for name, schedule in found.items():
+        lines = [(name, _length(layer, _totals([schedule])))]
+        lines.append(("", _parts_text(schedule)))
+        parts += [
+            Padding(key_lines(lines), (1, 0, 0, 0)),
+            Padding(_table(schedule), (1, 0, 0, 0)),
+        ]
+    return parts
+
+
+def _length(layer: Layer, totals: Mapping[str, Any]) -> str:
+    ticks = f"{totals['makespan_ticks']} {layer.unit}"
+    if totals["optimal"]:
+        return f"{ticks}, none is shorter"
+    bound = totals["lower_bound_ticks"]
+    gap = Fraction(totals["makespan_ticks"] - bound, totals["makespan_ticks"])
+    return f"{ticks}, not proven: at least {bound} (gap {percent(gap)} %)"
+
+
+def _parts_text(schedule: Schedule) -> str:
+    """Say what the parts are proven by, and how busy the channel is."""
+    proofs = Counter(part.proof for part in schedule.parts)
+    said = ", ".join(
+        f"{number} by {_PROOFS.get(proof, proof)}"
+        if proof != "none"
+        else f"{number} not proven"
+        for proof, number in proofs.items()
+    )
+    text = f"{count(len(schedule.parts), 'part')}: {said}"
+    channel = sum(part.channel_ticks for part in schedule.parts)
+    if channel and schedule.makespan_ticks:
+        busy = Fraction(channel, schedule.makespan_ticks)
+        text += f"; memory channel busy {percent(busy)} % of the time"
+    return text
+
+
+def _table(schedule: Schedule) -> RenderableType:
+    order = sorted(
+        schedule.operators.items(),
+        key=lambda item: (item[1].start_tick, item[1].end_tick),
+    )
+    return simple_table(
+        (
+            Column("operator", least=12),
+            Column("on", rank=1, least=8),
+            Column("start", rank=2, right=True),
+            Column("end", rank=3, right=True),
+            Column("ticks", right=True),
+            Column("when", rank=4),
+        ),
+        [
+            (
+                name,
+                _on(place),
+                str(place.start_tick),
+                str(place.end_tick),
+                str(place.end_tick - place.start_tick),
+                Text(_bar(place, schedule.makespan_ticks), no_wrap=True),
+            )
+            for name, place in order
+        ],
+    )
+
+
+def _on(place: Placed) -> str:
+    if place.whole:
+        return "whole chip"
+    used = [
+        f"{word} {core}"
+        for word, core in (
+            ("tensor", place.tensor_core),
+            ("vector", place.vector_core),
+        )
+        if core is not None
+    ]
+    return " + ".join(used) or "nothing"
+
+
+def _bar(place: Placed, makespan_ticks: int) -> str:
+    """Return a bar from the start to the end, of at least one cell."""
+    if place.start_tick == place.end_tick:
+        return ""
+    first = place.start_tick * BAR // makespan_ticks
+    last = -(-place.end_tick * BAR // makespan_ticks)
+    return " " * first + (_WHOLE if place.whole else _SINGLE) * (last - first)

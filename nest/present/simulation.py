@@ -1,0 +1,107 @@
+"""What a simulated step is like, as tables and as a document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+
+from nest.ir.io import problem_hash
+from nest.present.fitted import Column
+from nest.present.table import count, key_lines, simple_table
+from nest.simulation.events import Simulation
+from nest.units import quanta_to_ns
+from nest.util.time_scale import TimeScale
+
+
+def simulation_document(simulation: Simulation) -> dict[str, Any]:
+    """Return the document of ``nest simulate --json``."""
+    found, problem = simulation.score, simulation.problem
+
+    def ns(quanta: int) -> int | float:
+        return quanta_to_ns(quanta, found.quantum_ps)
+
+    assert found.schedule is not None
+    return {
+        "schema": "nest-simulation/1",
+        "problem": problem.name,
+        "problem_hash": problem_hash(problem),
+        "schedule": found.schedule.name,
+        "num_micro_batches": found.num_micro_batches,
+        "step_time_ns": found.step_time_ns,
+        "simulated_step_time_ns": found.simulated_step_time_ns,
+        "feasible": found.feasible,
+        "violations": list(found.violations),
+        "blocks": [
+            {
+                "stages": list(use.stages),
+                "busy_ns": ns(use.busy),
+                "idle_ns": ns(use.idle),
+                "bubble_share": use.bubble_share,
+                "forward_ns": ns(use.forward),
+                "backward_ns": ns(use.backward),
+                "weight_backward_ns": ns(use.weight_backward),
+                "receive_ns": ns(use.receive),
+                "sync_ns": ns(use.sync),
+                "hidden_ns": ns(use.hidden),
+                "passes_end_ns": ns(use.passes_end),
+                "end_ns": ns(use.end),
+            }
+            for use in simulation.uses()
+        ],
+    }
+
+
+def simulation_block(
+    simulation: Simulation, document: dict[str, Any]
+) -> list[RenderableType]:
+    """Return the simulated step beside the formula's, and its blocks.
+
+    ``document`` is that of the simulation.
+    """
+    problem, plan = simulation.problem, simulation.plan
+    formula = document["step_time_ns"]
+    simulated = document["simulated_step_time_ns"]
+    scale = TimeScale.fitting(formula, problem.time_unit)
+    share = f" ({100 * (simulated - formula) / formula:+.2f} %)"
+    if not formula or simulated == formula:
+        share = ""
+    rows = [
+        ("problem", f"{problem.name} (preset {problem.preset})"),
+        ("feasible", "yes" if document["feasible"] else "no"),
+        *(("violation", text) for text in document["violations"]),
+        (
+            "schedule",
+            f"{document['schedule']}, {count(plan.num_blocks, 'block')}, "
+            f"{count(document['num_micro_batches'], 'micro-batch')}",
+        ),
+        ("step time", scale(formula)),
+        ("simulated", scale(simulated) + share),
+    ]
+    table = simple_table(
+        (
+            Column("block", right=True),
+            Column("stages", rank=4, least=8),
+            Column("busy", rank=1, right=True),
+            Column("idle", rank=2, right=True),
+            Column("bubble %", right=True),
+            Column("receive", rank=5, right=True),
+            Column("sync", rank=6, right=True),
+            Column("end", rank=3, right=True),
+        ),
+        [
+            (
+                str(number),
+                ", ".join(map(str, use["stages"])),
+                scale(use["busy_ns"]),
+                scale(use["idle_ns"]),
+                f"{100 * use['bubble_share']:.2f}",
+                scale(use["receive_ns"]),
+                scale(use["sync_ns"]),
+                scale(use["end_ns"]),
+            )
+            for number, use in enumerate(document["blocks"], 1)
+        ],
+    )
+    return [key_lines(rows), Padding(table, (1, 0, 0, 0))]

@@ -1,0 +1,1 @@
+"""Run independent tasks in processes or on Dask."""

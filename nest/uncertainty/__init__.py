@@ -1,0 +1,1 @@
+"""How far predictions may be from measurements: intervals and headroom."""

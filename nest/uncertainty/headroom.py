@@ -1,0 +1,143 @@
+"""Head-room: memory of every device that plans leave free.
+
+What a cost model cannot know takes memory too: fragments, buffers of
+libraries, other processes. Head-room is taken off the devices before anything
+is searched, so every solver keeps it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+from msgspec.structs import replace
+
+from nest.errors import InvalidOptionError
+from nest.ir.cluster import Device
+from nest.ir.problem import Problem
+from nest.uncertainty.intervals import Deviations, stored_deviations, why_none
+from nest.units import format_bytes
+from nest.util.quantities import SIZES, split
+
+#: Of what the model predicts one run in four needs so much more: the upper end
+#: of the 50 % interval of memory.
+MEMORY_ERROR = math.expm1(stored_deviations().memory.high_50)
+
+#: Predictions of memory are off by so much in the mean. With this head-room
+#: ``nest validate`` asks whether runs fit.
+MEAN_ERROR = math.expm1(stored_deviations().memory_error)
+
+
+def with_headroom(
+    problem: Problem, text: str, option: str = "--headroom"
+) -> Problem:
+    """Return the problem with less memory on every device.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    text
+        A size such as ``8GB`` or ``8GiB``, or a part of the memory of each
+        type of devices such as ``10%``; bytes are rounded up.
+    option
+        What it comes from, for messages.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the text is neither, or a type of devices has no more memory than
+        that.
+    """
+    found = split(text, (*SIZES, "%"))
+    if found is None:
+        raise InvalidOptionError(
+            f"{option}: expected a size such as 8GB or 8GiB, or a part such "
+            f"as 10%, got {text!r}; correct the value"
+        )
+    amount, unit = found
+
+    def smaller(device: Device) -> Device:
+        memory = device.memory_bytes
+        part = amount * (Fraction(memory, 100) if unit == "%" else SIZES[unit])
+        size_bytes = -int(-part // 1)
+        usable_bytes = memory - device.reserve_bytes
+        if size_bytes >= usable_bytes:
+            raise InvalidOptionError(
+                f"{option} {text}: expected less than the "
+                f"{format_bytes(usable_bytes)} that plans may use of a device "
+                f"({device.name}), got {format_bytes(size_bytes)}; leave less "
+                f"free"
+            )
+        return replace(
+            device,
+            memory_bytes=memory - size_bytes,
+            headroom_bytes=device.headroom_bytes + size_bytes,
+        )
+
+    return _with_devices(problem, smaller)
+
+
+def within_memory(
+    problem: Problem, numbers: Deviations | None = None
+) -> Problem | None:
+    """Return the problem whose plans keep their memory with 95 %.
+
+    The upper end of the 90 % interval of what they need fits every device,
+    head-room included. ``None`` if some device has no room for anything then.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    numbers
+        How far predictions are off; as stored by default.
+    """
+    numbers = numbers or stored_deviations()
+    part = math.exp(-max(0.0, numbers.memory.high_90))
+
+    def size_bytes(device: Device) -> int:
+        whole_bytes = device.memory_bytes + device.headroom_bytes
+        return min(device.memory_bytes, math.floor(whole_bytes * part))
+
+    types = problem.cluster.types
+    if any(size_bytes(device) < device.reserve_bytes for device in types):
+        return None
+    return _with_devices(
+        problem,
+        lambda device: replace(device, memory_bytes=size_bytes(device)),
+    )
+
+
+def _with_devices(
+    problem: Problem, change: Callable[[Device], Device]
+) -> Problem:
+    cluster = problem.cluster
+    others = tuple(
+        replace(part, device=change(part.device)) for part in cluster.others
+    )
+    changed = replace(cluster, device=change(cluster.device), others=others)
+    return replace(problem, cluster=changed)
+
+
+def tightness(problem: Problem, left_bytes: int, needed_bytes: int) -> str:
+    """Return a warning if a device has less left than one run in four needs.
+
+    Parameters
+    ----------
+    problem
+        The problem; nothing is known of those that are not made from a
+        model. Its head-room is left, too.
+    left_bytes, needed_bytes
+        Memory that is left, and that is needed, on the fullest device.
+    """
+    more_bytes = round(MEMORY_ERROR * needed_bytes)
+    kept_bytes = problem.cluster.headroom_bytes()
+    if why_none(problem) or not 0 <= left_bytes < more_bytes - kept_bytes:
+        return ""
+    kept = f", {format_bytes(kept_bytes)} is kept free" if kept_bytes else ""
+    return (
+        f"one run in four needs {100 * MEMORY_ERROR:.1f} % more "
+        f"({format_bytes(more_bytes)}{kept}); see --headroom"
+    )

@@ -1,0 +1,487 @@
+"""Intervals of predictions: how far off a step time or a memory may be.
+
+The logarithm of true over predicted step time has the standard deviation
+
+    s² = noise² + (device · D)² + (network · N)² + (host · H)²
+
+``device``, ``network`` and ``host`` are how the plan's step time grows with
+the times of devices, network and hosts. ``D``, ``N``, ``H`` and the noise are
+fitted to the errors of predictions for sources of measured runs that they
+have not seen (``bench/intervals.py``), and so are the multiples of ``s``
+within which half of them lie, and nine of ten. Two plans of one problem err
+together: of their ratio only what the shares differ by counts. Under a
+calibration of a user's own runs the matrix of what these leave unknown takes
+the place of ``D²``, ``N²`` and ``H²``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from nest.cost.model import CostModel
+from nest.cost.scaled import Factors, scaled
+from nest.cost.score import Score, score
+from nest.hardware.calibration import calibrated_family
+from nest.hardware.devices import known_device
+from nest.ir.base import Real, Struct
+from nest.ir.plan import Plan
+from nest.ir.problem import OwnRuns, Problem, Row
+from nest.util.stored import read_stored
+
+#: By what times are divided to see what of a step time they are.
+STEP = 1.1
+
+#: Probability that a guaranteed step time is kept: as that of staying below
+#: the upper end of a 90 % interval.
+GUARANTEED = 0.95
+
+#: Of what is unknown of the logarithms of the times of devices, the network
+#: and hosts.
+Covariance = tuple[Row, Row, Row]
+
+#: Of how many sources runs of a family of devices must be that takes another
+#: one's parameters: with fewer it counts as unseen.
+ENOUGH_SOURCES = 3
+
+
+class Quantiles(Struct, frozen=True, kw_only=True):
+    """Where half and nine tenths of the deviations lie.
+
+    In logarithms of true over predicted figures; of step times in multiples
+    of their standard deviation.
+    """
+
+    low_90: float
+    low_50: float
+    high_50: float
+    high_90: float
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """How many runs of a family of devices were measured.
+
+    Attributes
+    ----------
+    runs, sources
+        How many, and how many sources they are of.
+    """
+
+    runs: int
+    sources: int
+
+
+class Deviations(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-intervals/2",
+):
+    """What intervals are made of: standard deviations of logarithms.
+
+    Attributes
+    ----------
+    noise
+        Of every step time by itself, beside what follows.
+    device, network, host
+        Of the time that devices, the network and hosts take.
+    unseen, experts, low_precision
+        Of devices' time, too: of a family that too few runs were measured
+        of, in models with experts, and in fp8.
+    plan_noise, apart
+        Of the ratio from which the predicted order of two plans of one
+        problem is right with 90 %: what each adds by itself, and by what the
+        deviations of the differences between their shares count more.
+    step
+        Multiples of a step time's standard deviation.
+    memory
+        Of memory.
+    memory_error
+        By how much memory is off in the mean, in logarithms.
+    families
+        Families of devices with measured runs.
+    provenance
+        What all this was fitted to.
+    """
+
+    noise: Real
+    device: Real
+    network: Real
+    host: Real
+    unseen: Real
+    experts: Real
+    low_precision: Real
+    plan_noise: Real
+    apart: Real
+    step: Quantiles
+    memory: Quantiles
+    memory_error: Real
+    families: dict[str, Measured]
+    provenance: str = ""
+
+
+@cache
+def stored_deviations() -> Deviations:
+    """Return what comes with the package."""
+    return read_stored("nest.calibration", "intervals", Deviations)
+
+
+class Shares(NamedTuple):
+    """What a step time depends on: how it grows with each, in logarithms.
+
+    Attributes
+    ----------
+    device
+        The time of passes whose operators are counted, not measured.
+    network
+        What communication adds.
+    host
+        What hosts take: where they pace the step, and where operators are
+        taken to wait for them, which is in ``device``, too.
+    """
+
+    device: float
+    network: float
+    host: float
+
+
+class Interval(NamedTuple):
+    """From where to where, in the unit of the figure."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """What is known of a plan's figures.
+
+    Attributes
+    ----------
+    step_50_ns, step_90_ns
+        Within which its step time is with a probability of 50 and 90 %.
+    memory_50_bytes, memory_90_bytes
+        The same of the memory of the fullest device.
+    shares
+        What its step time depends on.
+    rests_on
+        What the prediction rests on, for people.
+    """
+
+    step_50_ns: Interval
+    step_90_ns: Interval
+    memory_50_bytes: Interval
+    memory_90_bytes: Interval
+    shares: Shares
+    rests_on: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as part of a document."""
+        return {
+            "step_time_50_ns": list(self.step_50_ns),
+            "step_time_90_ns": list(self.step_90_ns),
+            "memory_50_bytes": [round(x) for x in self.memory_50_bytes],
+            "memory_90_bytes": [round(x) for x in self.memory_90_bytes],
+            "shares": {
+                name: round(part, 6)
+                for name, part in self.shares._asdict().items()
+            },
+            "rests_on": list(self.rests_on),
+        }
+
+
+#: What problems say of costs that no measured run stands behind.
+NOT_CALIBRATED = "not calibrated"
+
+
+def why_none(problem: Problem) -> str:
+    """Return why there are no intervals for a problem; empty if there are.
+
+    Errors are known of problems made from a model, which say how long samples
+    are, under the standard rules.
+    """
+    if problem.preset != "standard":
+        return f"the rules of {problem.preset}"
+    if problem.job.sequence_length is None:
+        return "costs of its own"
+    if NOT_CALIBRATED in problem.source:
+        return "costs that are not calibrated"
+    return ""
+
+
+class Faster:
+    """A problem whose devices, hosts, and both are faster.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        network = CostModel(problem).network
+        less = 1 / STEP
+
+        def model(factors: Factors) -> CostModel:
+            return CostModel(scaled(problem, factors), network)
+
+        self.device = model(Factors(device=less))
+        self.host = model(Factors(host=less, waiting=less))
+        self.both = model(Factors(device=less, host=less, measured=less))
+
+    def shares(self, plan: Plan, found: Score) -> Shares:
+        """Return what a plan's step time depends on; see :func:`shares_of`."""
+
+        def share(model: CostModel) -> float:
+            quanta = score(model.problem, plan, model).step_quanta
+            if not quanta:
+                return 1.0
+            part = math.log(found.step_quanta / quanta) / math.log(STEP)
+            return min(1.0, max(0.0, part))
+
+        both = share(self.both)
+        return Shares(
+            device=share(self.device),
+            network=1 - both,
+            host=share(self.host),
+        )
+
+
+def shares_of(problem: Problem, plan: Plan, found: Score) -> Shares:
+    """Return what a plan's step time depends on.
+
+    The plan is scored with faster devices, with faster hosts, and with both:
+    what the step does not lose by then waits for the network, for all times
+    together make it as much shorter.
+
+    Parameters
+    ----------
+    problem, plan
+        The problem, and a legal plan for it.
+    found
+        The plan's score.
+    """
+    return Faster(problem).shares(plan, found)
+
+
+def covariance_of(problem: Problem, numbers: Deviations) -> Covariance:
+    """Return what is unknown of what a step depends on."""
+    squares = 0.0
+    own = problem.own_runs
+    if has_experts(problem) and not (own and own.experts):
+        squares += numbers.experts**2
+    if problem.job.dtype == "fp8" and not (own and own.low_precision):
+        squares += numbers.low_precision**2
+    if own is not None:
+        one, two, three = own.covariance
+        return (one[0] + squares, one[1], one[2]), two, three
+    squares += numbers.device**2
+    if not all(_is_seen(x.name, numbers) for x in problem.cluster.types):
+        squares += numbers.unseen**2
+    return (
+        (squares, 0.0, 0.0),
+        (0.0, numbers.network**2, 0.0),
+        (0.0, 0.0, numbers.host**2),
+    )
+
+
+def noise_of(problem: Problem, numbers: Deviations) -> float:
+    """Return the deviation of a step time that no share explains."""
+    own = problem.own_runs
+    return numbers.noise if own is None else own.noise
+
+
+def along(covariance: Covariance, shares: Sequence[float]) -> Shares:
+    """Return the product of a covariance with shares."""
+    return Shares(*(_product(row, shares) for row in covariance))
+
+
+def _product(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def deviation(
+    shares: Sequence[float], covariance: Covariance, noise: float
+) -> float:
+    """Return the standard deviation of a step time's logarithm.
+
+    Parameters
+    ----------
+    shares, covariance
+        What the step depends on, and what is unknown of that.
+    noise
+        Beside that.
+    """
+    square = _product(along(covariance, shares), shares)
+    return math.sqrt(noise**2 + max(0.0, square))
+
+
+def intervals_of(
+    problem: Problem,
+    plan: Plan,
+    found: Score,
+    numbers: Deviations | None = None,
+    faster: Faster | None = None,
+) -> Intervals | None:
+    """Return the intervals of a plan's step time and memory.
+
+    Parameters
+    ----------
+    problem, plan
+        The problem, and a legal plan for it.
+    found
+        The plan's score.
+    numbers
+        How far predictions are off; as stored by default.
+    faster
+        The problem with faster devices and hosts, if the caller has it.
+
+    Returns
+    -------
+    Intervals or None
+        None if nothing is known of errors, see :func:`why_none`, or the step
+        takes no time.
+    """
+    if why_none(problem) or not found.step_quanta:
+        return None
+    numbers = numbers or stored_deviations()
+    shares = (faster or Faster(problem)).shares(plan, found)
+    noise = noise_of(problem, numbers)
+    s = deviation(shares, covariance_of(problem, numbers), noise)
+    blocks = found.blocks
+    memory_bytes = max(block.memory_bytes for block in blocks)
+    step_ns = float(found.step_time_ns)
+    step, memory = numbers.step, numbers.memory
+
+    def around(figure: float, low: float, high: float) -> Interval:
+        return Interval(figure * math.exp(low), figure * math.exp(high))
+
+    return Intervals(
+        around(step_ns, s * step.low_50, s * step.high_50),
+        around(step_ns, s * step.low_90, s * step.high_90),
+        around(memory_bytes, memory.low_50, memory.high_50),
+        around(memory_bytes, memory.low_90, memory.high_90),
+        shares,
+        rests_on(problem, numbers),
+    )
+
+
+def equal(
+    problem: Problem,
+    steps: Sequence[int],
+    shares: Sequence[Shares],
+    numbers: Deviations | None = None,
+) -> bool:
+    """Return whether two plans' difference is inside the noise.
+
+    It is where their predicted order is right with less than 90 %. That a
+    plan equals two others does not make those equal.
+
+    Parameters
+    ----------
+    problem
+        The problem of both.
+    steps
+        The step times of both.
+    shares
+        What they depend on.
+    """
+    numbers = numbers or stored_deviations()
+    between = Shares(
+        *(numbers.apart * (a - b) for a, b in zip(*shares, strict=True))
+    )
+    noise = math.sqrt(2) * numbers.plan_noise
+    margin = deviation(between, covariance_of(problem, numbers), noise)
+    first, second = steps
+    return abs(math.log(first / second)) <= margin
+
+
+# What predictions rest on
+
+
+def is_seen(family: str, sources: int) -> bool:
+    """Whether enough runs of a family of devices were measured.
+
+    A family with parameters of its own has them from its runs. Of one that
+    takes another's, or shares them, more must be known.
+
+    Parameters
+    ----------
+    family
+        The family.
+    sources
+        Of how many sources there are runs.
+    """
+    own = calibrated_family(family) == family
+    return sources >= (1 if own else ENOUGH_SOURCES)
+
+
+def _is_seen(name: str, numbers: Deviations) -> bool:
+    spec = known_device(name)
+    return spec is not None and is_seen(
+        spec.family, _measured(spec.family, numbers).sources
+    )
+
+
+def _measured(family: str, numbers: Deviations) -> Measured:
+    return numbers.families.get(family, Measured(runs=0, sources=0))
+
+
+def has_experts(problem: Problem) -> bool:
+    """Whether its model has experts."""
+    return any(
+        cost.expert_weight_bytes
+        for kind in problem.graph.kinds
+        for cost in kind.costs
+    )
+
+
+def rests_on(problem: Problem, numbers: Deviations) -> tuple[str, ...]:
+    """Return what the prediction of a step time rests on, for people."""
+    own = problem.own_runs
+    found = [_own_text(own)] if own is not None else []
+    if own is None:
+        found += [
+            _device_text(device.name, numbers)
+            for device in problem.cluster.types
+        ]
+    costs = [cost for kind in problem.graph.kinds for cost in kind.costs]
+    profiled = sum(cost.measured for cost in costs)
+    if profiled:
+        found.append(f"{profiled} of {len(costs)} layer costs profiled")
+    else:
+        found.append("no layer profiled")
+    if has_experts(problem):
+        found.append("experts")
+    if problem.job.dtype == "fp8":
+        found.append("fp8")
+    if own is None:
+        found.append("any software")
+    return tuple(found)
+
+
+def _own_text(own: OwnRuns) -> str:
+    """Return what is known of a user's own runs."""
+    runs = f"{own.runs} own runs" if own.runs > 1 else "1 own run"
+    return f"{runs} on {own.family}" + (
+        f" with {', '.join(own.software)}" * bool(own.software)
+    )
+
+
+def _device_text(name: str, numbers: Deviations) -> str:
+    """Return what is known of a device."""
+    spec = known_device(name)
+    if spec is None:
+        return f"{name} not known"
+    family, like = spec.family, calibrated_family(spec.family)
+    known = _measured(family, numbers)
+    runs = f"{known.runs or 'no'} run{'s' * (known.runs > 1)}"
+    sources = f"{known.sources} source{'s' * (known.sources != 1)}"
+    measured = f"{runs} of {sources}" if known.runs else runs
+    if like == family:
+        return f"{family} ({measured})"
+    return f"{family} with parameters of {like} ({measured} of its own)"

@@ -1,0 +1,1 @@
+"""What other rooms use: texts, quantities, versions, signals, stored files."""

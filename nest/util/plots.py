@@ -1,0 +1,316 @@
+"""Pictures for notebooks and files, drawn with Matplotlib where it is there.
+
+Every function that draws does so into the axes it is given, or into new ones,
+and returns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nest.errors import InvalidOptionError, NestError
+from nest.units import GIB
+from nest.util.versions import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: What a block does, with a colour of Okabe and Ito's palette, which people
+#: with colour blindness can tell apart.
+_KINDS = {
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "input-gradient": "#0072B2",
+    "weight-gradient": "#009E73",
+    "receive-forward": "#F0E442",
+    "receive-backward": "#E69F00",
+    "sync": "#D55E00",
+}
+
+#: Formats of files, by how their names end.
+PLOT_SUFFIXES = (".svg", ".png", ".pdf")
+
+#: Units of time, in ns, the largest first.
+_UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
+
+_PARTS = {
+    "weight_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "state_bytes": "optimizer state",
+    "buffer_bytes": "buffers",
+    "kept_bytes": "activations",
+    "working_bytes": "working memory",
+    "reserve_bytes": "reserve",
+}
+
+
+def check_plot(path: str | None) -> None:
+    """Refuse a plot that cannot be drawn, before any work is done for it.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the suffix names no format.
+    NestError
+        If matplotlib is missing.
+    """
+    if path is None:
+        return
+    suffix = Path(path).suffix.lower()
+    if suffix not in PLOT_SUFFIXES:
+        raise InvalidOptionError(
+            f"--plot {path}: expected a file name that ends in "
+            f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; "
+            f"rename it"
+        )
+    _check_matplotlib("--plot")
+
+
+def _check_matplotlib(what: str) -> None:
+    """Raise ``NestError`` if Matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise NestError(
+            f"{what}: expected matplotlib to be installed, got no such "
+            f"package; install it with: pip install '{DISTRIBUTION}[plot]'"
+        ) from None
+
+
+def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
+    """Write a picture to a file that ends in one of :data:`PLOT_SUFFIXES`.
+
+    The same picture is the same file.
+    """
+    import io
+
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from nest.util.files import write_atomically
+
+    # No pyplot: it would keep figures, and ask for a display.
+    with mpl.rc_context({"svg.hashsalt": "nest", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        draw(figure.add_subplot())
+        suffix = Path(path).suffix.lower()
+        stamp = {
+            ".svg": {"Date": None},
+            ".pdf": {"CreationDate": None},
+        }.get(suffix, {})
+        buffer = io.BytesIO()
+        figure.savefig(
+            buffer, format=suffix.removeprefix("."), dpi=150, metadata=stamp
+        )
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def new_axes(width: float = 9.0, height: float = 4.0) -> Axes:
+    """Return axes of a new figure.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    _check_matplotlib("plot")
+    from matplotlib import pyplot
+
+    figure = pyplot.figure(figsize=(width, height), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    return axes
+
+
+def timeline(
+    events: Sequence[Mapping[str, Any]], axes: Axes | None = None
+) -> Axes:
+    """Draw what every block does when.
+
+    Parameters
+    ----------
+    events
+        Rows of a simulation: ``block``, ``kind``, ``start_ns``,
+        ``duration_ns``.
+    axes
+        Where to draw.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    axes = axes or new_axes()
+    end_ns = max((x["start_ns"] + x["duration_ns"] for x in events), default=0)
+    unit, unit_ns = _unit(end_ns)
+    blocks = sorted({event["block"] for event in events})
+    for kind, colour in _KINDS.items():
+        label: str | None = kind
+        for block in blocks:
+            spans = [
+                (x["start_ns"] / unit_ns, x["duration_ns"] / unit_ns)
+                for x in events
+                if x["block"] == block and x["kind"] == kind
+            ]
+            if spans:
+                axes.broken_barh(
+                    spans,
+                    (block - 0.4, 0.8),
+                    facecolors=colour,
+                    edgecolor="white",
+                    linewidth=0.3,
+                    label=label,
+                )
+                label = None
+    axes.set_yticks(blocks)
+    axes.invert_yaxis()
+    axes.set_ylabel("block of devices")
+    axes.set_xlabel(f"time ({unit})")
+    axes.set_xlim(0, end_ns / unit_ns if end_ns else 1)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5)
+    return axes
+
+
+def memory(
+    rows: Sequence[Mapping[str, Any]], limit_bytes: int, axes: Axes | None
+) -> Axes:
+    """Draw what a device of every stage holds, and what it has.
+
+    Parameters
+    ----------
+    rows
+        Rows of a score: ``stage`` and the parts of its memory.
+    limit_bytes
+        What a device has.
+    axes
+        Where to draw.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    axes = axes or new_axes()
+    stages = [row["stage"] for row in rows]
+    below = [0.0] * len(rows)
+    for name, label in _PARTS.items():
+        sizes = [row[name] / GIB for row in rows]
+        if any(sizes):
+            axes.bar(stages, sizes, bottom=below, label=label)
+        below = [a + b for a, b in zip(below, sizes, strict=True)]
+    axes.axhline(limit_bytes / GIB, color="black", linestyle="--")
+    axes.set_xlabel("stage; the line is the memory of a device")
+    axes.set_ylabel("GiB per device")
+    axes.locator_params(axis="x", integer=True)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return axes
+
+
+def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
+    """Draw the step time of every solver with a plan, and its lower bound.
+
+    Parameters
+    ----------
+    rows
+        Rows of a comparison: ``solver``, ``step_time_ns``,
+        ``lower_bound_ns``.
+    axes
+        Where to draw.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    axes = axes or new_axes()
+    found = [row for row in rows if row["step_time_ns"] is not None]
+    unit, unit_ns = _unit(max((x["step_time_ns"] for x in found), default=0))
+    names = [row["solver"] for row in found]
+    axes.barh(names, [row["step_time_ns"] / unit_ns for row in found])
+    bounds = [
+        (row["solver"], row["lower_bound_ns"] / unit_ns)
+        for row in found
+        if row["lower_bound_ns"] is not None
+    ]
+    if bounds:
+        solvers, times = zip(*bounds, strict=True)
+        axes.plot(times, solvers, "k|", markersize=18, label="lower bound")
+        axes.legend(loc="lower right")
+    axes.invert_yaxis()
+    axes.set_xlabel(f"step time ({unit})")
+    return axes
+
+
+def accelerators(
+    document: Mapping[str, Any], axes: Axes | None = None
+) -> Axes:
+    """Draw relative throughput against area, of all points of answers.
+
+    The line is the most throughput within so much area; where the best point
+    is not proven, another one is what no point has more than.
+
+    Parameters
+    ----------
+    document
+        ``nest-codesign-answers/1``.
+    axes
+        Where to draw.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    axes = axes or new_axes()
+    best = document["best"][-1] if document["best"] else None
+    others = [x["best"] for x in document["baselines"] if x["best"]]
+    marked = {
+        "frontier": (document["frontier"], "o"),
+        "other searches": (others, "s"),
+        "base": ([document["base"]], "D"),
+        "best": ([best["found"]] if best and best["found"] else [], "*"),
+    }
+    known: list[tuple[float, float]] = []
+    for label, (points, marker) in marked.items():
+        places = [(x["point"]["area_mm2"], x["relative"]) for x in points]
+        known += places
+        if places:
+            areas, throughputs = zip(*places, strict=True)
+            axes.scatter(
+                areas,
+                throughputs,
+                s=120 if label == "best" else 30,
+                marker=marker,
+                label=label,
+            )
+    widest = max(area for area, _ in known)
+    line: list[tuple[float, float]] = []
+    for area, relative in sorted(known, key=lambda x: (x[0], -x[1])):
+        if not line or relative > line[-1][1]:
+            line.append((area, relative))
+    line.append((widest, line[-1][1]))
+    areas, throughputs = zip(*line, strict=True)
+    axes.step(areas, throughputs, where="post", color="black", linewidth=0.8)
+    if best and not best["proven"] and best["most_relative"]:
+        axes.axhline(
+            best["most_relative"],
+            color="black",
+            linestyle="--",
+            label="no point has more",
+        )
+    axes.set_xlabel("area of the die (mm²)")
+    axes.set_ylabel(
+        f"throughput relative to {document['spec']['base_name']}; "
+        f"not calibrated"
+    )
+    axes.legend(loc="lower right")
+    return axes
+
+
+def _unit(time_ns: float) -> tuple[str, float]:
+    """Return the unit in which a time is at least 1, and its ns."""
+    for name, unit_ns in _UNITS.items():
+        if time_ns >= unit_ns:
+            return name, unit_ns
+    return "ns", 1.0

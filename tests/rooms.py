@@ -1,0 +1,345 @@
+"""The rooms of the code: what each holds, and on which floor it is.
+
+A room is a package, or a few modules that belong together. It imports from
+itself and from rooms on lower floors; ``tests/unit/test_imports.py`` checks
+every import, also those inside functions. ``python -m tests.rooms`` writes
+the table into docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("nest", "formulations", "baselines")
+PAGE = ROOT / "docs" / "architecture.md"
+
+#: Lines of the page between which the rooms stand.
+BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
+
+
+class Room(NamedTuple):
+    """A room.
+
+    Attributes
+    ----------
+    floor
+        Its floor, from 0 up.
+    name
+        What people call it.
+    core
+        Whether a newcomer has to know it: the others are satellites, which
+        the core does not import.
+    holds
+        What is in it, for the page.
+    modules
+        Modules and packages; by default the package ``nest.`` with its name.
+        A module belongs to the longest of these that it is in.
+    """
+
+    floor: int
+    name: str
+    core: bool
+    holds: str
+    modules: tuple[str, ...] = ()
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The modules and packages in it."""
+        return self.modules or (f"nest.{self.name}",)
+
+    @property
+    def places(self) -> str:
+        """Where its files are."""
+        paths = []
+        for name in self.prefixes:
+            path = name.replace(".", "/")
+            is_file = (ROOT / f"{path}.py").is_file()
+            paths.append(f"`{path}.py`" if is_file else f"`{path}`")
+        return ", ".join(paths)
+
+
+ROOMS = (
+    Room(
+        14,
+        "door",
+        True,
+        "the commands as Python functions, and the start of the command line",
+        ("nest", "nest.api", "nest.__main__"),
+    ),
+    Room(13, "cli", True, "commands, options, progress and exit codes"),
+    Room(
+        12,
+        "present",
+        True,
+        "tables for terminals; in `pages`, pages and charts in HTML, of "
+        "documents of plain data",
+    ),
+    Room(
+        11,
+        "accelerators",
+        False,
+        "the search for the best accelerator (`nest codesign`): `spec` → "
+        "`points` → `workload` → `evaluate` → `search` with an `oracle` → "
+        "`answers` → `document`",
+    ),
+    Room(
+        10,
+        "operator_schedule",
+        False,
+        "the shortest schedule of a layer's operators on the cores of a chip",
+        ("nest.operator_schedule", "formulations.schedule"),
+    ),
+    Room(
+        10,
+        "studies",
+        False,
+        "questions about published planners (`nest audit`): a record each "
+        "with method, limits and what finds out",
+    ),
+    Room(
+        9,
+        "formulations",
+        True,
+        "brute force and the integer models, solved or written to files",
+        ("formulations",),
+    ),
+    Room(
+        9,
+        "baselines",
+        False,
+        "published planners, with their own objectives and blind spots",
+        ("baselines",),
+    ),
+    Room(
+        9,
+        "benchmarks",
+        False,
+        "sets of problems, runs that can be resumed, and their statistics",
+    ),
+    Room(
+        9,
+        "conform",
+        False,
+        "what a solver promises, checked on problems with proven answers; "
+        "and whether an installation is sound (`doctor`)",
+    ),
+    Room(
+        8,
+        "analysis",
+        True,
+        "a module per question: compare, pareto, prove, fit, feasible, "
+        "offers, explain, neighbors, robust, reorder, plan_by_settings, "
+        "target_loss",
+    ),
+    Room(
+        8,
+        "audits",
+        False,
+        "rules, exact search and importer of published cost models",
+    ),
+    Room(
+        8,
+        "calibration",
+        False,
+        "parameters of predictions, fitted to measured runs",
+    ),
+    Room(
+        7,
+        "search",
+        True,
+        "the exact search of `dp`, and frontiers: arrays, labels, bounds",
+    ),
+    Room(
+        7,
+        "frameworks",
+        False,
+        "files of training frameworks, written and read: a module per "
+        "target; launch scripts; execution traces (`chakra`)",
+    ),
+    Room(
+        7,
+        "instances",
+        False,
+        "stored problems that never change, and what is known of them",
+    ),
+    Room(7, "profiles", False, "layer times that users measured"),
+    Room(
+        7,
+        "validation",
+        False,
+        "measured runs that others published, and predictions of them",
+    ),
+    Room(
+        6,
+        "solvers",
+        True,
+        "one process and one clock per solver, the verdict on its answer, "
+        "and the registry, which alone lists the solvers, as text",
+    ),
+    Room(
+        6,
+        "models",
+        True,
+        "cost tables of a model on a machine: the zoo, families, operators, "
+        "configurations of Hugging Face",
+    ),
+    Room(
+        5,
+        "constraints",
+        True,
+        "which plans may be searched: `pins` of settings, and what "
+        "frameworks can run (`targets`), as fields of the job",
+    ),
+    Room(
+        5,
+        "uncertainty",
+        True,
+        "how far off predictions may be: `intervals`, `headroom`",
+    ),
+    Room(5, "simulation", True, "what every device does when, and traces"),
+    Room(
+        5,
+        "certificates",
+        True,
+        "proofs of step times and bounds: `certify` writes them; `check`, "
+        "`prices` and `documents` are the program `nest-check`, which uses "
+        "nothing else of nest",
+    ),
+    Room(
+        4,
+        "cost",
+        True,
+        "the cost model: legality, terms, memory, schedules, the score; all "
+        "that leaves it are integers",
+    ),
+    Room(
+        3,
+        "topology",
+        True,
+        "times of transfers and collectives, equivalent device ranges; in "
+        "`files`, formats of files that describe networks",
+    ),
+    Room(2, "hardware", True, "devices, machines and links, from data"),
+    Room(
+        1,
+        "ir",
+        True,
+        "problem and plan: frozen records, their checks, files, the hash",
+    ),
+    Room(
+        1,
+        "tasks",
+        False,
+        "independent tasks in processes or on Dask, and their directories",
+    ),
+    Room(
+        0,
+        "util",
+        True,
+        "errors, units, texts, quantities, files, signals, versions",
+        ("nest.util", "nest.errors", "nest.units"),
+    ),
+)
+
+
+def room_of(module: str) -> Room:
+    """Return the room of a module.
+
+    Raises
+    ------
+    LookupError
+        If it is in none.
+    """
+    matches = [
+        (len(prefix), room)
+        for room in ROOMS
+        for prefix in room.prefixes
+        if module == prefix
+        or (prefix != "nest" and module.startswith(f"{prefix}."))
+    ]
+    if not matches:
+        raise LookupError(f"{module}: expected a room in tests/rooms.py")
+    return max(matches, key=lambda match: match[0])[1]
+
+
+class Import(NamedTuple):
+    """A module that another one imports, and whether only in a function."""
+
+    module: str
+    lazy: bool
+
+
+def modules() -> dict[str, Path]:
+    """Return the path of every module that is shipped."""
+    found = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+            found[".".join(parts)] = path
+    return found
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[Import]:
+    """Return what a module imports, but for the types of annotations."""
+    tree = ast.parse(path.read_text())
+    return set(_imports(tree, known, lazy=False))
+
+
+def _imports(
+    node: ast.AST, known: dict[str, Path], lazy: bool
+) -> Iterator[Import]:
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        for child in node.orelse:
+            yield from _imports(child, known, lazy)
+        return
+    names: set[str] = set()
+    if isinstance(node, ast.Import):
+        names = {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        inner = {f"{node.module}.{alias.name}" for alias in node.names}
+        names = (inner & known.keys()) or {node.module}
+    yield from (Import(name, lazy) for name in names & known.keys())
+    lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child, known, lazy)
+
+
+def section() -> str:
+    """Return what the page says of the rooms: a picture and a table."""
+    lines = ["```"]
+    by_floor = sorted(ROOMS, key=lambda room: -room.floor)
+    for floor, rooms in groupby(by_floor, key=lambda room: room.floor):
+        names = "  ".join(
+            room.name if room.core else f"({room.name})" for room in rooms
+        )
+        lines.append(f"{floor:>5}  {names}")
+    lines += [
+        "```",
+        "",
+        "| floor | room | files | holds |",
+        "|---:|---|---|---|",
+    ]
+    lines += [
+        f"| {room.floor} | {'**' * room.core}{room.name}{'**' * room.core} | "
+        f"{room.places} | {room.holds} |"
+        for room in by_floor
+    ]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """Return the page with the rooms as they are."""
+    before, rest = PAGE.read_text().split(f"{BEGIN}\n")
+    _, after = rest.split(f"{END}\n")
+    return f"{before}{BEGIN}\n{section()}\n{END}\n{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
