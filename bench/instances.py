@@ -59,7 +59,12 @@ CALIBRATION = (
 
 #: All else that a problem depends on: where it changed, the same recipe makes
 #: another problem, and the stored one stays what it is.
-SOURCES = ("nest/models", "nest/hardware", "nest/constraints/targets", "nest/topology")
+SOURCES = (
+    "nest/models",
+    "nest/hardware",
+    "nest/constraints/targets",
+    "nest/topology",
+)
 SCRIPTS = ("bench/instance_recipes.py", "bench/instance_graphs.py")
 
 

@@ -318,7 +318,7 @@ class Formulation(ABC):
         proven = self.capabilities.proves(output.lower_bound_quanta)
         return replace(output, lower_bound_quanta=proven)
 
-    def _solve(
+    def _solve(  # noqa: C901, PLR0915
         self, problem: Problem, options: SolveOptions, report: Report
     ) -> SolverOutput:
         """Solve all sub-problems, most promising first; combine the proofs."""

@@ -332,7 +332,7 @@ def fit(
     )
 
 
-def codesign(
+def codesign(  # noqa: PLR0913
     spec: Spec | Text,
     model: str | Sequence[str] = (),
     *,

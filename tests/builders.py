@@ -68,7 +68,7 @@ def call(
     )
 
 
-def make_problem(
+def make_problem(  # noqa: PLR0913
     costs: dict[str, LayerCost | tuple[LayerCost, ...]],
     *,
     edges: tuple[tuple[str, str, int], ...] = (),

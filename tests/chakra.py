@@ -111,7 +111,7 @@ class Replayed(NamedTuple):
     ends: dict[tuple[int, int], int]
 
 
-def replay(files: Mapping[str, bytes], in_us: bool = False) -> Replayed:
+def replay(files: Mapping[str, bytes], in_us: bool = False) -> Replayed:  # noqa: C901
     """Run traces, every rank one node at a time, as soon as it can.
 
     Of the nodes of a rank that can run, the one with the lowest id does:

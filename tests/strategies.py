@@ -373,7 +373,7 @@ def _allow_runtimes(draw: Draw, job: Job) -> Job:
 
 
 @st.composite
-def problems(
+def problems(  # noqa: PLR0913
     draw: Draw,
     *,
     preset: str | None = None,

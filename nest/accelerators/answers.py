@@ -70,7 +70,7 @@ from nest.util.interrupts import Interrupted
 PLANNER = "megatron"
 
 
-def answer(
+def answer(  # noqa: PLR0913
     spec: Spec,
     wanted: Wanted = NOTHING_MORE,
     *,

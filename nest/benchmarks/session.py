@@ -145,7 +145,7 @@ class Ended:
         return any(row.outcome.failed for row in self.rows)
 
 
-def execute(
+def execute(  # noqa: PLR0913
     path: str | Path,
     run: Run | None,
     instances: Sequence[Instance] = (),

@@ -189,7 +189,7 @@ class Split:
         price = prices[-1] if prices else 0
         return costs, self.search(bound, edges, price) if edges else 0
 
-    def search(self, bound, edges, price):
+    def search(self, bound, edges, price):  # noqa: C901
         """Return how many ends of plans below the bound there are."""
         p, P, more, count = self.problem, self.pitch, self.count - 1, 0
         front, behind = self.cheapest(edges, price), [NEVER] * len(p.sets)

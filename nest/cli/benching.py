@@ -93,7 +93,7 @@ _RESUME = option(
     "[default: 60]",
     workers="Threads or processes per solver.  [default: 1]",
 )
-def bench_command(
+def bench_command(  # noqa: PLR0913
     options: Options,
     texts: tuple[str, ...],
     solvers_text: str,

@@ -120,7 +120,7 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
     time_limit="Wall-clock seconds for the whole command, after which the "
     "best point known and a bound on all others are shown.  [default: none]",
 )
-def codesign_command(
+def codesign_command(  # noqa: PLR0913
     options: Options,
     spec_path: str,
     models: tuple[str, ...],

@@ -251,7 +251,7 @@ _SET = option(
 @_launch_options
 @_SET
 @_SAY
-def megatron_command(
+def megatron_command(  # noqa: PLR0913
     path: str,
     cluster: str,
     model: str | None,
@@ -301,7 +301,7 @@ def megatron_command(
 @import_group.command("torchtitan")
 @_launch_options
 @_SAY
-def torchtitan_command(
+def torchtitan_command(  # noqa: PLR0913
     path: str,
     cluster: str,
     model: str | None,
@@ -337,7 +337,7 @@ def torchtitan_command(
 @option("--tp N", "Tensor parallel degree.", integer(), default=1)
 @option("--pp N", "Pipeline stages, of equal layers.", integer(), default=1)
 @_SET
-def deepspeed_command(
+def deepspeed_command(  # noqa: PLR0913
     path: str,
     cluster: str,
     model: str | None,

@@ -99,7 +99,7 @@ def new_group() -> None:
 )
 @option("--hbm-gb-per-s X", "Memory bandwidth of a device, in GB/s.", _RATE)
 @output_option("cluster file")
-def cluster_command(
+def cluster_command(  # noqa: PLR0913
     machine: str | None,
     devices: int | None,
     node_size: int | None,

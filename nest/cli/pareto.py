@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     time_limit="Wall-clock seconds for the whole frontier, and again for each "
     "run of --prove.  [default: none]",
 )
-def pareto_command(
+def pareto_command(  # noqa: C901, PLR0913, PLR0915
     options: Options,
     objectives: str,
     devices: tuple[int, ...] | None,

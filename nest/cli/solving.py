@@ -194,7 +194,7 @@ def compare_command(
 @_LOG
 @paged
 @takes("problem_text", "output", *_SHARED, time_limit=_LIMIT)
-def solve_command(
+def solve_command(  # noqa: PLR0913
     options: Options,
     solver: str,
     target_loss: bool,
@@ -357,7 +357,7 @@ def _settings(given: Options, restricted: Restricted) -> Settings:
     return settings
 
 
-def _run(
+def _run(  # noqa: PLR0913, PLR0915
     given: Options,
     solvers: list[str],
     show: Callable[[_Session], None],

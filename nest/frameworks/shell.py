@@ -318,7 +318,7 @@ class _Reader:
         self.line += taken.count("\n")
         return taken
 
-    def _tokens(self) -> Iterator[_Raw | str]:
+    def _tokens(self) -> Iterator[_Raw | str]:  # noqa: C901
         """Yield words and separators; ``((…))`` as a command ``let``."""
         begins, compares = True, False
         while self.position < len(self.text):
@@ -903,7 +903,7 @@ class _Reader:
             self.variables = saved
         return self._builtin(plain, found, line)
 
-    def _builtin(
+    def _builtin(  # noqa: C901
         self, name: str | None, words: list[Word], line: int
     ) -> bool | None:
         """Take in a command whose words are known."""
@@ -1170,7 +1170,7 @@ class _Reader:
         self._spend(steps + len(piece.text) + length, piece.line)
         return values
 
-    def _values(self, piece: _Piece) -> tuple[Word, ...]:
+    def _values(self, piece: _Piece) -> tuple[Word, ...]:  # noqa: C901
         inside, line = piece.text, piece.line
         if inside.startswith("(("):
             return (self._arithmetic(inside[2:-1], line),)

@@ -318,7 +318,7 @@ def malformed_yaml(
     )
 
 
-def check_yaml(
+def check_yaml(  # noqa: C901
     text: str, expected: str = "YAML", *, aliases: bool = True
 ) -> None:
     """Look at what a parser meets, before anything is made of it.

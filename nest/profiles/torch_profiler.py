@@ -105,7 +105,7 @@ def layer_shapes(towers: Sequence[Tower], head: Head) -> list[LayerShape]:
     return list(found.values())
 
 
-def profile_layers(
+def profile_layers(  # noqa: PLR0913
     model: str,
     layers: Iterable[LayerShape],
     degrees: Iterable[Degrees],

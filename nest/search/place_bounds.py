@@ -72,7 +72,7 @@ class Places:
         The least that a chunk receives in a pass, in quanta.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         schedule: Schedule,
         blocks: int,

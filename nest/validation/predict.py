@@ -460,7 +460,7 @@ def _copied_bytes(row: Row, case: ModelledRun, blocks: int) -> list[int]:
     return [value_bytes * count for count in weights]
 
 
-def build(
+def build(  # noqa: C901
     row: Row,
     recompute: Recompute,
     options: PredictOptions = STORED,

@@ -642,7 +642,7 @@ def draw_strategies(
     return found
 
 
-def draw_plan(random: Random, problem: Problem) -> Plan | None:
+def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, PLR0915
     """Draw a plan, mostly a legal one; ``None`` if the draws do not fit."""
     job = problem.job
     num_devices = problem.cluster.num_devices
@@ -785,7 +785,7 @@ def _have_costs(
 # Plans that may be illegal
 
 
-def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:
+def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:  # noqa: C901
     """Change one thing, which may or may not break a rule."""
     stages = list(plan.stages)
     number = random.randrange(len(stages))

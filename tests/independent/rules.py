@@ -81,7 +81,7 @@ def samples_per_rank(problem: Problem, plan: Plan, strategy: Strategy) -> int:
     return plan.micro_batch // strategy.dp
 
 
-def broken_rules(problem: Problem, plan: Plan) -> list[str]:
+def broken_rules(problem: Problem, plan: Plan) -> list[str]:  # noqa: C901
     """Return what makes the plan illegal; nothing if it is legal."""
     job = problem.job
     broken = []

@@ -920,7 +920,7 @@ def block_ends(
 # The preset standard
 
 
-def score(problem: Problem, plan: Plan) -> Record:
+def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
     job = problem.job
     parts = parts_of(problem, plan)
     count = batches(problem, plan)

@@ -78,7 +78,7 @@ def check_own(problem: Problem, output: SolverOutput) -> None:
         assert score(problem, plan).feasible
 
 
-def least_objective(problem: Problem) -> int | None:
+def least_objective(problem: Problem) -> int | None:  # noqa: C901
     """Enumerate Alpa's space with one strategy per stage."""
     model = CostModel(problem)
     order = problem.graph.topological_order()

@@ -105,7 +105,7 @@ def selective_scan(config: Config) -> Mixer:
     )
 
 
-def duality(
+def duality(  # noqa: PLR0913
     *,
     hidden: int,
     heads: int,

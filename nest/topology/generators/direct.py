@@ -16,7 +16,7 @@ from nest.topology.generators.build import (
 )
 
 
-def dragonfly(
+def dragonfly(  # noqa: PLR0913
     p: int,
     a: int,
     h: int,

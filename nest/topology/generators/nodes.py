@@ -74,7 +74,7 @@ def _stay_inside(
         )
 
 
-def dgx(
+def dgx(  # noqa: PLR0913
     nodes: int,
     devices: int,
     ports: str,
@@ -146,7 +146,7 @@ def dgx(
     return graph
 
 
-def rail(
+def rail(  # noqa: PLR0913
     nodes: int,
     devices: int,
     segment: int | None,
