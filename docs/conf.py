@@ -174,16 +174,6 @@ def _examples(app: Any, context: Any, lines: list[str]) -> None:
         lines[:] = example_lines(context.command.epilog)
 
 
-def _module(
-    app: Any, what: str, name: str, found: Any, options: Any, lines: list[str]
-) -> None:
-    """Describe modules that can be called as modules."""
-    if what == "module" and hasattr(found, "__wrapped__"):
-        text = inspect.cleandoc(vars(found)["__doc__"])
-        # What comes next adds a comment behind the text.
-        lines[:] = [*text.splitlines(), ""]
-
-
 def setup(app: Any) -> None:
     """Connect what is above."""
     # Pygments has none for tables.
@@ -193,5 +183,3 @@ def setup(app: Any) -> None:
     app.connect("html-page-context", _page)
     app.connect("missing-reference", _resolve)
     app.connect("sphinx-click-process-epilog", _examples)
-    # Before others read the sections of a text.
-    app.connect("autodoc-process-docstring", _module, priority=100)

@@ -26,7 +26,6 @@ if (
     del sys.path[0]
 
 from importlib import import_module
-from types import ModuleType
 
 #: That of typing, whose import takes longer than all else here: until it is
 #: through, the command does not hear Ctrl-C.
@@ -92,29 +91,28 @@ __all__ = [
     "write",
 ]
 
-#: Functions of :mod:`nest.api` that have the name of a module. They are that
-#: module, which can be called: a function would turn into the module as soon
-#: as anything imports it.
-_CALLED = (
-    *("codesign", "compare", "explain", "export", "fit", "pareto"),
-    "simulate",
-)
-
 _PLACES = {
     "NestError": "nest.errors:NestError",
     "Plan": "nest.ir.plan:Plan",
     "Problem": "nest.ir.problem:Problem",
     "SolveOptions": "nest.solvers.base:SolveOptions",
     "SolveResult": "nest.solvers.result:SolveResult",
+    "codesign": "nest.api:codesign",
+    "compare": "nest.api:compare",
     "compare_solvers": "nest.analysis.compare:compare",
+    "explain": "nest.api:explain",
+    "export": "nest.api:export",
+    "fit": "nest.api:fit",
     "load": "nest.api:load",
     "load_problem": "nest.models.builtin:load",
+    "pareto": "nest.api:pareto",
     "problem": "nest.api:problem",
     "read_plan": "nest.ir.io:read_plan",
     "read_problem": "nest.ir.io:read_problem",
     "register_planner": "nest.solvers.registry:register_planner",
     "register_solver": "nest.solvers.registry:register_solver",
     "score": "nest.api:score",
+    "simulate": "nest.api:simulate",
     "solve": "nest.api:solve",
     "solver_names": "nest.solvers.registry:solver_names",
     "write": "nest.ir.io:write",
@@ -140,35 +138,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Called(ModuleType):
-    # A module that can be called as the function of its name.
-
-    @property
-    def __doc__(self) -> str | None:  # type: ignore[override]
-        """The text of the function; that of the module is in ``__dict__``."""
-        text: str | None = self.__wrapped__.__doc__
-        return text
-
-    @property
-    def __wrapped__(self) -> Any:
-        """The function, whose signature it has."""
-        name = self.__name__.removeprefix("nest.")
-        return getattr(import_module("nest.api"), name)
-
-    def __call__(self, *args: Any, **words: Any) -> Any:
-        """Call the function."""
-        return self.__wrapped__(*args, **words)
-
-
-class _Package(ModuleType):
-    """What this package is: it gets its modules as attributes."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CALLED and isinstance(value, ModuleType):
-            value.__class__ = _Called
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -122,7 +122,7 @@ class _File(
 
 @cache
 def _file() -> _File:
-    return read_stored("nest.codesign", "published", _File)
+    return read_stored("nest.accelerators", "published", _File)
 
 
 def chips() -> tuple[Chip, ...]:

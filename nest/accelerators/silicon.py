@@ -166,7 +166,7 @@ class Prices(Struct, frozen=True, kw_only=True):
 @cache
 def technologies() -> tuple[Technology, ...]:
     """Return the stored processes."""
-    return read_records("nest.codesign", "technologies", Technology)
+    return read_records("nest.accelerators", "technologies", Technology)
 
 
 def technology(name: str) -> Technology:

@@ -35,7 +35,7 @@ from nest.models.architectures import Architecture
 
 #: Targets, and the modules that write and read them.
 TARGETS = {
-    name: f"nest.export.{name}"
+    name: f"nest.frameworks.{name}"
     for name in ("megatron", "torchtitan", "deepspeed", "maxtext")
 }
 

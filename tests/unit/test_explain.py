@@ -243,7 +243,7 @@ def test_signs_of_life_name_what_is_solved(monkeypatch):
 
 def test_the_problems_share_the_time_limit(monkeypatch):
     """Evenly; what is left when it is up is not searched."""
-    limits = spending(monkeypatch, "nest.explain", 100)
+    limits = spending(monkeypatch, "nest.analysis.explain", 100)
     limited = SolveOptions(time_limit_s=60)
     num_runs = 1 + len(tuple(relaxations(chain())))
     explain(chain(), BOTH, options=limited)

@@ -527,7 +527,7 @@ def test_the_candidate_is_shown_with_the_plan_of_the_answer() -> None:
 
 def test_candidates_share_the_time_limit(monkeypatch):
     """Evenly; the last share is for the best plan of the answer."""
-    limits = spending(monkeypatch, "nest.fit", 10)
+    limits = spending(monkeypatch, "nest.analysis.fit", 10)
     limited = SolveOptions(time_limit_s=60)
     fit = fewest_devices(chain(), at_most(150), [1, 2], options=limited)
     assert [trial.answer for trial in fit.trials] == ["no", "yes"]
@@ -537,13 +537,13 @@ def test_candidates_share_the_time_limit(monkeypatch):
 
 def test_what_is_left_when_the_time_is_up_is_open(monkeypatch):
     """No solver begins, and nothing is proven that was not before."""
-    limits = spending(monkeypatch, "nest.fit", 100)
+    limits = spending(monkeypatch, "nest.analysis.fit", 100)
     limited = SolveOptions(time_limit_s=60)
     fit = smallest_memory(chain(), at_most(180), options=limited)
     assert limits == [60]
     assert not fit.proven
     assert fit.best is not None
-    limits = spending(monkeypatch, "nest.fit", 0)
+    limits = spending(monkeypatch, "nest.analysis.fit", 0)
     none = SolveOptions(time_limit_s=0)
     fit = fewest_devices(chain(), at_most(150), [1, 2], options=none)
     assert limits == []
