@@ -151,7 +151,11 @@ def test_a_robust_plan(
 ) -> None:
     """The network may take e times as long, and devices not so much."""
     unsure = replace(NUMBERS, network=1.0)
-    for module in ("intervals", "robust", "headroom"):
+    for module in (
+        "uncertainty.intervals",
+        "analysis.robust",
+        "uncertainty.headroom",
+    ):
         monkeypatch.setattr(f"nest.{module}.stored_deviations", lambda: unsure)
     output = str(tmp_path / "robust.json")
     code = cli(
