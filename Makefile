@@ -3,7 +3,8 @@
 #
 #   make demo       compare two exact solvers and Alpa on a built-in problem
 #   make report     a page about Llama 3 70B on 64 H100, build/report.html
-#   make test       lint, type check, and the whole test suite
+#   make test       lint, type check, and the tests that are quick
+#   make test-all   lint, type check, and the whole test suite
 #   make lint       only the static checks
 #   make test-full  the agreement tests on thousands of random problems
 #   make test-torch the tests that need PyTorch, with its CPU build
@@ -30,7 +31,7 @@ SEED ?= $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo report test lint test-full test-torch test-exports \
+.PHONY: help demo report test test-all test-rest lint test-full test-torch test-exports \
   test-models test-browser test-scip docs pictures coverage fuzz mutation \
   bench-quick lock clean
 .DELETE_ON_ERROR:
@@ -74,7 +75,15 @@ lint: $(STAMP)
 
 # pytest comes last, so that its summary is the last line.
 test: lint
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest $(PYTEST_ARGS) \
+	  -m 'not slow'
+
+test-all: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# What make test leaves out: CI runs both.
+test-rest: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'slow or random'
 
 # make test-full SEED=n repeats a run.
 test-full: $(STAMP)

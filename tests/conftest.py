@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,14 @@ import pytest
 
 # Tables in a pipe are as wide as the text, whoever runs the tests.
 os.environ.pop("COLUMNS", None)
+
+
+#: Functions that ``make test`` leaves out, with all their parameters; see
+#: tests/slow.py, which writes the list.
+SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().splitlines())
+
+#: Seconds of CPU that a test may take if it is not slow.
+MOST_S = 1.0
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +44,50 @@ def torch() -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need PyTorch, for ``make test-torch``."""
+    """Mark tests by what they need and how long they take.
+
+    ``torch`` is for ``make test-torch``. ``make test`` leaves out what is
+    ``slow``, and gives tests of ``random`` problems few examples.
+    """
     for item in items:
         if "torch" in getattr(item, "fixturenames", ()):
             item.add_marker("torch")
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("random")
+        if item.nodeid.partition("[")[0] in SLOW:
+            item.add_marker("slow")
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of children that ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item,
+) -> Generator[None, object, object]:
+    """Note the CPU time of every test, in the file that CPU_TIMES names."""
+    before = _cpu_s()
+    result = yield
+    if path := os.environ.get("CPU_TIMES"):
+        with open(path, "a") as file:
+            file.write(f"{_cpu_s() - before:.3f} {item.nodeid}\n")
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Refuse tests that take long and are not in the list."""
+    before = _cpu_s()
+    result = yield
+    used_s = _cpu_s() - before
+    marked = any(map(item.get_closest_marker, ("slow", "random")))
+    if used_s > MOST_S and not marked and "CPU_TIMES" not in os.environ:
+        pytest.fail(
+            f"expected at most {MOST_S:g} s of CPU of a test that is not "
+            f"slow, got {used_s:.2f} s; make it quicker, or add it to "
+            f"tests/slow.txt"
+        )
+    return result

@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-#: ``dev``, ``ci`` or ``full``; ``break`` is ``ci`` for broken code, where any
-#: counterexample will do.
+#: ``quick`` for make test, ``ci`` for make test-all, ``dev``, or ``full``;
+#: ``break`` is for broken code, where any counterexample will do.
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 
 PROFILES = {
     name: settings(
         deadline=None,
         database=None,
-        derandomize=name in ("ci", "break"),
+        derandomize=name in ("quick", "ci", "break"),
         print_blob=name in ("dev", "full"),
         phases=[
             phase
@@ -30,7 +30,7 @@ PROFILES = {
             HealthCheck.large_base_example,
         ],
     )
-    for name in ("dev", "ci", "full", "break")
+    for name in ("quick", "dev", "ci", "full", "break")
 }
 
 if PROFILES[PROFILE].derandomize:
@@ -43,9 +43,11 @@ def examples(number: int, full: int | None = None) -> settings:
     """Return the settings of a test.
 
     It gets so many examples for broken code, half of them for ``ci``, a tenth
-    for ``dev``, and ten times as many, or those of ``full``, for ``full``.
+    for ``quick`` and ``dev``, and ten times as many, or those of ``full``,
+    for ``full``.
     """
     counts = {
+        "quick": max(3, number // 10),
         "dev": max(5, number // 10),
         "ci": -(-number // 2),
         "break": number,
