@@ -139,7 +139,9 @@ class _Operations(Struct, frozen=True, kw_only=True):
 @cache
 def operations() -> dict[str, Operation]:
     """Return the vector operations by name."""
-    records = read_stored("nest.accelerators", "vector_operations", _Operations)
+    records = read_stored(
+        "nest.accelerators", "vector_operations", _Operations
+    )
     return {operation.name: operation for operation in records.operations}
 
 

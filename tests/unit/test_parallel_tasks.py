@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from nest.benchmarks import parallel
+from nest.tasks import parallel
 from nest.util import interrupts
 from nest.util.files import write_atomically
 from tests.children import is_alive, wait_until
