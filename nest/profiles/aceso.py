@@ -191,7 +191,12 @@ def import_aceso(
             weights_mb = DTYPE_BYTES[dtype] * node.weights / MB
             _check_weights(where, f"{kind} of {model}", part, weights_mb)
             name = runs[0].block.name if kind == "decoder" else kind
-            entries.append(_entry(model, name, part, node, split))
+            try:
+                entries.append(_entry(model, name, part, node, split))
+            except ValueError as error:
+                raise InvalidProfileError(
+                    f"{where}: {kind}: {error}; measure it again"
+                ) from None
     return Profile(
         source=f"per-operator files of {files[0].model}, algorithm "
         f"{algorithm}",

@@ -789,6 +789,10 @@ def test_less_power_sustains_less_of_the_peak() -> None:
     assert unknown.with_calibration(rates).power_share == 1
     moved = Operator("moved", "memory", 0, 1e9, 0, 1e9)
     assert operator_ns(moved, slow) == operator_ns(moved, same)
+    with pytest.raises(
+        ValueError, match="power_exponent: expected a number from 0 to 6, got"
+    ):
+        msgspec.structs.replace(rates, power_exponent=7)
 
 
 def test_gradients_are_added_to_those_of_earlier_micro_batches() -> None:

@@ -1158,6 +1158,21 @@ def run_import(*paths: Path, **changes: Any) -> Profile:
     return import_aceso(paths, **{**options, **changes})
 
 
+def test_layers_that_take_no_time_are_refused(tmp_path):
+    lines = tuple(
+        (*line[:1], 1e-9, *line[2:])
+        if line[0] == "encoder-embedding"
+        else line
+        for line in LINES
+    )
+    with pytest.raises(
+        InvalidProfileError,
+        match=rf"{NAME}: embedding: forward_ns: expected a finite number > 0, "
+        r"got 0; measure it again$",
+    ):
+        run_import(write_lines(tmp_path / NAME, lines))
+
+
 def test_operators_are_summed_to_layers(tmp_path):
     """Forward of a layer: 10+100+30+20+25+30+40+5+10+150+8+140+5 = 573 µs.
 
