@@ -7,17 +7,25 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import pulp
 import pytest
 from msgspec.structs import replace
 
 from formulations.cpsat.solver import CpSatSolver
-from formulations.milp.engines import Outcome, Verdict, read_cbc_log
+from formulations.milp.engines import (
+    DEFAULT,
+    Outcome,
+    Run,
+    Verdict,
+    read_cbc_log,
+)
+from formulations.milp.engines import run as run_engine
 from formulations.milp.parameters import read_cbc_names
 from formulations.milp.solver import MilpSolver
 from nest.cli.main import main
 from nest.errors import InvalidOptionError, UnsupportedProblemError
 from nest.ir import Activations, Problem, Strategy, decode_problem, write
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import (
     PAIRS,
@@ -371,6 +379,18 @@ def test_the_log_of_an_engine_is_added_to_a_file(
     assert re.search(rf"(?m)^== {solver} .*R=1 B=1", text)
     assert words in text
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_log_said_before_is_not_believed(tmp_path):
+    """An optimum of another problem; this one has no solution."""
+    log = tmp_path / "log"
+    log.write_text("Result - Optimal solution found\n\nObjective value: 5.0\n")
+    problem = pulp.LpProblem("none")
+    x = pulp.LpVariable("x", 0, 1, "Integer")
+    problem += x
+    problem += 2 * x == 1
+    how = Run(DEFAULT, Deadline(None), 0.0, 1, 0, log=str(log))
+    assert run_engine(problem, how).verdict is Verdict.INFEASIBLE
 
 
 @pytest.mark.parametrize(
