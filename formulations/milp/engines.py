@@ -186,7 +186,8 @@ def _run_cbc(problem: Any, how: Run) -> Outcome:
         "timeMode elapsed",
         f"integerTolerance {TOLERANCE}",
         f"primalTolerance {TOLERANCE}",
-        # With it CBC 2.10 calls some solutions optimal that are not.
+        # With it CBC 2.10 called solutions optimal that are not; no case is
+        # known since rows have slack.
         "preprocess off",
     ]
     if how.num_workers > 1:

@@ -779,8 +779,8 @@ def selective(name, load_ns, kept_bytes, extra_ns, working_bytes):
 
 
 @solvers
-def test_cbc_preprocessing_loses_the_optimum_of_this_problem(name):
-    """CBC 2.10.3 with preprocessing proves 1315; it must be off.
+def test_cbc_preprocessing_lost_the_optimum_of_this_problem(name):
+    """CBC 2.10.3 with preprocessing proved 1315 before rows had slack.
 
     Five layers of 233 ns and 298 bytes (263, 149 and 74 while they run) and
     one of 0 ns and 46 bytes (26, 23 and 11) on one device. If one of the
