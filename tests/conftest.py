@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("torch")
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("random")
-        if item.nodeid.partition("[")[0] in SLOW:
+        elif item.nodeid.partition("[")[0] in SLOW:
             item.add_marker("slow")
 
 
@@ -68,10 +68,11 @@ def _cpu_s() -> float:
 def pytest_runtest_protocol(
     item: pytest.Item,
 ) -> Generator[None, object, object]:
-    """Note the CPU time of every test, in the file that CPU_TIMES names."""
+    """Note the CPU time of tests, in the file that CPU_TIMES names."""
     before = _cpu_s()
     result = yield
-    if path := os.environ.get("CPU_TIMES"):
+    path = os.environ.get("CPU_TIMES")
+    if path and not item.get_closest_marker("random"):
         with open(path, "a") as file:
             file.write(f"{_cpu_s() - before:.3f} {item.nodeid}\n")
     return result

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,18 +16,21 @@ from msgspec.structs import replace
 
 from nest.cost.score import score
 from nest.errors import UnsupportedProblemError
+from nest.ir import read_problem
 from nest.search import interleaved, interleaved_exact
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_levels, make_problem
 from tests.properties.profiles import examples
-from tests.regression.store import load
 from tests.strategies import Draw, problems
 
 SCHEDULES = ("zb-h1", "zb-v", "dualpipe-v", "1f1b")
 
 #: Problems with more plans are not enumerated.
 MAX_PLANS = "30000"
+
+#: Problems that were wrong with something broken.
+STORED = Path(__file__).parents[1] / "data" / "timed"
 
 #: Up to which ``dp`` prices all plans there are: of a part, and of all.
 LIMITS = ((interleaved, "FEW"), (interleaved_exact, "MAX_MAGNITUDE"))
@@ -184,11 +188,20 @@ def test_places_have_room_for_the_best_plan(schedule, few, data):
         assert output.status is truth.status
 
 
-def test_chunks_are_held_by_what_is_in_flight_of_each():
-    """A stored problem: the sum over chunks and moments would not fit."""
-    known = load("interleaved-chunks-in-flight")
-    with limits_never_met(*LIMITS[:1]):
-        check("dp", known.problem, truth_of(known.problem))
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        # What all chunks have in flight at all moments would not fit.
+        ("chunks-in-flight", LIMITS[:1]),
+        # A block waits for chunks in front of it, not for those behind.
+        ("chunks-that-wait", ()),
+    ],
+)
+def test_stored_problems_are_proven(name, limits):
+    problem = read_problem(STORED / f"{name}.json")
+    with limits_never_met(*limits):
+        output = check("dp", problem, truth_of(problem))
+    assert output.status is Status.OPTIMAL
 
 
 @pytest.mark.parametrize("name", ["cpsat", "milp"])
