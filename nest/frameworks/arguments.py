@@ -17,6 +17,9 @@ _UNDERSCORED = frozenset({"--deepspeed_config"})
 #: Megatron-LM has fewer arguments than this.
 _MAX_UNREAD = 1000
 
+#: The largest number that a file may say: what frameworks keep in 32 bits.
+MAX_NUMBER = 2**31 - 1
+
 
 class Given(NamedTuple):
     """One option as it is given: its values, and where it is written."""

@@ -14,6 +14,7 @@ import yaml
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
+from nest.frameworks.arguments import MAX_NUMBER
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.launch import (
     Launch,
@@ -29,6 +30,7 @@ from nest.frameworks.settings import Settings
 from nest.ir.documents import parse_yaml, refusing
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.util.text import count_text
 
 NAME = "maxtext"
 FILE = "config.yml"
@@ -271,6 +273,10 @@ class _Config:
         value = self.values.get(key, default)
         if value is None:
             raise self.refuse(key, "a value", "none")
+        # Also what is no number, and what is infinite.
+        if isinstance(value, (int, float)) and not abs(value) <= MAX_NUMBER:
+            shown = count_text(value) if isinstance(value, int) else value
+            raise self.refuse(key, f"at most {MAX_NUMBER}", shown)
         return value
 
     def count(self, key: str, default: int | None = None) -> int:

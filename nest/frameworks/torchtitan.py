@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.arguments import alike, passed_over
+from nest.frameworks.arguments import MAX_NUMBER, alike, passed_over
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.launch import (
     Groups,
@@ -35,6 +35,7 @@ from nest.ir.plan import Overlap
 from nest.models.architectures import Architecture
 from nest.models.zoo import architecture
 from nest.units import ceil_div
+from nest.util.text import count_text
 
 NAME = "torchtitan"
 FILE = "job.toml"
@@ -409,6 +410,10 @@ class JobFile:
             raise self.refuse(
                 section, key, _KINDS[kind], json.dumps(value, default=str)
             )
+        if isinstance(value, int) and abs(value) > MAX_NUMBER:
+            raise self.refuse(
+                section, key, f"at most {MAX_NUMBER}", count_text(value)
+            )
         if known and value not in known:
             raise self.refuse(
                 section,
@@ -418,12 +423,16 @@ class JobFile:
             )
         return value
 
+    def count(self, section: str, key: str) -> int:
+        """Return a number of at least 1."""
+        value: int = self.get(section, key)
+        if value < 1:
+            raise self.refuse(section, key, "at least 1", value)
+        return value
+
     def degree(self, key: str) -> int:
         """Return a parallel degree."""
-        value: int = self.get("parallelism", key)
-        if value < 1:
-            raise self.refuse("parallelism", key, "at least 1", value)
-        return value
+        return self.count("parallelism", key)
 
 
 _KINDS = {
@@ -490,7 +499,7 @@ def read_job(ask: JobFile, world: int, layers: int) -> Reading:
         recompute=ask.get("activation_checkpoint", "mode"),
         micro_batch=samples * (shard if sharded else replicas),
         global_batch=batch,
-        sequence_length=ask.get("training", "seq_len"),
+        sequence_length=ask.count("training", "seq_len"),
         overlap=("tp",) if _asynchronous(ask, tp) else (),
         sequence_parallel=tp > 1,
         dtype=_dtype(ask),

@@ -755,6 +755,17 @@ def test_torchtitan_there_and_back_scores_the_same(experts, overlap):
     assert done > 10
 
 
+def test_torchtitan_computes_in_no_16_bit_floats_but_bf16():
+    problem = for_target(small_problem(), "torchtitan")
+    problem = replace(problem, job=replace(problem.job, dtype="fp16"))
+    plan = small_plan(problem, Strategy(dp=4, zero=3), (4, 4))
+    settings = Settings(model=small_model(), flavor="llama3/8B")
+    with pytest.raises(
+        InvalidPlanError, match="dtype: expected bf16 or fp8, got fp16; torcht"
+    ):
+        export(problem, plan, "torchtitan", settings)
+
+
 @pytest.mark.parametrize("flavor", ["8B", "llama3/8B\n[job]", "a/b/c"])
 def test_torchtitan_refuses_what_is_no_flavor(flavor):
     problem = for_target(small_problem(), "torchtitan")
@@ -928,6 +939,10 @@ def test_older_job_files_are_read():
          "model.flavor: expected a flavor that is known .* or --model, got"),
         ('mode = "full"', 'mode = "selective"',
          r"job.toml:1\d: activation_checkpoint.mode: expected one of none"),
+        ("seq_len = 4096", "seq_len = 0",
+         "job.toml:7: training.seq_len: expected at least 1, got 0"),
+        ("seq_len = 4096", "seq_len = 2147483648",
+         "job.toml:7: training.seq_len: expected at most 2147483647, got 21"),
         ("seq_len = 4096", 'seq_len = "long"',
          r"job.toml:7: training.seq_len: expected an integer, got"),
         ("[experimental]\npipeline_parallel_degree = 2\n"
