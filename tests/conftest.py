@@ -17,9 +17,6 @@ os.environ.pop("COLUMNS", None)
 #: tests/slow.py, which writes the list.
 SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().splitlines())
 
-#: Seconds of CPU that a test may take if it is not slow.
-MOST_S = 1.0
-
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
@@ -75,21 +72,4 @@ def pytest_runtest_protocol(
     if path and not item.get_closest_marker("random"):
         with open(path, "a") as file:
             file.write(f"{_cpu_s() - before:.3f} {item.nodeid}\n")
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Refuse tests of ``make test`` that take long."""
-    before = _cpu_s()
-    result = yield
-    used_s = _cpu_s() - before
-    marked = any(map(item.get_closest_marker, ("slow", "random")))
-    quick = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
-    if quick and used_s > MOST_S and not marked:
-        pytest.fail(
-            f"expected at most {MOST_S:g} s of CPU of a test that is not "
-            f"slow, got {used_s:.2f} s; make it quicker, or add it to "
-            f"tests/slow.txt"
-        )
     return result

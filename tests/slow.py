@@ -3,8 +3,7 @@
     CPU_TIMES=build/times.txt make test-all
     python -m tests.slow build/times.txt
 
-A function is slow if one of its parameters takes more than a third of what a
-test may take that is not: other machines are slower, and busy ones too.
+A function is slow if a test of it takes more than a third of a second of CPU.
 """
 
 from __future__ import annotations
@@ -12,9 +11,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.conftest import MOST_S, SLOW
+from tests.conftest import SLOW
 
 LIST = Path(__file__).parent / "slow.txt"
+
+#: Seconds of CPU of a test that is quick.
+QUICK_S = 1 / 3
 
 
 def main(path: str) -> None:
@@ -24,7 +26,7 @@ def main(path: str) -> None:
         used_s, _, name = line.partition(" ")
         function = name.partition("[")[0]
         longest[function] = max(longest.get(function, 0.0), float(used_s))
-    slow = {name for name, used_s in longest.items() if used_s > MOST_S / 3}
+    slow = {name for name, used_s in longest.items() if used_s > QUICK_S}
     names = sorted(slow | (SLOW - longest.keys()))
     LIST.write_text("".join(f"{name}\n" for name in names))
     print(f"{len(names)} of {len(longest)} functions are slow")

@@ -9,7 +9,7 @@ that were not measured take the set of the nearest one, by name.
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from nest.ir.base import Struct
 from nest.ir.plan import Overlap
@@ -17,14 +17,6 @@ from nest.ir.problem import OwnRuns
 from nest.util.stored import read_stored
 
 T = TypeVar("T")
-
-
-def check_exponent(field: str, value: float) -> None:
-    """Raise ``ValueError`` for an exponent that leaves no power."""
-    if not 0 <= value <= MAX_EXPONENT:
-        raise ValueError(
-            f"{field}: expected a number from 0 to {MAX_EXPONENT}, got {value}"
-        )
 
 
 #: Twice what physics suggests: power grows with the cube of the clock.
@@ -102,7 +94,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     exponential_size: float = 0.0
     memory_fraction: float
     watts_per_tflops: float = 0.0
-    power_exponent: Annotated[float, check_exponent] = 0.0
+    power_exponent: float = 0.0
     low_precision_fraction: float = 1.0
     cast_bytes: float = 3.0
     routing_passes: float = 1.0
@@ -110,6 +102,14 @@ class Calibration(Struct, frozen=True, kw_only=True):
     host_ns: float = 0.0
     collective_kernels: float = 1.57
     provenance: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.power_exponent <= MAX_EXPONENT:
+            raise ValueError(
+                f"power_exponent: expected a number from 0 to {MAX_EXPONENT}, "
+                f"got {self.power_exponent}"
+            )
 
 
 class Software(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from tests.properties.profiles import PROFILE
 
 SOLVERS = ("brute",)
 PRESETS = ("standard", "standard", "nest-artifact", "standard", "piper")
-COUNT = {"dev": 10, "ci": 100, "full": 2000}[PROFILE]
+COUNT = {"quick": 10, "dev": 10, "full": 2000}.get(PROFILE, 100)
 MOST_PLANS = 300
 PER_TEST = 10
 

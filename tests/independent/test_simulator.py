@@ -23,7 +23,7 @@ from tests.independent.simulator import (
 from tests.independent.standard import LayerOfStage, parts_of, shards
 from tests.properties.profiles import PROFILE
 
-COUNT = {"dev": 100, "ci": 300, "full": 5000}[PROFILE]
+COUNT = {"quick": 100, "dev": 100, "full": 5000}.get(PROFILE, 300)
 
 
 def draw_stages(random: Random, num_stages: int) -> list[Chunk]:
