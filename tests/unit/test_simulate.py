@@ -183,18 +183,18 @@ def test_whole_microseconds_are_integers():
 
 
 def test_a_step_of_too_many_passes_is_not_run():
-    """Two stages of two passes per micro-batch, up to 2**22 in all."""
-    most = chain_of_two(2**20)
-    assert score(most, PLAN).num_passes == 2**22
-    more = chain_of_two(2**20 + 1)
+    """Two stages of two passes per micro-batch, up to 2**21 in all."""
+    most = chain_of_two(2**19)
+    assert score(most, PLAN).num_passes == 2**21
+    more = chain_of_two(2**19 + 1)
     found = score(more, PLAN)
     assert found.step_quanta > 0
     assert found.simulated_quanta is None
     assert found.to_json()["simulated_step_time_ns"] is None
     with pytest.raises(
         UnsupportedProblemError,
-        match="plan: expected a step of at most 4,194,304 passes to run one "
-        r"by one, got 4,194,308; simulate a smaller \$.job.global_batch",
+        match="plan: expected a step of at most 2,097,152 passes to run one "
+        r"by one, got 2,097,156; simulate a smaller \$.job.global_batch",
     ):
         Simulation(more, PLAN)
 
@@ -202,11 +202,11 @@ def test_a_step_of_too_many_passes_is_not_run():
 def test_a_step_timed_pass_by_pass_has_no_more_passes_either():
     with pytest.raises(
         InvalidProblemError,
-        match=r"\$.job.global_batch: expected steps of at most 4,194,304 "
+        match=r"\$.job.global_batch: expected steps of at most 2,097,152 "
         "passes where they are timed one by one, as under schedule 'zb-h1', "
-        "got 4,194,308; lower it, raise micro_batches, or choose another",
+        "got 2,097,156; lower it, raise micro_batches, or choose another",
     ):
-        score(chain_of_two(2**20 + 1, schedule="zb-h1"), PLAN)
+        score(chain_of_two(2**19 + 1, schedule="zb-h1"), PLAN)
 
 
 def chain_of_two(global_batch, **job):

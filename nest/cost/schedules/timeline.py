@@ -18,7 +18,7 @@ from nest.cost.schedules.base import ChunkTimes, Pass, Schedule
 
 #: More passes of a step are not run one by one: that would take minutes, and
 #: gigabytes.
-MOST_PASSES = 2**22
+MOST_PASSES = 2**21
 
 #: Which time of its chunk a pass takes, see :func:`pass_times`.
 _FORWARD, _BACKWARD, _INPUTS, _WEIGHTS = range(4)
