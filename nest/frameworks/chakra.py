@@ -37,7 +37,7 @@ from nest.frameworks.chakra_replay import (
     replay,
 )
 from nest.ir.io import problem_hash
-from nest.simulation.events import Simulation
+from nest.simulation.events import MOST_TRACED, Simulation, check_passes
 from nest.units import ceil_div, quanta_to_ns
 
 NAME = "chakra"
@@ -122,7 +122,10 @@ def write(simulation: Simulation) -> dict[str, bytes]:
     ------
     InvalidPlanError
         If the step is too long for the format.
+    UnsupportedProblemError
+        If it has more than :data:`MOST_TRACED` passes.
     """
+    check_passes(simulation.score, MOST_TRACED)
     quantum_ps = simulation.problem.quantum_ps
     if simulation.step * quantum_ps >= _MAX_PS:
         raise InvalidPlanError(

@@ -121,6 +121,27 @@ class BlockUse:
         return self.idle / self.step if self.step else 0.0
 
 
+#: More passes of a step are not written to traces, which would take hundreds
+#: of megabytes.
+MOST_TRACED = 2**17
+
+
+def check_passes(found: Score, most: int) -> None:
+    """Refuse a step that has too many passes.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If it has more than ``most``.
+    """
+    if found.num_passes > most:
+        raise UnsupportedProblemError(
+            f"plan: expected a step of at most {most:,} passes to run one by "
+            f"one, got {found.num_passes:,}; simulate a smaller "
+            f"$.job.global_batch, as a step only repeats"
+        )
+
+
 class Simulation(Tabular):
     """One step of a plan, run pass by pass.
 
@@ -153,12 +174,7 @@ class Simulation(Tabular):
         self, problem: Problem, plan: Plan, found: Score | None = None
     ) -> None:
         found = found or score(problem, plan)
-        if found.num_passes > MOST_PASSES:
-            raise UnsupportedProblemError(
-                f"plan: expected a step of at most {MOST_PASSES:,} passes to "
-                f"run one by one, got {found.num_passes:,}; simulate a "
-                f"smaller $.job.global_batch, as a step only repeats"
-            )
+        check_passes(found, MOST_PASSES)
         timeline, step = found.timeline, found.simulated_quanta
         if timeline is None or step is None:
             raise UnsupportedProblemError(

@@ -11,7 +11,12 @@ from typing import Any
 
 from nest.cost.rules import get_rules
 from nest.cost.space import make_split
-from nest.simulation.events import Event, Simulation
+from nest.simulation.events import (
+    MOST_TRACED,
+    Event,
+    Simulation,
+    check_passes,
+)
 
 #: How events are called; passes with their micro-batch behind.
 _NAMES = {
@@ -29,7 +34,13 @@ def trace(simulation: Simulation) -> dict[str, Any]:
     """Return the trace of a step: a process with a thread per block.
 
     All replicas do the same at the same time; it shows one.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If it has more than :data:`MOST_TRACED` passes.
     """
+    check_passes(simulation.score, MOST_TRACED)
     problem, found = simulation.problem, simulation.score
     return {
         "traceEvents": list(_events(simulation)),

@@ -199,6 +199,14 @@ def test_a_step_of_too_many_passes_is_not_run():
         Simulation(more, PLAN)
 
 
+def test_traces_have_fewer_passes():
+    more = Simulation(chain_of_two(2**15 + 1), PLAN)
+    with pytest.raises(
+        UnsupportedProblemError, match="at most 131,072 passes to run one by"
+    ):
+        trace(more)
+
+
 def test_a_step_timed_pass_by_pass_has_no_more_passes_either():
     with pytest.raises(
         InvalidProblemError,
