@@ -464,7 +464,7 @@ def _changes(
 ) -> str:
     """Say which value of one pin has plans with the rest; empty if none.
 
-    The nearest ones are tried.
+    It is the nearest such value; only the nearest few are tried.
     """
 
     def distance(one: Value, other: Value) -> float:
@@ -472,15 +472,17 @@ def _changes(
             return 0.0
         return abs(math.log((one + 1) / (other + 1)))
 
-    found = []
+    changes = []
     for name, pinned in pins.items():
+        refused = {*pinned, *forbids.get(name, ())}
         others = sorted(
-            set(possible[name]) - {*pinned, *forbids.get(name, ())},
+            (value for value in possible[name] if value not in refused),
             key=lambda value: distance(value, pinned[0]),
         )
-        found += [
-            f"{_text(name, (other,))} for {_text(name, pinned)}"
-            for other in others[:_SHOWN]
-            if _is_possible(_apply(problem, {**allowed, name: (other,)}))
-        ][:1]
-    return f"write {' or '.join(found)}" if found else ""
+        for other in others[:_SHOWN]:
+            if _is_possible(_apply(problem, {**allowed, name: (other,)})):
+                changes.append(
+                    f"{_text(name, (other,))} for {_text(name, pinned)}"
+                )
+                break
+    return f"write {' or '.join(changes)}" if changes else ""
