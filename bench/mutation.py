@@ -225,10 +225,10 @@ def check(mutation: Mutation, tree: Tree) -> tuple[bool, str]:
         return mutation.endless, f"no end after {TIMEOUT_S} s"
     if status == 0:
         return False, "SURVIVED"
-    found = killer(output)
-    if status != 1 or found is None:
+    failed_test = killer(output)
+    if status != 1 or failed_test is None:
         return False, f"pytest exit {status}: {mutation.tests}"
-    return True, found
+    return True, failed_test
 
 
 def failing_unbroken(tests: Sequence[str], tree: Tree) -> list[str]:

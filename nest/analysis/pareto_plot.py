@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 _WIDE_RATIO = 4
 
 
-def frontier_ns(found: Frontier, quanta: int) -> int | float:
+def frontier_ns(frontier: Frontier, quanta: int) -> int | float:
     """Return a step time of a frontier in ns."""
-    return quanta_to_ns(quanta, found.problem.quantum_ps)
+    return quanta_to_ns(quanta, frontier.problem.quantum_ps)
 
 
-def frontier_scale(found: Frontier) -> TimeScale:
+def frontier_scale(frontier: Frontier) -> TimeScale:
     """Return the scale that suits the shortest step."""
-    least = min((p.step_quanta for p in found.points), default=0)
+    least = min((p.step_quanta for p in frontier.points), default=0)
     return TimeScale.fitting(
-        frontier_ns(found, least), found.problem.time_unit
+        frontier_ns(frontier, least), frontier.problem.time_unit
     )
 
 
