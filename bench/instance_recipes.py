@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import yaml
 from msgspec.structs import replace
 
 from bench.instance_graphs import NETWORKS, graph_of
 from bench.result_files import ROOT
-from nest.cli.inputs import model_problem
-from nest.cli.networks import find_network, with_network
 from nest.constraints.targets import for_target
 from nest.hardware import parse_clusters
 from nest.instances import store
 from nest.instances.classes import classes_of
 from nest.instances.records import Instance
 from nest.ir import Hierarchy, Job, Level, Optimizer, Problem, problem_hash
-from nest.models.choices import Request
-from nest.models.named import load_model
+from nest.requests.networks import find_network, with_network
+from nest.requests.problems import MODEL_FIELDS, ModelRequest
 from nest.uncertainty.headroom import with_headroom
 
 RECIPES = ROOT / "bench" / "instances" / "recipes.yaml"
@@ -28,9 +25,6 @@ RECIPES = ROOT / "bench" / "instances" / "recipes.yaml"
 MOMENTUM = Optimizer(
     name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=8
 )
-
-#: What :func:`model_problem` reads of a command line besides a request.
-_COMMAND = ("cluster", "calibration", "topology", "beside", "order", "profile")
 
 
 def recipes() -> list[dict[str, Any]]:
@@ -63,14 +57,8 @@ def build(recipe: dict[str, Any]) -> Problem:
 
 
 def _of_model(recipe: dict[str, Any]) -> Problem:
-    job: dict[str, Any] = dict.fromkeys(_COMMAND)
-    fields = msgspec.convert(
-        {k: v for k, v in recipe.items() if k in Request.__struct_fields__},
-        Request,
-    )
-    job |= {"beside": (), **msgspec.structs.asdict(fields)}
-    job |= {name: recipe.get(name, job[name]) for name in _COMMAND}
-    return model_problem(load_model(recipe["model"]), job)
+    given = {k: v for k, v in recipe.items() if k in MODEL_FIELDS}
+    return ModelRequest(**given).model_problem(recipe.get("target"))
 
 
 def _of_network(recipe: dict[str, Any]) -> Problem:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     from nest.analysis.compare import compare as compare_solvers
     from nest.api import (
+        bench,
+        calibrate,
+        certify,
         codesign,
         compare,
         explain,
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
         score,
         simulate,
         solve,
+        sweep,
+        validate,
     )
     from nest.errors import NestError
     from nest.ir.io import read_plan, read_problem, write
@@ -70,6 +75,9 @@ __all__ = [
     "SolveOptions",
     "SolveResult",
     "__version__",
+    "bench",
+    "calibrate",
+    "certify",
     "codesign",
     "compare",
     "compare_solvers",
@@ -88,6 +96,8 @@ __all__ = [
     "simulate",
     "solve",
     "solver_names",
+    "sweep",
+    "validate",
     "write",
 ]
 
@@ -97,6 +107,9 @@ _PLACES = {
     "Problem": "nest.ir.problem:Problem",
     "SolveOptions": "nest.solvers.base:SolveOptions",
     "SolveResult": "nest.solvers.result:SolveResult",
+    "bench": "nest.api:bench",
+    "calibrate": "nest.api:calibrate",
+    "certify": "nest.api:certify",
     "codesign": "nest.api:codesign",
     "compare": "nest.api:compare",
     "compare_solvers": "nest.analysis.compare:compare",
@@ -115,6 +128,8 @@ _PLACES = {
     "simulate": "nest.api:simulate",
     "solve": "nest.api:solve",
     "solver_names": "nest.solvers.registry:solver_names",
+    "sweep": "nest.api:sweep",
+    "validate": "nest.api:validate",
     "write": "nest.ir.io:write",
 }
 

@@ -65,13 +65,27 @@ class Room(NamedTuple):
 
 ROOMS = (
     Room(
-        14,
+        15,
         "door",
         True,
-        "the commands as Python functions, and the start of the command line",
-        ("nest", "nest.api", "nest.__main__"),
+        "`import nest`, and the start of the command line",
+        ("nest", "nest.__main__"),
     ),
-    Room(13, "cli", True, "commands, options, progress and exit codes"),
+    Room(14, "cli", True, "commands, progress, screens and exit codes"),
+    Room(
+        13,
+        "api",
+        True,
+        "a Python function for each question",
+        ("nest.api",),
+    ),
+    Room(
+        12,
+        "requests",
+        True,
+        "a typed request for each question: `settings` says what a field is, "
+        "`values` reads it; options and Python arguments come from the fields",
+    ),
     Room(
         12,
         "present",

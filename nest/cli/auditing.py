@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from nest.cli.declare import option
-from nest.cli.inputs import check_output, write_text
+from nest.cli.inputs import write_text
 from nest.cli.progress import StatusLine, hint
 from nest.cli.saying import say
+from nest.util.files import check_output
 from nest.util.interrupts import Ending
 
 

@@ -6,22 +6,20 @@ import time
 
 import click
 
-from nest.cli.declare import integer, option
-from nest.cli.inputs import check_output, people, write_record, write_text
-from nest.cli.options import Options, takes
+from nest.cli.declare import option
+from nest.cli.inputs import people, write_record, write_text
+from nest.cli.options import Files, takes
 from nest.cli.progress import StatusLine, hint
 from nest.errors import InvalidOptionError
+from nest.requests.measured import CalibrateRequest
+from nest.util.files import check_output
 
 
 @click.command("calibrate")
-@click.argument("path", metavar="[RUNS]", required=False)
 @option(
     "--template",
     "Print a table to write runs into, with one published run; nothing else.",
 )
-@option("--hardware TEXT", "Only runs on devices with TEXT.")
-@option("--interconnect TEXT", "Only runs on networks with TEXT.")
-@option("--devices-per-node N", "Only runs on nodes of N devices.", integer())
 @option(
     "--next FILE",
     "Also write the runs that would tell most as a table to fill in.",
@@ -29,17 +27,15 @@ from nest.errors import InvalidOptionError
     "next_path",
 )
 @takes(
+    CalibrateRequest,
     "output",
     "json_path",
     output="Where to write the calibration; '-' is standard output.",
 )
 def calibrate_command(
-    options: Options,
-    path: str | None,
+    request: CalibrateRequest,
+    files: Files,
     template: bool,
-    hardware: str | None,
-    interconnect: str | None,
-    devices_per_node: int | None,
     next_path: str | None,
 ) -> int:
     """Fit the parameters of predictions to runs on your own cluster.
@@ -48,82 +44,68 @@ def calibrate_command(
     input; see --template and docs/calibration.md. The calibration is for
     --calibration of the commands that take --cluster, and of 'nest validate'.
     """
+    from nest.calibration.document import to_document
+    from nest.calibration.template import planned_csv
+    from nest.present.calibration import calibration_block
+    from nest.present.table import show
+
+    path = None if request.runs is None else str(request.runs)
     if template:
-        _print_template(options, path, next_path)
+        _print_template(files, path, next_path)
         return 0
-    if path is None or options.output is None:
+    if path is None or files.output is None:
         missing = "RUNS" if path is None else "-o"
         raise InvalidOptionError(
             f"nest calibrate: expected {missing}, got none; for example "
             f"'nest calibrate runs.csv -o my.calibration.json', see --template"
         )
-    options.check_files(
-        {"RUNS": None if path == "-" else path}, {"--next": next_path}
+    files.check(
+        request,
+        {"RUNS": None if path == "-" else path},
+        {"--next": next_path},
     )
-    from nest.calibration.design import candidates, propose
-    from nest.calibration.document import to_document
-    from nest.calibration.runs import learn, read_runs, runs_of
-    from nest.calibration.template import planned_csv
-    from nest.ir.documents import read_stdin
-    from nest.present.calibration import calibration_block
-    from nest.present.table import show
-    from nest.validation.reading import parse_rows
-    from nest.validation.rows import (
-        InvalidMeasurementsError,
-    )
-
     start_s = time.monotonic()
     with StatusLine() as line:
 
         def tell(text: str) -> None:
             line.show(time.monotonic() - start_s, text)
 
-        chosen = (hardware or "", interconnect or "", devices_per_node or 0)
-        if path == "-":
-            rows = parse_rows(
-                read_stdin(InvalidMeasurementsError), "standard input"
-            )
-            runs = runs_of(rows, "standard input", *chosen)
-        else:
-            runs = read_runs(path, *chosen)
-        tell(f"{len(runs.rows)} runs")
-        learned = learn(runs, tell=tell)
+        learned = request.learn(tell)
         try:
-            found = candidates(learned, tell=tell)
-            proposals = propose(learned, found)
+            candidates, proposals = request.propose(learned, tell)
         except KeyboardInterrupt:
             # The calibration is known by then; what to run next is not.
             line.clear()
-            write_record(options.output, learned.file)
-            hint(f"nest: {options.output} written; runs to do next are not")
+            write_record(files.output, learned.file)
+            hint(f"nest: {files.output} written; runs to do next are not")
             raise
-    document = to_document(learned, found, proposals)
-    to_do = planned_csv([proposal.row for proposal in proposals])
-    write_record(options.output, learned.file)
+    document = to_document(learned, candidates, proposals)
+    planned = planned_csv([proposal.row for proposal in proposals])
+    write_record(files.output, learned.file)
     if next_path is not None:
-        write_text(next_path, to_do)
+        write_text(next_path, planned)
     show(
-        people(options.json_path, options.output, next_path),
+        people(files.json_path, files.output, next_path),
         *calibration_block(document),
     )
-    options.write_json(document)
+    files.write_json(document)
     return 0
 
 
 def _print_template(
-    options: Options, path: str | None, next_path: str | None
+    files: Files, path: str | None, next_path: str | None
 ) -> None:
     from nest.calibration.template import template_csv
 
     given = {
         "RUNS": path,
         "--next": next_path,
-        "--json": options.json_path,
+        "--json": files.json_path,
     }
     for name, value in given.items():
         if value is not None:
             raise InvalidOptionError(
                 f"--template: expected no {name}, got {value!r}; remove it"
             )
-    check_output(options.output, "-o")
-    write_text(options.output or "-", template_csv())
+    check_output(files.output, "-o")
+    write_text(files.output or "-", template_csv())

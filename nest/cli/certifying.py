@@ -9,8 +9,9 @@ import click
 
 from nest.cli.declare import output_option
 from nest.cli.inputs import write_text
-from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
+from nest.cli.options import TALK, Files, takes
 from nest.cli.saying import say
+from nest.requests.explaining import CertifyRequest
 from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 @click.command("certify")
 @output_option("certificate")
-@takes(*PLANNED, "target", target=KEPT_TARGET)
-def certify_command(options: Options, output: str) -> int:
+@takes(CertifyRequest)
+def certify_command(request: CertifyRequest, output: str) -> int:
     """Write a certificate of a plan's step time and of a lower bound.
 
     Without PLAN, of that no plan fits.
@@ -33,12 +34,11 @@ def certify_command(options: Options, output: str) -> int:
     """
     from nest.certificates.certify import certify, certify_infeasible
 
-    options.check_problem_choice()
-    options.check_plan_choice(required=False)
-    options.check_files(writes={"-o": output})
-    problem = options.find_problem()
-    plan = options.find_plan(problem)
-    path = Path(options.problem_text or "")
+    request.check_problem_choice()
+    Files().check(request, writes={"-o": output})
+    problem = request.find_problem()
+    plan = request.find_plan(problem, TALK)
+    path = Path(request.problem_text or "")
     written = path.suffix == ".json" and path.is_file()
     document = path.read_bytes() if written else None
     try:

@@ -7,23 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
 
-from nest.cli.benching import JOBS
-from nest.cli.declare import integer, option
+from nest.cli.declare import option
 from nest.cli.inputs import (
     check_distinct_files,
-    check_output,
     people,
     write_json,
     write_record,
     write_text,
 )
-from nest.cli.options import Options, takes
+from nest.cli.options import Files, takes
 from nest.cli.pages import HTML, check_page, command_line, plot_option
 from nest.cli.progress import StatusLine, hint
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
+from nest.requests.accelerators import CodesignRequest, search
+from nest.util.files import check_output
 from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
@@ -49,16 +48,6 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
 
 
 @click.command("codesign")
-@click.argument("spec_path", metavar="SPEC")
-@option(
-    "--model NAME",
-    "Model to choose an accelerator for, instead of those of SPEC: a name, "
-    "see 'nest problems --models', or a config.json of Hugging Face; "
-    "repeatable.",
-    None,
-    "models",
-    multiple=True,
-)
 @option(
     "--describe",
     "Only say what SPEC lists, what its limits cut and what is asked.",
@@ -71,42 +60,6 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
     expose_value=False,
     callback=_show_published,
 )
-@option(
-    "--frontier",
-    "Also find the points that none beats in throughput, area, power and "
-    "price.",
-)
-@option(
-    "--sensitivity",
-    "Also solve the next listed value of every parameter.",
-)
-@option(
-    "--contributions",
-    "Also say what architecture, schedule and placement contribute.",
-)
-@option(
-    "--phaze-order",
-    "Also say what Phaze's order and stop rule would have found.",
-)
-@option(
-    "--samples N",
-    "Also draw N random samples of as many points as were solved.",
-    integer(1, 10_000),
-    default=None,
-)
-@JOBS
-@option(
-    "--dask ADDRESS|N",
-    "Solve points on a Dask cluster: the address of its scheduler, or how "
-    "many local workers to start.",
-)
-@option(
-    "-o --output DIR",
-    "Keep every solved point in a directory, which --resume goes on with.",
-    None,
-    "folder",
-)
-@option("--resume", "Go on with the search of DIR: what is solved is kept.")
 @HTML
 @plot_option("Draw throughput against area")
 @option(
@@ -115,25 +68,14 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
     None,
     "csv_path",
 )
-@takes(
-    *("time_limit", "json_path"),
-    time_limit="Wall-clock seconds for the whole command, after which the "
-    "best point known and a bound on all others are shown.  [default: none]",
-)
-def codesign_command(  # noqa: PLR0913
-    options: Options,
-    spec_path: str,
-    models: tuple[str, ...],
+@takes(CodesignRequest, "json_path")
+def codesign_command(
+    request: CodesignRequest,
+    files: Files,
     describe: bool,
-    samples: int | None,
-    jobs: int,
-    dask: str | None,
-    folder: str | None,
-    resume: bool,
     html_path: str | None,
     plot_path: str | None,
     csv_path: str | None,
-    **asked: bool,
 ) -> int:
     """Find the best accelerators of a space for models, with proofs.
 
@@ -146,112 +88,47 @@ def codesign_command(  # noqa: PLR0913
     Exits with 2 if a model fits no point, with 1 if none is known in time.
     """
     from nest.accelerators.document import spec_document
-    from nest.accelerators.spec import read_spec
     from nest.present.codesign import read_block
     from nest.present.table import show
     from nest.solvers.base import Deadline
     from nest.util.plots import check_plot
 
-    clock = Deadline(options.time_limit)
-    json_path = options.json_path
+    clock = Deadline(request.time_limit)
+    path, json_path = str(request.spec), files.json_path
     outputs = {
         **{"--json": json_path, "--html": html_path},
         **{"--plot": plot_path, "--csv": csv_path},
     }
     check_page(html_path)
     check_plot(plot_path)
-    check_distinct_files({"SPEC": spec_path, "-o": folder, **outputs})
-    for name, path in outputs.items():
-        check_output(path, name)
-    _check_words(
-        *(describe, folder, resume, dask, jobs),
-        *(html_path, plot_path, csv_path),
-    )
-    spec = with_models(read_spec(spec_path), models, spec_path)
-    if describe:
-        document = spec_document(spec)
-        show(people(json_path), *read_block(document))
-        if json_path is not None:
-            write_json(json_path, document)
-        return 0
-    if not spec.models:
-        raise InvalidOptionError(
-            f"{spec_path}: $.models: expected at least one model, got none; "
-            f"add one, or --model"
-        )
-    if dask is None:
-        from nest.benchmarks.engine import check_parallel
-
-        check_parallel(jobs, 1, None)
-    paths = options.json_path, html_path, plot_path, csv_path
-    return _Searching(spec, clock, *paths).go(
-        samples=samples,
-        folder=folder,
-        resume=resume,
-        jobs=jobs,
-        dask=dask,
-        **asked,
-    )
-
-
-def _check_words(
-    describe: bool,
-    folder: str | None,
-    resume: bool,
-    dask: str | None,
-    jobs: int,
-    *files: str | None,
-) -> None:
-    """Refuse options that contradict each other."""
-    if resume and folder is None:
-        raise InvalidOptionError(
-            "--resume: expected -o DIR too, got none; name the directory of "
-            "the search"
-        )
-    if dask is not None and jobs > 1:
-        raise InvalidOptionError(
-            f"--jobs {jobs}: expected either it or --dask, whose workers are "
-            f"as many as the cluster has, got both; remove one"
-        )
-    if describe and (folder is not None or any(files)):
+    check_distinct_files({"SPEC": path, "-o": request.folder, **outputs})
+    for name, output in outputs.items():
+        check_output(output, name)
+    request.check()
+    if describe and (
+        request.folder is not None or any((html_path, plot_path, csv_path))
+    ):
         raise InvalidOptionError(
             "--describe: expected neither -o, --html, --plot nor --csv beside "
             "it, as nothing is searched, got one; remove it"
         )
+    spec = request.find_spec()
+    if describe:
+        document = spec_document(spec)
+        show(people(json_path), *read_block(document))
+        files.write_json(document)
+        return 0
+    if not spec.models:
+        raise InvalidOptionError(
+            f"{path}: $.models: expected at least one model, got none; "
+            f"add one, or --model"
+        )
+    if request.dask is None:
+        from nest.benchmarks.engine import check_parallel
 
-
-def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
-    """Return a specification with the models of the command line.
-
-    Raises
-    ------
-    NestError
-        If there is no such model, or its job cannot be.
-    """
-    from nest.accelerators.answers import setting_of
-    from nest.accelerators.tasks import workload_of
-
-    for number, name in enumerate(models):
-        if name in models[:number]:
-            raise InvalidOptionError(
-                f"--model: expected every model once, got {name!r} again; "
-                f"remove one"
-            )
-    chosen = models or spec.models
-    for name in chosen:
-        setting = setting_of(spec, name)
-        try:
-            workload_of(setting)
-        except InvalidOptionError as error:
-            raise InvalidOptionError(f"{where}: $.job: {error}") from None
-    for name in spec.objective.weights:
-        if chosen and name not in chosen:
-            raise InvalidOptionError(
-                f"--model: expected {name!r} too, which has a weight in the "
-                f"specification, got {', '.join(chosen)}; add it, or remove "
-                f"its weight"
-            )
-    return replace(spec, models=chosen)
+        check_parallel(request.jobs, 1, None)
+    paths = json_path, html_path, plot_path, csv_path
+    return _Searching(request, spec, clock, *paths).go()
 
 
 class _Searching:
@@ -259,6 +136,7 @@ class _Searching:
 
     def __init__(
         self,
+        request: CodesignRequest,
         spec: Spec,
         clock: Deadline,
         json_path: str | None,
@@ -266,56 +144,41 @@ class _Searching:
         plot_path: str | None,
         csv_path: str | None,
     ) -> None:
+        self._request = request
         self._spec, self._clock = spec, clock
         self._json, self._html = json_path, html_path
         self._plot, self._csv = plot_path, csv_path
 
-    def go(
-        self,
-        *,
-        samples: int | None,
-        folder: str | None,
-        resume: bool,
-        jobs: int,
-        dask: str | None,
-        **asked: bool,
-    ) -> int:
+    def go(self) -> int:
         """Search and return the exit code."""
-        from nest.accelerators.answers import answer
-        from nest.accelerators.records import Wanted
-
-        space = self._spec.space
+        space, folder = self._spec.space, self._request.folder
         hint(
             f"nest: {len(space.points):,} of {space.raw:,} points are within "
             f"the limits"
         )
-        wanted = Wanted(**asked, samples=tuple(range(samples or 0)))
         stop: Interrupted | None = None
         with _PointLine(len(space.points)) as line:
             try:
-                found = answer(
+                answers: Answers | None = search(
+                    self._request,
                     self._spec,
-                    wanted,
-                    folder=folder,
-                    resume=resume,
-                    jobs=jobs,
-                    dask=dask,
                     time_limit_s=self._clock.remaining_s,
                     on_wave=line,
                     on_complaint=lambda text: say(f"nest: {text}", err=True),
                 )
             except Interrupted as interrupt:
-                found, stop = interrupt.found, interrupt
+                answers, stop = interrupt.found, interrupt
         unfinished = _STOPPED if stop is not None else ""
         if unfinished and folder is not None:
             unfinished += " Go on with --resume."
-        if found is not None:
-            self._write(found, unfinished)
+        if answers is not None:
+            self._write(answers, unfinished)
             if folder is not None and Path(folder).is_dir():
-                _keep_best(found, Path(folder))
+                _keep_best(answers, Path(folder))
         if stop is not None:
             raise stop
-        return self._judge(found)
+        assert answers is not None
+        return self._judge(answers)
 
     def _write(self, found: Answers, unfinished: str) -> None:
         from nest.accelerators.document import answers_document, to_csv

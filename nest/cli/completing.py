@@ -15,8 +15,9 @@ from click.shell_completion import (
     shell_complete,
 )
 
-from nest.cli.declare import one_of
+from nest.cli.declare import typed
 from nest.cli.saying import say_data
+from nest.requests.values import one_of
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -36,18 +37,17 @@ _VARIABLE = "_NEST_COMPLETE"
 
 
 @click.command("completion")
-@click.argument("shell", metavar="|".join(SHELLS), type=one_of(*SHELLS))
+@click.argument("shell", metavar="|".join(SHELLS), type=typed(one_of(*SHELLS)))
 def completion_command(shell: str) -> None:
     """Print what makes a shell complete commands, options and names.
 
     For bash, put 'source' and the name of the file into ~/.bashrc; for zsh
     into ~/.zshrc after compinit; fish reads its folder of completions.
     """
-    from nest.cli.main import cli
-
-    found = get_completion_class(shell)
-    assert found is not None
-    text = found(cli, {}, "nest", _VARIABLE).source()
+    writer = get_completion_class(shell)
+    assert writer is not None
+    cli = click.get_current_context().find_root().command
+    text = writer(cli, {}, "nest", _VARIABLE).source()
     # Click's script for fish cuts words, which may have commas, at each.
     text = text.replace('split ","', 'split --max 1 ","')
     say_data(f"{text}\n")

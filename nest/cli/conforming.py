@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import click
 
 from nest.cli.declare import option
-from nest.cli.inputs import parse_extra, solver_keyword
-from nest.cli.options import Options, takes
+from nest.cli.options import Files, takes
 from nest.cli.progress import ProgressLine
+from nest.requests.settings import redeclared
+from nest.requests.solving import (
+    SolverOptionsRequest,
+    TimeLimitRequest,
+    parse_extra,
+)
+from nest.requests.values import Pairs, solver_keyword
 from nest.util.interrupts import Interrupted
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConformRequest(TimeLimitRequest):
+    """Limits of the runs of a solver."""
+
+    COMMAND: ClassVar[str] = "nest conform"
+
+    time_limit: float | None = redeclared(
+        TimeLimitRequest,
+        "time_limit",
+        "Wall-clock seconds per run.  [default: 10]",
+    )
+    option: Pairs = redeclared(SolverOptionsRequest, "option")
 
 
 @click.command("conform")
 @click.argument("solver_text", metavar="SOLVER")
 @option("--promises", "Say what is checked, and run nothing.")
-@takes(
-    *("time_limit", "extra", "json_path"),
-    time_limit="Wall-clock seconds per run.  [default: 10]",
-)
-def conform_command(options: Options, solver_text: str, promises: bool) -> int:
+@takes(ConformRequest, "json_path")
+def conform_command(
+    request: ConformRequest, files: Files, solver_text: str, promises: bool
+) -> int:
     """Check that a solver keeps its promises, on problems with known optima.
 
     SOLVER is a name, see 'nest solvers', or a file that describes a command.
@@ -34,26 +56,26 @@ def conform_command(options: Options, solver_text: str, promises: bool) -> int:
 
     if promises:
         show(
-            options.people,
+            files.people,
             key_lines([(check.name, check.meaning) for check in CHECKS]),
         )
         return 0
-    options.check_files()
+    files.check()
     name = solver_keyword(solver_text)
-    extra = parse_extra(options.extra, [name]).get(name, {})
+    extra = parse_extra(request.option, [name]).get(name, {})
     stop: Interrupted | None = None
     with ProgressLine("s") as progress:
         try:
             report = conform(
                 name,
-                time_limit_s=options.time_limit or TIME_LIMIT_S,
+                time_limit_s=request.time_limit or TIME_LIMIT_S,
                 extra=extra,
                 on_progress=progress,
             )
         except Interrupted as interrupt:
             report, stop = interrupt.found, interrupt
-    show(options.people, *conform_block(report))
-    options.write_json(report.to_json())
+    show(files.people, *conform_block(report))
+    files.write_json(report.to_json())
     if stop is not None:
         raise stop
     return int(bool(report.failed))

@@ -8,14 +8,15 @@ import time
 import click
 
 from nest.cli.declare import option
-from nest.cli.options import Options, takes
+from nest.cli.options import Files, takes
 from nest.cli.progress import StatusLine
 from nest.cli.saying import say
+from nest.requests.settings import Request
 
 
 @click.command("doctor")
-@takes("json_path")
-def doctor_command(options: Options) -> int:
+@takes(Request, "json_path")
+def doctor_command(_: Request, files: Files) -> int:
     """Say what can run here, what is missing and how to get it.
 
     Packages, engines, which prove a stored optimum each, optional parts,
@@ -26,7 +27,7 @@ def doctor_command(options: Options) -> int:
     from nest.present.doctor import doctor_block, doctor_document
     from nest.present.table import show
 
-    options.check_files()
+    files.check()
     start_s = time.monotonic()
     findings = []
     with StatusLine() as line:
@@ -34,9 +35,9 @@ def doctor_command(options: Options) -> int:
             findings.append(finding)
             line.show(time.monotonic() - start_s, f"{finding.what}: done")
     document = doctor_document(findings)
-    if options.json_path != "-":
-        show(options.people, *doctor_block(findings))
-    options.write_json(document)
+    if files.json_path != "-":
+        show(files.people, *doctor_block(findings))
+    files.write_json(document)
     return 0 if document["works"] else 1
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from nest.cli.inputs import check_output, write_json
+from nest.cli.inputs import write_json
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
+from nest.util.files import check_output
 
 if TYPE_CHECKING:
     from nest.ir.plan import Plan

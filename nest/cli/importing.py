@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from nest.cli.declare import Decorator, integer, option, output_option
-from nest.cli.inputs import (
-    Group,
-    check_distinct_files,
-    check_output,
-    model_problem,
-    write_record,
-)
-from nest.cli.options import JOB, Options, defaults_of, takes
+from nest.cli.declare import Decorator, option, output_option
+from nest.cli.inputs import Group, check_distinct_files, write_record
+from nest.cli.options import Files, takes
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.models.named import load_model
+from nest.requests.problems import JobRequest
+from nest.requests.restricted import defaults_of
+from nest.requests.values import integer
+from nest.util.files import check_output
 
 if TYPE_CHECKING:
     from nest.frameworks.importing import Imported, Site
@@ -78,10 +76,10 @@ def piper_command(path: str, output: str, **changes: Any) -> int:
     "Count modules for multi-token prediction too.",
     is_flag=True,
 )
-@takes(*JOB)
+@takes(JobRequest)
 @output_option("problem")
 def hf_command(
-    options: Options, path: str, cluster: str, mtp: bool, output: str
+    request: JobRequest, path: str, cluster: str, mtp: bool, output: str
 ) -> int:
     """Import a model: the config.json of Hugging Face.
 
@@ -89,14 +87,13 @@ def hf_command(
     """
     from nest.models.hf import read_hf
 
-    options.check_files({"FILE": path}, {"-o": output})
-    job = {**options.job, "cluster": cluster}
+    Files().check(request, {"FILE": path}, {"-o": output})
     model = read_hf(path, mtp=mtp)
-    problem = model_problem(model, job)
+    problem = request.build_problem(model, cluster)
     write_record(output, problem)
-    unsaid = defaults_of(problem, model, options.given_job)
-    if unsaid:
-        say(f"nest: note: {path}: defaults: {unsaid}", err=True)
+    defaults = defaults_of(problem, model, request.given_job)
+    if defaults:
+        say(f"nest: note: {path}: defaults: {defaults}", err=True)
     if model.note:
         say(f"nest: note: {path}: {model.note}", err=True)
     return 0

@@ -5,23 +5,22 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from nest.cli.declare import json_option, option
-from nest.cli.inputs import (
-    check_output,
-    named_problem,
-    write_json,
-    write_record,
-)
-from nest.cli.options import KEPT_TARGET, MODEL, PLANNED, Options, takes
+from nest.cli.inputs import write_json, write_record
+from nest.cli.options import TALK, Files, takes
 from nest.cli.saying import say
 from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError
+from nest.requests.explaining import CheckRequest, ScoreRequest
+from nest.requests.problems import ProblemRequest, named_problem
+from nest.requests.settings import Request, setting
+from nest.util.files import check_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,13 +30,11 @@ if TYPE_CHECKING:
 
 @click.command("score")
 @takes(
-    *PLANNED,
-    "target",
+    ScoreRequest,
     "json_path",
-    target=KEPT_TARGET,
     json_path="Also write the score as JSON; '-' is standard output.",
 )
-def score_command(options: Options) -> int:
+def score_command(request: ScoreRequest, files: Files) -> int:
     """Score a plan with the shared cost model.
 
     Exits with 1 if the plan is infeasible and with 2 if it is no plan for
@@ -49,22 +46,22 @@ def score_command(options: Options) -> int:
     from nest.present.table import score_block, show
     from nest.uncertainty.intervals import intervals_of
 
-    options.check_files()
-    problem, plan = options.find_problem_and_plan()
+    files.check(request)
+    problem, plan = request.find_problem_and_plan(TALK)
     found = score(problem, plan)
     known = intervals_of(problem, plan, found)
     document = found.to_json() | {"intervals": known and known.to_json()}
     parts = score_block(problem, plan, document, known)
     if "blocks" in document:
         parts.append(Padding(_block_table(problem, document), (1, 0, 0, 0)))
-    show(options.people, *parts)
-    options.write_json(document)
+    show(files.people, *parts)
+    files.write_json(document)
     return 0 if document["feasible"] else 1
 
 
 @click.command("check")
-@takes(*PLANNED, "target", target=KEPT_TARGET)
-def check_command(options: Options) -> int:
+@takes(CheckRequest)
+def check_command(request: CheckRequest) -> int:
     """Say what a problem is, and whether a plan is one for it.
 
     Exits with 1 if the plan is infeasible and with 2 if the problem or the
@@ -74,12 +71,10 @@ def check_command(options: Options) -> int:
     from nest.cost.score import score
     from nest.present.table import key_lines, show
 
-    options.check_problem_choice()
-    options.check_plan_choice(required=False)
-    problem = options.find_problem()
+    problem = request.find_problem()
     rows = _describe(problem)
     code = 0
-    plan = options.find_plan(problem)
+    plan = request.find_plan(problem, TALK)
     if plan is not None:
         violations = score(problem, plan).violations
         rows.append(("plan", "infeasible" if violations else "feasible"))
@@ -94,19 +89,20 @@ def check_command(options: Options) -> int:
 
 @click.command("solvers")
 @takes(
+    Request,
     "json_path",
     json_path="Write the list as JSON instead; '-' is standard output.",
 )
-def solvers_command(options: Options) -> int:
+def solvers_command(_: Request, files: Files) -> int:
     """List the solvers and say which can run here."""
     from nest.present.fitted import Column
     from nest.present.table import show, simple_table
     from nest.solvers.registry import ignored_plugins
 
-    options.check_files()
+    files.check()
     entries = _solver_entries()
-    if options.json_path is not None:
-        options.write_json({"schema": "nest-solvers/1", "solvers": entries})
+    if files.json_path is not None:
+        files.write_json({"schema": "nest-solvers/1", "solvers": entries})
         return 0
     show(
         sys.stdout,
@@ -141,21 +137,30 @@ def solvers_command(options: Options) -> int:
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProblemsRequest(ProblemRequest):
+    """A built-in problem, or that of a model."""
+
+    COMMAND: ClassVar[str] = "nest problems"
+
+    problem: str | None = setting("[NAME]", "A built-in problem.")
+
+
 @click.command("problems")
-@click.argument("name", metavar="[NAME]", required=False)
 @option("--show NAME", "Print one as JSON.", None, "shown")
 @option("--models", "List the models for --model.")
 @option("--clusters", "List the machines for --cluster.")
 @takes(
-    *(*MODEL, "target", "output"),
+    ProblemsRequest,
+    "output",
     target="Framework whose gradients and optimizer the problem keeps: that "
     "of 'nest solve --model' with the same --target.  [default: any]",
     output="Write the problem to a file.",
 )
 @json_option("the list")
 def problems_command(
-    options: Options,
-    name: str | None,
+    request: ProblemsRequest,
+    files: Files,
     shown: str | None,
     models: bool,
     clusters: bool,
@@ -168,6 +173,7 @@ def problems_command(
     from nest.errors import UnknownNameError
     from nest.models import builtin
 
+    name: Any = request.problem
     if name is not None and shown is not None:
         raise InvalidOptionError(
             f"--show: expected one problem, got {name!r} and {shown!r}; "
@@ -175,9 +181,9 @@ def problems_command(
         )
     check_output(json_path, "--json")
     name = name or shown
-    modelled, output = bool(options.given_job), options.output
-    find_target(options.target or ANY, "--target")
-    if options.target is not None and not modelled:
+    modelled, output = bool(request.given_job), files.output
+    find_target(request.target or ANY, "--target")
+    if request.target is not None and not modelled:
         raise InvalidOptionError(
             "--target: expected --model too, got none; a built-in problem "
             "keeps what it says"
@@ -195,11 +201,9 @@ def problems_command(
             _list("machine", "nest-machine-list/1", _machines(), json_path)
         return 0
     if modelled or name is not None:
-        options.check_files()
+        files.check(request)
         if modelled:
-            options = replace(options, problem_text=name)
-            options.check_problem_choice()
-            problem = options.find_problem()
+            problem = replace(request, problem=name).find_problem()
         else:
             named = named_problem(name or "")
             if named is None:

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.declare import (
-    integer,
-    json_option,
-    one_of,
-    option,
-    seconds,
-    words,
-)
-from nest.cli.inputs import Group, check_output, write_json
+from nest.cli.declare import json_option, option
+from nest.cli.inputs import Group, write_json
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
+from nest.requests.values import integer, one_of, seconds, words
+from nest.util.files import check_output
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:

@@ -14,45 +14,197 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
 import click
 
-from nest.cli.auditing import audit_command
-from nest.cli.benching import bench_command, sweep_command
-from nest.cli.calibrating import calibrate_command
-from nest.cli.certifying import certify_command
-from nest.cli.codesigning import codesign_command
-from nest.cli.completing import add_words, complete, completion_command
-from nest.cli.conforming import conform_command
-from nest.cli.doctoring import cite_command, doctor_command
 from nest.cli.examples import add_examples
-from nest.cli.exporting import export_command
-from nest.cli.importing import import_group
 from nest.cli.inputs import Group
-from nest.cli.inspecting import (
-    check_command,
-    problems_command,
-    score_command,
-    solvers_command,
-    versions_command,
-)
-from nest.cli.instances import instances_group
-from nest.cli.making import new_group
-from nest.cli.pareto import pareto_command
-from nest.cli.profiling import profile_command
 from nest.cli.progress import add_talk
-from nest.cli.questions import explain_command, fit_command
-from nest.cli.reporting import report_command
 from nest.cli.saying import say
-from nest.cli.scheduling import schedule_command
-from nest.cli.simulating import simulate_command, trace_command
-from nest.cli.solving import compare_command, solve_command
-from nest.cli.topology import topology_group
-from nest.cli.validating import validate_command
 from nest.errors import NestError, SolverError
 from nest.util.text import clipped, closest
+
+#: The commands: where each is defined, and the first line of its help. A
+#: module is imported when its command is called.
+COMMANDS = {
+    "compare": (
+        "solving:compare_command",
+        "Run solvers on problems and show them side by side.",
+    ),
+    "bench": (
+        "benching:bench_command",
+        "Run solvers on a set of problems and report what came of it.",
+    ),
+    "sweep": (
+        "benching:sweep_command",
+        "Solve a grid of problems: models × clusters × batches × bandwidths.",
+    ),
+    "audit": (
+        "auditing:audit_command",
+        "Answer a question about planners: method, tables, plot and limits.",
+    ),
+    "codesign": (
+        "codesigning:codesign_command",
+        "Find the best accelerators of a space for models, with proofs.",
+    ),
+    "solve": (
+        "solving:solve_command",
+        "Run one solver on one problem and show its plan.",
+    ),
+    "report": (
+        "reporting:report_command",
+        "Write a page about a problem and plans for it, for a browser.",
+    ),
+    "score": (
+        "inspecting:score_command",
+        "Score a plan with the shared cost model.",
+    ),
+    "simulate": (
+        "simulating:simulate_command",
+        "Run the passes of a plan one by one.",
+    ),
+    "trace": (
+        "simulating:trace_command",
+        "Write a plan's step as a trace for Perfetto or chrome://tracing.",
+    ),
+    "check": (
+        "inspecting:check_command",
+        "Say what a problem is, and whether a plan is one for it.",
+    ),
+    "fit": (
+        "questions:fit_command",
+        "Find the fewest devices, or the smallest memory, for a target.",
+    ),
+    "explain": (
+        "questions:explain_command",
+        "Explain a plan: its terms, what bounds it, and its neighbors.",
+    ),
+    "pareto": (
+        "pareto:pareto_command",
+        "Find the exact frontier: all plans that no other plan beats.",
+    ),
+    "solvers": (
+        "inspecting:solvers_command",
+        "List the solvers and say which can run here.",
+    ),
+    "conform": (
+        "conforming:conform_command",
+        "Check that a solver keeps its promises, on problems with known "
+        "optima.",
+    ),
+    "problems": (
+        "inspecting:problems_command",
+        "List the built-in problems, or write one to a file.",
+    ),
+    "instances": (
+        "instances:instances_group",
+        "List stored problems with the best known plans and proven bounds.",
+    ),
+    "new": (
+        "making:new_group",
+        "Write a cluster or a problem file, from five questions or options.",
+    ),
+    "import": (
+        "profiling:import_group",
+        "Turn another tool's files into a problem.",
+    ),
+    "export": (
+        "exporting:export_command",
+        "Write a plan as arguments or configuration of a framework.",
+    ),
+    "topology": (
+        "topology:topology_group",
+        "Look at networks and price collectives on them.",
+    ),
+    "schedule": (
+        "scheduling:schedule_command",
+        "Schedule the operators of a layer on the cores of a chip.",
+    ),
+    "profile": (
+        "profiling:profile_command",
+        "Time one layer of each kind with PyTorch and write a profile.",
+    ),
+    "validate": (
+        "validating:validate_command",
+        "Predict published runs and show how far off the cost model is.",
+    ),
+    "calibrate": (
+        "calibrating:calibrate_command",
+        "Fit the parameters of predictions to runs on your own cluster.",
+    ),
+    "certify": (
+        "certifying:certify_command",
+        "Write a certificate of a plan's step time and of a lower bound.",
+    ),
+    "completion": (
+        "completing:completion_command",
+        "Print what makes a shell complete commands, options and names.",
+    ),
+    "doctor": (
+        "doctoring:doctor_command",
+        "Say what can run here, what is missing and how to get it.",
+    ),
+    "cite": (
+        "doctoring:cite_command",
+        "Say how to cite nest, and the papers of the planners you used.",
+    ),
+    "versions": (
+        "inspecting:versions_command",
+        "Print what a bug report should contain.",
+    ),
+}
+
+
+class _Commands(Group):
+    """The group of all commands, which loads a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(
+        self, ctx: click.Context, cmd_name: str
+    ) -> click.Command | None:
+        """Return a command, with what every command has."""
+        if cmd_name not in self.commands and cmd_name in COMMANDS:
+            self.add_command(_load(cmd_name), cmd_name)
+        return self.commands.get(cmd_name)
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the list of commands without loading them."""
+        width = formatter.width - 6 - max(map(len, COMMANDS))
+        rows = [
+            (name, _short_help(name, width))
+            for name in self.list_commands(ctx)
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _short_help(name: str, width: int) -> str:
+    """Return the first line of a command's help, cut to a width."""
+    text = COMMANDS[name][1]
+    return click.Command(name, help=text).get_short_help_str(width)
+
+
+def _load(name: str) -> click.Command:
+    """Import a command and add examples, words to complete and switches."""
+    from nest.cli.completing import add_words
+
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command: click.Command = getattr(
+        import_module(f"nest.cli.{module}"), attribute
+    )
+    for path, each in _walk(command, f"nest {name}"):
+        add_words(path, each)
+        add_examples(path, each)
+        add_talk(each)
+    return command
 
 
 class Terminated(KeyboardInterrupt):
@@ -64,7 +216,7 @@ class Terminated(KeyboardInterrupt):
 
 
 @click.group(
-    cls=Group,
+    cls=_Commands,
     invoke_without_command=True,
     context_settings={
         "help_option_names": ["-h", "--help"],
@@ -89,56 +241,26 @@ def cli(context: click.Context, version: bool) -> None:
         say(context.get_help())
 
 
-for _command in (
-    compare_command,
-    bench_command,
-    sweep_command,
-    audit_command,
-    codesign_command,
-    solve_command,
-    report_command,
-    score_command,
-    simulate_command,
-    trace_command,
-    check_command,
-    fit_command,
-    explain_command,
-    pareto_command,
-    solvers_command,
-    conform_command,
-    problems_command,
-    instances_group,
-    new_group,
-    import_group,
-    export_command,
-    topology_group,
-    schedule_command,
-    profile_command,
-    validate_command,
-    calibrate_command,
-    certify_command,
-    completion_command,
-    doctor_command,
-    cite_command,
-    versions_command,
-):
-    cli.add_command(_command)
+add_examples("nest", cli)
+add_talk(cli)
 
 
-def commands(
-    command: click.Command = cli, path: str = "nest"
+def _walk(
+    command: click.Command, path: str
 ) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command and group with its path, such as ``nest solve``."""
+    """Yield a command and those of its group, each with its path."""
     yield path, command
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
-            yield from commands(inner, f"{path} {name}")
+            yield from _walk(inner, f"{path} {name}")
 
 
-for _path, _command in commands():
-    add_words(_path, _command)
-    add_examples(_path, _command)
-    add_talk(_command)
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command and group with its path, such as ``nest solve``."""
+    with click.Context(cli, info_name="nest") as context:
+        for name in COMMANDS:
+            cli.get_command(context, name)
+    yield from _walk(cli, "nest")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -152,10 +274,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # It tells at length of folders that it may not write to.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with _stop_signals():
-        code = complete(cli)
+        code = _completed()
         if code is None:
             code = _guarded(arguments)
     sys.exit(code)
+
+
+def _completed() -> int | None:
+    """Answer a shell that completes a line; ``None`` if none asks."""
+    if "_NEST_COMPLETE" not in os.environ:
+        return None
+    from nest.cli.completing import complete
+
+    return complete(cli)
 
 
 @contextlib.contextmanager

@@ -5,53 +5,37 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import click
 
-from nest.cli.declare import (
-    integer,
-    one_of,
-    option,
-    output_option,
-    reader,
-)
-from nest.cli.inputs import (
-    Group,
-    check_output,
-    write_record,
-    write_text,
-)
-from nest.cli.options import MODEL, Options, takes
+from nest.cli.declare import option, output_option
+from nest.cli.inputs import Group, write_record, write_text
+from nest.cli.options import Files, takes
 from nest.cli.progress import hint
 from nest.cli.saying import say
 from nest.constraints.targets import names
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.ir.cluster import MAX_DEVICES
 from nest.models.named import load_model
+from nest.requests.problems import ProblemRequest
+from nest.requests.values import (
+    RefusedValueError,
+    integer,
+    number_between,
+    one_of,
+)
+from nest.util.files import check_output
 from nest.util.quantities import SIZES, split
 from nest.util.text import closest
 
-
-def _within(
-    least: float, most: float, what: str, remedy: str
-) -> Callable[[Any], float]:
-    """Return a reader of numbers from a range."""
-    return reader(
-        float,
-        lambda value: least <= value <= most,
-        f"from {least:g} to {most:g} {what}",
-        remedy,
-    )
-
-
-_TFLOPS = _within(1e-3, 1e9, "TFLOP/s", "for example 989")
+_TFLOPS = number_between(1e-3, 1e9, "TFLOP/s", "for example 989")
 
 #: Whose kernels those of an unknown device are like, unless it is said.
 LIKE = "h100"
 
-_RATE = _within(
+_RATE = number_between(
     *(1e-3, 1e9, "gigabytes per second", "data-sheet figures are fine")
 )
 
@@ -83,7 +67,7 @@ def new_group() -> None:
 @option(
     "--price USD",
     "Price of a device per hour.",
-    _within(1e-9, 1e9, "dollars", "for example 2.5"),
+    number_between(1e-9, 1e9, "dollars", "for example 2.5"),
 )
 @option(
     "--node-gb-per-s X",
@@ -200,29 +184,38 @@ def _say_if_there(output: str) -> None:
         hint(f"nest: {output}: written over the file of that name")
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewProblemRequest(ProblemRequest):
+    """The problem of training a model on a cluster."""
+
+    COMMAND: ClassVar[str] = "nest new problem"
+
+
 @new_group.command("problem")
 @takes(
-    *(*MODEL, "target", "output"),
+    NewProblemRequest,
+    "output",
+    without=("problem",),
     model="A name, see 'nest problems --models', or a config.json of "
     "Hugging Face.",
     target="Framework whose gradients and optimizer the problem keeps.  "
     "[default: any]",
     output="Where to write the problem; '-' is standard output.  [required]",
 )
-def problem_command(options: Options) -> int:
+def problem_command(request: NewProblemRequest, files: Files) -> int:
     """Write the problem of training a model on a cluster.
 
     It is that of 'nest problems' with the same options. On a terminal the
     model, the cluster, the tokens of a sample, the samples of a step and the
     framework are asked for.
     """
-    if options.output is None:
+    if files.output is None:
         raise InvalidOptionError(
             "nest new problem: expected -o, got none; name a file, or '-' "
             "for standard output"
         )
-    check_output(options.output, "-o")
-    job = dict(options.job)
+    check_output(files.output, "-o")
+    answers: dict[str, Any] = {}
     for name, text, default, read in (
         ("model", "Model ('nest problems --models')", "llama3-8b", _model),
         (
@@ -230,22 +223,24 @@ def problem_command(options: Options) -> int:
             *("h100x64", _cluster),
         ),
     ):
-        job[name] = _answer(f"--{name}", job[name], text, default, read)
-    target = options.target
+        answers[name] = _answer(
+            f"--{name}", getattr(request, name), text, default, read
+        )
     if _asking():
         for name, text in (
             ("sequence_length", "Tokens of a sample (0: as usual)"),
             ("global_batch", "Samples of a step (0: about 4 Mi tokens)"),
         ):
-            number = _answer("", job[name], text, "0", integer(0))
-            job[name] = number or None
+            number = getattr(request, name)
+            number = _answer("", number, text, "0", integer(0))
+            answers[name] = number or None
         text = "Framework (any, megatron, torchtitan, deepspeed, maxtext)"
-        target = _answer("", target, text, "any", one_of(*names()))
-    options = replace(options, job=job, target=target)
-    assert options.output is not None
-    problem = options.find_problem()
-    _say_if_there(options.output)
-    write_record(options.output, problem)
+        answers["target"] = _answer(
+            "", request.target, text, "any", one_of(*names())
+        )
+    problem = replace(request, **answers).find_problem()
+    _say_if_there(files.output)
+    write_record(files.output, problem)
     return 0
 
 
@@ -269,7 +264,7 @@ def _machine(text: str) -> str:
         else:
             question, default = f"New device, not {other!r}", "no"
         if _answer("", None, question, default, one_of("yes", "no")) == "no":
-            raise click.BadParameter("say another name") from None
+            raise RefusedValueError("say another name") from None
     return text
 
 
@@ -316,20 +311,15 @@ def _answer(
     while True:
         try:
             return read(click.prompt(text, default=default, err=True))
-        except click.BadParameter as error:
-            say(f"{text}: {error.message}", err=True)
+        except RefusedValueError as error:
+            say(f"{text}: {error}", err=True)
         except NestError as error:
             say(f"{text}: {error}", err=True)
         except click.Abort:
             raise KeyboardInterrupt from None
 
 
-_price = reader(
-    float,
-    lambda value: 0 <= value <= 1e9,
-    "from 0 to 1e9 dollars",
-    "for example 2.5",
-)
+_price = number_between(0, 1e9, "dollars", "for example 2.5")
 
 
 def _giga(value: float | None) -> float | None:

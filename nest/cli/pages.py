@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.declare import Command, Decorator, amount, option, positive
-from nest.cli.inputs import Restricted, flag, write_text
-from nest.cli.options import JOB, Options
+from nest.cli.declare import Command, Decorator, option
+from nest.cli.inputs import write_text
 from nest.errors import InvalidOptionError
 from nest.models.named import load_model
+from nest.requests.frontier import price_usd
+from nest.requests.problems import JOB_FIELDS
+from nest.requests.restricted import Restricted, RestrictedRequest
+from nest.requests.settings import option_name
+from nest.requests.values import amount
 
 if TYPE_CHECKING:
     from nest.benchmarks.execute import Recorder
@@ -51,7 +55,7 @@ TOKENS = option(
 PRICE = option(
     "--price-usd-per-device-hour X",
     "Price of a device, for the page.  [default: as the problem says]",
-    positive("dollars", "for example 2.5"),
+    price_usd,
     "price_usd",
 )
 
@@ -100,7 +104,7 @@ class Paging:
     def write_answers(
         self,
         kind: str,
-        options: Options,
+        request: RestrictedRequest,
         restricted: Restricted,
         cells: Mapping[str, SolveOptions],
         results: Sequence[SolveResult],
@@ -139,7 +143,7 @@ class Paging:
             problem,
             best_answer(results),
             solvers=rows,
-            context=context_of(options, restricted, cells, notes),
+            context=context_of(request, restricted, cells, notes),
             wish=self.wish,
             unfinished=unfinished,
         )
@@ -209,7 +213,7 @@ class Traces:
 
 
 def context_of(
-    options: Options,
+    request: RestrictedRequest,
     restricted: Restricted,
     cells: Mapping[str, SolveOptions],
     notes: Sequence[str] = (),
@@ -228,18 +232,20 @@ def context_of(
     return Context(
         command_line(),
         [*restricted.notes, *notes],
-        unchosen(options, restricted),
-        chosen(options, restricted),
-        _more(options, restricted),
+        unchosen(request, restricted),
+        chosen(request, restricted),
+        _more(request, restricted),
         limits,
         ""
         if restricted.target is None
         else f"--target {restricted.target.name}",
-        _untargeted(options, restricted),
+        _untargeted(request, restricted),
     )
 
 
-def _untargeted(options: Options, restricted: Restricted) -> Problem | None:
+def _untargeted(
+    request: RestrictedRequest, restricted: Restricted
+) -> Problem | None:
     """Return the problem as it would be without ``--target``."""
     from msgspec.structs import replace
 
@@ -250,40 +256,41 @@ def _untargeted(options: Options, restricted: Restricted) -> Problem | None:
         return None
     # For the price of a target both train with the same optimiser.
     optimizer = restricted.whole.job.optimizer
-    if options.model is not None and options.job.get("gradients") is None:
-        asked = options.job.get("optimizer")
-        optimizer = optimizer_of(target(ANY), optimizer=asked)
+    if request.model is not None and request.gradients is None:
+        optimizer = optimizer_of(target(ANY), optimizer=request.optimizer)
     return replace(found, job=replace(found.job, optimizer=optimizer))
 
 
-def unchosen(options: Options, restricted: Restricted) -> dict[str, str]:
+def unchosen(
+    request: RestrictedRequest, restricted: Restricted
+) -> dict[str, str]:
     """Return the options that nobody gave, by the settings they choose.
 
     Those that make the problem of a model are known only there: whether
     those of a file were chosen is not.
     """
-    asked = chosen(options, restricted)
+    asked = chosen(request, restricted)
     found = {"target": "--target", "headroom": "--headroom"}
-    if options.model is not None:
-        found |= {name: flag(name) for name in (*JOB, "order")}
+    if request.model is not None:
+        found |= {name: option_name(name) for name in (*JOB_FIELDS, "order")}
         found |= {"replicas": "--pin r=", "pp": "--pin pp=", "dp": "--pin dp="}
         found["granularity"] = "--granularity"
     return {name: text for name, text in found.items() if name not in asked}
 
 
-def chosen(options: Options, restricted: Restricted) -> set[str]:
+def chosen(request: RestrictedRequest, restricted: Restricted) -> set[str]:
     """Return the settings that options say."""
     narrowed = {*restricted.pins, *restricted.forbids}
     found = {_SETTING.get(name, name) for name in narrowed}
-    found |= {*options.given_job}
+    found |= {*request.given_job}
     for name in ("granularity", "target", "headroom"):
-        if getattr(options, name) is not None:
+        if getattr(request, name) is not None:
             found.add(name)
     return found
 
 
 def _more(
-    options: Options, restricted: Restricted
+    request: RestrictedRequest, restricted: Restricted
 ) -> list[tuple[str, str, str]]:
     """Return settings that no problem has: name, meaning and value."""
     target = restricted.target
@@ -291,26 +298,25 @@ def _more(
         ("target", "framework", "any" if target is None else target.name),
         ("headroom", "memory to leave free", restricted.headroom or "none"),
     ]
-    if options.model is None:
+    if request.model is None:
         return found
     from nest.ir.graph_topology import GraphTopology
     from nest.models.choices import layers_per_node
 
-    job = options.job
     joined = layers_per_node(
-        load_model(options.model), job.get("layers_per_node")
+        load_model(str(request.model)), request.layers_per_node
     )
     found += [
         ("layers_per_node", "layers that are not cut apart", str(joined)),
-        ("profile", "measured layers", job.get("profile") or "none"),
+        ("profile", "measured layers", str(request.profile or "none")),
         (
             "calibration",
             "what kernels reach",
-            job.get("calibration") or "as stored",
+            str(request.calibration or "as stored"),
         ),
     ]
     if isinstance(restricted.problem.cluster.topology, GraphTopology):
-        order = job.get("order") or "given"
+        order = request.order or "given"
         found.append(("order", "order of the devices", order))
     return found
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.declare import integer, integers, option, positive
-from nest.cli.inputs import Restricted, check_output, write_record
-from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
+from nest.cli.declare import option
+from nest.cli.inputs import write_record
+from nest.cli.options import Files, takes
 from nest.cli.pages import (
     HTML,
     Paging,
@@ -22,33 +21,22 @@ from nest.cli.pages import (
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
+from nest.requests.frontier import ParetoRequest
+from nest.requests.solving import solver_limits
+from nest.requests.values import integer, integers
 from nest.units import quanta_to_ns
+from nest.util.files import check_output
 from nest.util.interrupts import Interrupted
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
+    from nest.analysis.feasible import Remedies
     from nest.analysis.pareto import Frontier
     from nest.analysis.prove import Proof
+    from nest.requests.restricted import Restricted
 
 
 @click.command("pareto")
-@option(
-    "--objectives A,…",
-    "What to minimise, of time, memory, devices, cost.",
-    default="time,memory",
-)
-@option(
-    "--devices N,…",
-    "Sizes of clusters to compare, each the first devices of the cluster.  "
-    "[default: all; also half, a quarter, … with devices or cost]",
-    integers(),
-)
-@option(
-    "--price-usd-per-device-hour X",
-    "Price of a device.  [default: as the problem says]",
-    positive("dollars", "for example 2.5"),
-    "price_usd",
-)
 @option(
     "--steps N",
     "Steps of a training run, to price it.",
@@ -81,26 +69,16 @@ if TYPE_CHECKING:
     None,
     "folder",
 )
-@takes(
-    *("problem_text", "granularity", "workers", "time_limit", "json_path"),
-    *(*RESTRICTIONS, *MODEL),
-    workers="Processes that share the work; threads of --prove.  [default: "
-    "the CPUs at hand]",
-    time_limit="Wall-clock seconds for the whole frontier, and again for each "
-    "run of --prove.  [default: none]",
-)
-def pareto_command(  # noqa: C901, PLR0913, PLR0915
-    options: Options,
-    objectives: str,
-    devices: tuple[int, ...] | None,
-    price_usd: float | None,
+@takes(ParetoRequest, "json_path")
+def pareto_command(
+    request: ParetoRequest,
+    files: Files,
     steps: int | None,
     top: int | None,
-    prover: str | None,
-    numbers: tuple[int, ...] | None,
     plot_path: str | None,
     html_path: str | None,
     folder: str | None,
+    **proving: Any,
 ) -> int:
     """Find the exact frontier: all plans that no other plan beats.
 
@@ -110,96 +88,172 @@ def pareto_command(  # noqa: C901, PLR0913, PLR0915
 
     Exits with 1 if a solver of --prove contradicts the frontier.
     """
-    from nest.analysis.feasible import remedies_within
-    from nest.analysis.pareto import check_objectives, frontier, known_price
-    from nest.analysis.prove import check_prover
-    from nest.present.frontier import (
-        contradictions,
-        frontier_block,
-        stopped_text,
-        to_document,
-        write_plot,
-    )
-    from nest.present.table import show
+    from nest.analysis.pareto import check_objectives, known_price
     from nest.util.plots import check_plot
 
-    options.check_problem_choice()
-    workers = options.workers or num_cpus()
-    options = replace(options, workers=workers)
-    chosen = check_objectives([part.strip() for part in objectives.split(",")])
-    if numbers is not None and prover is None:
-        raise InvalidOptionError(
-            "--points: expected --prove too, got none; add it, or leave out "
-            "--points"
-        )
-    if prover is not None:
-        check_prover(prover)
+    request.check_problem_choice()
+    request = replace(request, workers=request.workers or num_cpus())
+    objectives = check_objectives([*request.objectives])
+    session = _Session(request, **proving)
+    session.check()
     check_plot(plot_path)
     check_page(html_path)
-    options.check_files(writes={"--plot": plot_path, "--html": html_path})
+    files.check(request, writes={"--plot": plot_path, "--html": html_path})
     check_output(folder, "-o", folder=True)
-    restricted = options.restricted()
+    session.restricted = restricted = request.restricted()
     if steps is not None:
-        _check_steps(known_price(restricted.problem, chosen, price_usd))
-    with ProgressLine(
-        restricted.problem.time_unit,
-        limit_s=options.time_limit,
-        cells=1 if prover is None else None,
-    ) as progress:
-        stop: KeyboardInterrupt | None = None
-        try:
-            found = frontier(
+        _check_steps(
+            known_price(
                 restricted.problem,
-                chosen,
-                devices=devices,
-                price_usd_per_hour=price_usd,
-                time_limit_s=options.time_limit,
-                workers=workers,
-                on_progress=progress,
+                objectives,
+                request.price_usd_per_device_hour,
             )
-        except Interrupted as interrupt:
-            found, stop = interrupt.found, interrupt
-        proofs: list[Proof] = []
-        if prover is not None and stop is None:
-            try:
-                _prove(found, prover, numbers, options, progress, proofs)
-            except KeyboardInterrupt as interrupt:
-                stop = interrupt
-        remedied = None
-        if stop is None and found.proven and not found.points:
-            try:
-                remedied = remedies_within(
-                    restricted.problem, options.time_limit, progress
-                )
-            except KeyboardInterrupt as interrupt:
-                stop = interrupt
-    notes = options.notes(restricted)
-    if remedied is not None:
-        notes += remedied.lines
-    stopped = ""
-    if stop is not None:
-        asked = len(found.points if numbers is None else numbers)
-        stopped = stopped_text(found, prover, proofs, asked)
-    parts = frontier_block(found, notes, steps, prover, proofs, top, stopped)
-    show(options.people, *parts)
-    for line in contradictions(found, prover, proofs):
-        say(f"nest: {line}", err=True)
-    if plot_path is not None:
-        write_plot(plot_path, found)
-    if html_path is not None:
-        lines = [] if remedied is None else remedied.lines
-        _write_page(
-            html_path, options, restricted, found, steps, lines, stopped
         )
-    document = to_document(found, steps=steps, prover=prover, proofs=proofs)
-    if remedied is not None:
-        document["infeasible"] = remedied.to_json()
-    options.write_json(document | restricted.document())
+    session.run()
+    _show(session, files, steps, top)
+    if plot_path is not None:
+        from nest.present.frontier import write_plot
+
+        write_plot(plot_path, session.frontier)
+    if html_path is not None:
+        _write_page(html_path, session, steps)
+    _write_json(session, files, steps)
     if folder is not None:
-        _write_plans(folder, restricted, found)
-    if stop is not None:
-        raise stop
-    return int(any(proof.verdict == "contradiction" for proof in proofs))
+        _write_plans(folder, restricted, session.frontier)
+    if session.stop is not None:
+        raise session.stop
+    return int(any(x.verdict == "contradiction" for x in session.proofs))
+
+
+@dataclass
+class _Session:
+    """A request, and the answers as far as they are known.
+
+    Attributes
+    ----------
+    prover, numbers
+        The solver of ``--prove``, and the points of ``--points``.
+    stop
+        What interrupted the search, if anything did.
+    """
+
+    request: ParetoRequest
+    prover: str | None = None
+    numbers: tuple[int, ...] | None = None
+    restricted: Restricted = field(init=False)
+    frontier: Frontier = field(init=False)
+    proofs: list[Proof] = field(default_factory=list)
+    remedies: Remedies | None = None
+    stop: KeyboardInterrupt | None = None
+
+    def check(self) -> None:
+        """Refuse points to prove without a solver that proves them."""
+        from nest.analysis.prove import check_prover
+
+        if self.numbers is not None and self.prover is None:
+            raise InvalidOptionError(
+                "--points: expected --prove too, got none; add it, or leave "
+                "out --points"
+            )
+        if self.prover is not None:
+            check_prover(self.prover)
+
+    def run(self) -> None:
+        """Find the frontier, and prove its points if that is asked."""
+        from nest.analysis.feasible import remedies_within
+        from nest.requests.frontier import find_frontier
+
+        problem = self.restricted.problem
+        limit_s = self.request.time_limit
+        with ProgressLine(
+            problem.time_unit,
+            limit_s=limit_s,
+            cells=1 if self.prover is None else None,
+        ) as progress:
+            try:
+                self.frontier = find_frontier(self.request, problem, progress)
+            except Interrupted as interrupt:
+                self.frontier, self.stop = interrupt.found, interrupt
+                return
+            try:
+                if self.prover is not None:
+                    self._prove(self.prover, progress)
+                if self.frontier.proven and not self.frontier.points:
+                    self.remedies = remedies_within(problem, limit_s, progress)
+            except KeyboardInterrupt as interrupt:
+                self.stop = interrupt
+
+    def _prove(self, prover: str, progress: ProgressLine) -> None:
+        """Let another solver examine the points that were asked for."""
+        from nest.analysis.prove import prove
+
+        count = len(self.frontier.points)
+        for number in self.numbers or ():
+            if number > count:
+                raise InvalidOptionError(
+                    f"--points: expected numbers of the frontier's {count} "
+                    f"points, got {number}; remove it"
+                )
+        limits = solver_limits(self.request, prover)
+        for number in self.numbers or range(1, count + 1):
+            point = self.frontier.points[number - 1]
+            self.proofs.append(
+                prove(self.frontier, point, prover, limits, progress)
+            )
+
+    @property
+    def stopped(self) -> str:
+        """What was known when the search was stopped; empty if it was not."""
+        from nest.present.frontier import stopped_text
+
+        if self.stop is None:
+            return ""
+        points = self.frontier.points
+        count = len(points if self.numbers is None else self.numbers)
+        return stopped_text(self.frontier, self.prover, self.proofs, count)
+
+    @property
+    def remedy_lines(self) -> list[str]:
+        """What would make the problem feasible."""
+        return [] if self.remedies is None else self.remedies.lines
+
+
+def _show(
+    session: _Session, files: Files, steps: int | None, top: int | None
+) -> None:
+    """Print the frontier, and what contradicts it."""
+    from nest.present.frontier import contradictions, frontier_block
+    from nest.present.table import show
+
+    notes = session.request.notes(session.restricted) + session.remedy_lines
+    parts = frontier_block(
+        session.frontier,
+        notes,
+        steps,
+        session.prover,
+        session.proofs,
+        top,
+        session.stopped,
+    )
+    show(files.people, *parts)
+    for line in contradictions(
+        session.frontier, session.prover, session.proofs
+    ):
+        say(f"nest: {line}", err=True)
+
+
+def _write_json(session: _Session, files: Files, steps: int | None) -> None:
+    from nest.present.frontier import to_document
+
+    document = to_document(
+        session.frontier,
+        steps=steps,
+        prover=session.prover,
+        proofs=session.proofs,
+    )
+    if session.remedies is not None:
+        document["infeasible"] = session.remedies.to_json()
+    files.write_json(document | session.restricted.document())
 
 
 def _check_steps(price_usd: float | None) -> None:
@@ -211,39 +265,7 @@ def _check_steps(price_usd: float | None) -> None:
         )
 
 
-def _prove(
-    found: Frontier,
-    prover: str,
-    numbers: Sequence[int] | None,
-    options: Options,
-    progress: ProgressLine,
-    proofs: list[Proof],
-) -> None:
-    """Let another solver examine the points that were asked for."""
-    from nest.analysis.prove import prove
-
-    count = len(found.points)
-    for number in numbers or ():
-        if number > count:
-            raise InvalidOptionError(
-                f"--points: expected numbers of the frontier's {count} "
-                f"points, got {number}; remove it"
-            )
-    limits = options.solve_options(prover)
-    for number in numbers or range(1, count + 1):
-        point = found.points[number - 1]
-        proofs.append(prove(found, point, prover, limits, progress))
-
-
-def _write_page(
-    path: str,
-    options: Options,
-    restricted: Restricted,
-    found: Frontier,
-    steps: int | None,
-    notes: Sequence[str],
-    stopped: str,
-) -> None:
+def _write_page(path: str, session: _Session, steps: int | None) -> None:
     """Write a page of the frontier and of its fastest plan."""
     from nest.present.pages.document import (
         Answer,
@@ -252,6 +274,7 @@ def _write_page(
         page_document,
     )
 
+    found, request = session.frontier, session.request
     problem, answer, tokens = found.problem, None, None
     if found.points:
         fastest = min(found.points, key=lambda point: point.step_quanta)
@@ -267,10 +290,10 @@ def _write_page(
     length = problem.job.sequence_length
     if steps is not None and length is not None:
         tokens = float(steps * problem.job.global_batch * length)
-    limits = {"processes": str(options.workers)}
-    if options.time_limit is not None:
-        limits["time limit"] = f"{options.time_limit:g} s"
-    context = context_of(options, restricted, {}, notes)
+    limits = {"processes": str(request.workers)}
+    if request.time_limit is not None:
+        limits["time limit"] = f"{request.time_limit:g} s"
+    context = context_of(request, session.restricted, {}, session.remedy_lines)
     Paging(path).write(
         page_document(
             "pareto",
@@ -279,7 +302,9 @@ def _write_page(
             context=replace(context, limits=limits),
             wish=Wish(tokens, found.price_usd_per_hour),
             frontier=frontier_facts(found, steps),
-            unfinished=f"The run was {stopped}." if stopped else "",
+            unfinished=f"The run was {session.stopped}."
+            if session.stopped
+            else "",
         )
     )
 

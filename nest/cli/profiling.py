@@ -7,23 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.declare import (
-    integer,
-    integers,
-    one_of,
-    option,
-    output_option,
-)
+from nest.cli.declare import option, output_option
 from nest.cli.importing import import_group
-from nest.cli.inputs import (
-    check_distinct_files,
-    check_output,
-    people,
-    write_text,
-)
+from nest.cli.inputs import check_distinct_files, people, write_text
 from nest.cli.progress import hint
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.profiles.format import DTYPE_BYTES
+from nest.requests.values import integer, integers, one_of
+from nest.util.files import check_output
 from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nest.cli.declare import option
-from nest.cli.inputs import Restricted, fill_in, warn_if_foreign
-from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
+from nest.cli.options import TALK, Files, takes
 from nest.cli.pages import (
     PRICE,
     TOKENS,
@@ -22,6 +20,10 @@ from nest.cli.pages import (
 )
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.requests.plans import plan_of_text, warn_if_foreign
+from nest.requests.reporting import ReportRequest
+from nest.requests.restricted import Restricted
+from nest.requests.solving import solver_limits
 
 if TYPE_CHECKING:
     from nest.present.pages.document import Answer, Document
@@ -35,14 +37,22 @@ _DEFAULT = "report.html"
 @option("--html FILE", "The same as -o.", None, "html_path")
 @TOKENS
 @PRICE
+@option(
+    "--plan FILE|SETTINGS",
+    "A plan more: a file, or settings as of --pin, such as tp=8,pp=4,zero=1.",
+)
 @takes(
-    *("plan", "output", "solver", "time_limit", "gap", "workers", "seed"),
-    *("granularity", "json_path", *RESTRICTIONS, *MODEL),
+    ReportRequest,
+    "output",
+    "json_path",
+    without=("problem", "plans"),
     output=f"Where to write the page.  [default: {_DEFAULT}]",
 )
 def report_command(
-    options: Options,
+    request: ReportRequest,
+    files: Files,
     texts: tuple[str, ...],
+    plan: str | None,
     html_path: str | None,
     tokens: Fraction | None,
     price_usd: float | None,
@@ -56,47 +66,47 @@ def report_command(
 
     Exits with 1 if a plan does not fit, or the solver failed.
     """
-    check_page(options.output, "-o")
+    check_page(files.output, "-o")
     check_page(html_path)
-    if None not in (html_path, options.output) and html_path != options.output:
+    if None not in (html_path, files.output) and html_path != files.output:
         raise InvalidOptionError(
-            f"--html: expected the page that -o names, {options.output}, got "
+            f"--html: expected the page that -o names, {files.output}, got "
             f"{html_path}; pass one of the two"
         )
-    named = "-o" if options.output or html_path is None else "--html"
-    path = options.output or html_path or _DEFAULT
+    named = "-o" if files.output or html_path is None else "--html"
+    path = files.output or html_path or _DEFAULT
     page = Paging(path, tokens, price_usd)
     plans = texts
-    if not options.given_job:
-        options = replace(options, problem_text=texts[0] if texts else None)
+    if not request.given_job:
+        request = replace(request, problem=texts[0] if texts else None)
         plans = texts[1:]
-    if options.plan is not None:
-        plans = (*plans, options.plan)
-    options = replace(
-        options.limited(), output=None, plan=None, plans=tuple(plans)
-    )
-    options.check_problem_choice()
-    options.check_files(
+    if plan is not None:
+        plans = (*plans, plan)
+    request = replace(request.limited(), plans=tuple(plans))
+    files = replace(files, output=None)
+    request.check_problem_choice()
+    files.check(
+        request,
         {f"PLAN {number}": text for number, text in enumerate(plans, 1)},
         {named: page.path},
     )
-    restricted = options.restricted()
+    restricted = request.restricted()
     if plans:
-        return _given(options, restricted, plans, page)
-    return _solved(options, restricted, page)
+        return _of_plans(request, files, restricted, page)
+    return _solved(request, files, restricted, page)
 
 
-def _given(
-    options: Options,
+def _of_plans(
+    request: ReportRequest,
+    files: Files,
     restricted: Restricted,
-    plans: Sequence[str],
     page: Paging,
 ) -> int:
     """Write a page of plans from files."""
     from nest.present.pages.document import page_document, plan_rows
 
     problem = restricted.problem
-    answers = [_answer(restricted, path) for path in plans]
+    answers = [_answer(restricted, path) for path in request.plans]
     fitting = [a for a in answers if a.score.feasible]
     best = min(fitting or answers, key=lambda a: a.score.step_quanta)
     document = page_document(
@@ -104,20 +114,20 @@ def _given(
         problem,
         best,
         solvers=plan_rows(answers, problem) if len(answers) > 1 else (),
-        context=context_of(options, restricted, {}),
+        context=context_of(request, restricted, {}),
         wish=page.wish,
     )
     page.write(document)
-    _end(options, page, document)
+    _end(files, page, document)
     return int(len(fitting) < len(answers))
 
 
-def _end(options: Options, page: Paging, document: Document) -> None:
+def _end(files: Files, page: Paging, document: Document) -> None:
     """Say where the page is, and write what it is made of."""
     from nest.present.table import show
 
-    show(options.people, f"report: {page.path}")
-    options.write_json(document)
+    show(files.people, f"report: {page.path}")
+    files.write_json(document)
 
 
 def _answer(restricted: Restricted, path: str) -> Answer:
@@ -127,27 +137,32 @@ def _answer(restricted: Restricted, path: str) -> Answer:
     from nest.present.pages.document import Answer
 
     if are_settings(path):
-        plan = fill_in(path, restricted.problem, "PLAN")
+        plan = plan_of_text(path, restricted.problem, "PLAN", TALK)
         return Answer(plan, score(restricted.problem, plan), path)
     plan = read_plan(path)
-    warn_if_foreign(restricted.whole, plan)
+    warn_if_foreign(restricted.whole, plan, TALK)
     try:
         return Answer(plan, score(restricted.problem, plan), path)
     except InvalidPlanError as error:
         raise InvalidPlanError(f"{path}: {error}") from None
 
 
-def _solved(options: Options, restricted: Restricted, page: Paging) -> int:
+def _solved(
+    request: ReportRequest,
+    files: Files,
+    restricted: Restricted,
+    page: Paging,
+) -> int:
     """Write a page of what a solver finds."""
     from nest.analysis.feasible import remedies_within
     from nest.solvers.base import Status
     from nest.solvers.run import CellInterrupted, run_solver
 
-    name, traces = options.solver, Traces()
-    limits = options.solve_options(name)
+    name, traces = request.solver, Traces()
+    limits = solver_limits(request, name)
     stopped: KeyboardInterrupt | None = None
     found: list[str] = []
-    limit_s = options.time_limit
+    limit_s = request.time_limit
     unit = restricted.problem.time_unit
     with ProgressLine(unit, limit_s=limit_s) as progress:
         try:
@@ -168,11 +183,11 @@ def _solved(options: Options, restricted: Restricted, page: Paging) -> int:
             except KeyboardInterrupt as interrupt:
                 stopped = interrupt
     document = page.write_answers(
-        *("report", options, restricted, {name: limits}, [result]),
+        *("report", request, restricted, {name: limits}, [result]),
         notes=found,
         traces=traces,
     )
-    _end(options, page, document)
+    _end(files, page, document)
     if stopped is not None:
         raise stopped
     return int(result.outcome.failed or result.over_memory_bytes is not None)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from nest.cli.declare import one_of, option
-from nest.cli.options import Options, takes
+from nest.cli.declare import option
+from nest.cli.options import Files, takes
 from nest.errors import InvalidProblemError
+from nest.requests.settings import redeclared
+from nest.requests.solving import (
+    SeedRequest,
+    TimeLimitRequest,
+    WorkersRequest,
+)
+from nest.requests.values import RefusedValueError, one_of
 
 if TYPE_CHECKING:
     from nest.operator_schedule.records import Cores
@@ -34,12 +42,31 @@ def _cores(text: str) -> Cores:
             or len(value) > len(str(_MOST_CORES))
             or int(value) > _MOST_CORES
         ):
-            raise click.BadParameter(
+            raise RefusedValueError(
                 f"expected tensor=N,vector=N with whole numbers from 0 to "
                 f"{_MOST_CORES}, got {text!r}; for example tensor=8,vector=2"
             )
         counts[key] = int(value)
     return Cores(counts.get("tensor", 0), counts.get("vector", 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleRequest(TimeLimitRequest, WorkersRequest, SeedRequest):
+    """Limits of the search for a schedule."""
+
+    COMMAND: ClassVar[str] = "nest schedule"
+
+    time_limit: float | None = redeclared(
+        TimeLimitRequest,
+        "time_limit",
+        "Wall-clock seconds for every pass.  [default: none]",
+    )
+    workers: int | None = redeclared(
+        WorkersRequest,
+        "workers",
+        "Threads of an engine; with more than one schedules of equal length "
+        "may differ.  [default: 1]",
+    )
 
 
 @click.command("schedule")
@@ -56,14 +83,13 @@ def _cores(text: str) -> Cores:
     one_of(*SOLVERS),
     default=SOLVERS[0],
 )
-@takes(
-    *("time_limit", "workers", "seed", "json_path"),
-    time_limit="Wall-clock seconds for every pass.  [default: none]",
-    workers="Threads of an engine; with more than one schedules of equal "
-    "length may differ.  [default: 1]",
-)
+@takes(ScheduleRequest, "json_path")
 def schedule_command(
-    options: Options, path: str, cores: Cores, solver: str
+    request: ScheduleRequest,
+    files: Files,
+    path: str,
+    cores: Cores,
+    solver: str,
 ) -> int:
     """Schedule the operators of a layer on the cores of a chip.
 
@@ -80,7 +106,7 @@ def schedule_command(
     from nest.present.schedule import schedule_block, schedule_document
     from nest.present.table import show
 
-    options.check_files({"LAYER": path})
+    files.check(reads={"LAYER": path})
     if path == "-":
         where, data = "standard input", read_stdin(InvalidProblemError)
     else:
@@ -98,13 +124,13 @@ def schedule_command(
             operators,
             cores,
             solver=solver,
-            time_limit_s=options.time_limit,
-            num_workers=options.workers or 1,
-            seed=options.seed,
+            time_limit_s=request.time_limit,
+            num_workers=request.workers or 1,
+            seed=request.seed,
         )
         for name, operators in layer.passes.items()
     }
-    if options.json_path != "-":
-        show(options.people, *schedule_block(layer, cores, found))
-    options.write_json(schedule_document(layer, cores, found))
+    if files.json_path != "-":
+        show(files.people, *schedule_block(layer, cores, found))
+    files.write_json(schedule_document(layer, cores, found))
     return 0

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from nest.cli.declare import output_option
 from nest.cli.inputs import write_text
-from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
-
-if TYPE_CHECKING:
-    from nest.simulation.events import Simulation
+from nest.cli.options import TALK, Files, takes
+from nest.requests.explaining import SimulateRequest, TraceRequest
 
 
 @click.command("simulate")
 @takes(
-    *(*PLANNED, "target", "json_path"),
-    target=KEPT_TARGET,
+    SimulateRequest,
+    "json_path",
     json_path="Also write the simulation as JSON; '-' is standard output.",
 )
-def simulate_command(options: Options) -> int:
+def simulate_command(request: SimulateRequest, files: Files) -> int:
     """Run the passes of a plan one by one.
 
     Shows the simulated step beside the step time of the score, and how long
@@ -29,19 +25,20 @@ def simulate_command(options: Options) -> int:
     """
     from nest.present.simulation import simulation_block, simulation_document
     from nest.present.table import show
+    from nest.simulation.events import Simulation
 
-    options.check_files()
-    simulation = _simulation(options)
+    files.check(request)
+    simulation = Simulation(*request.find_problem_and_plan(TALK))
     document = simulation_document(simulation)
-    show(options.people, *simulation_block(simulation, document))
-    options.write_json(document)
+    show(files.people, *simulation_block(simulation, document))
+    files.write_json(document)
     return 0 if document["feasible"] else 1
 
 
 @click.command("trace")
 @output_option("trace")
-@takes(*PLANNED, "target", target=KEPT_TARGET)
-def trace_command(options: Options, output: str) -> int:
+@takes(TraceRequest)
+def trace_command(request: TraceRequest, output: str) -> int:
     """Write a plan's step as a trace for Perfetto or chrome://tracing.
 
     A row per block of devices; every event says its chunk and micro-batch,
@@ -50,16 +47,11 @@ def trace_command(options: Options, output: str) -> int:
     """
     import msgspec
 
+    from nest.simulation.events import Simulation
     from nest.simulation.trace import trace
 
-    options.check_files(writes={"-o": output})
-    simulation = _simulation(options)
+    Files().check(request, writes={"-o": output})
+    simulation = Simulation(*request.find_problem_and_plan(TALK))
     text = msgspec.json.encode(trace(simulation)).decode()
     write_text(output, f"{text}\n")
     return 0 if simulation.score.feasible else 1
-
-
-def _simulation(options: Options) -> Simulation:
-    from nest.simulation.events import Simulation
-
-    return Simulation(*options.find_problem_and_plan())

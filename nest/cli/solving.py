@@ -3,57 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.benching import (
-    ALL,
-    JOBS,
-    SOLVERS,
-    compare_several,
-    split_solvers,
-)
+from nest.cli.benching import JOBS, compare_several
 from nest.cli.declare import option
 from nest.cli.engines import EngineOptions, model_lines
-from nest.cli.inputs import (
-    Restricted,
-    check_output,
-    parse_extra,
-    read_solver,
-    write_text,
-)
-from nest.cli.options import (
-    DEFAULT_SOLVER,
-    MODEL,
-    RESTRICTIONS,
-    Options,
-    takes,
-)
+from nest.cli.inputs import write_text
+from nest.cli.options import TALK, Files, takes
 from nest.cli.pages import Paging, Traces, paged
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
-from nest.errors import (
-    InvalidOptionError,
-    NestError,
-    UnknownSolverError,
-)
+from nest.errors import InvalidOptionError, NestError
 from nest.models.named import load_model
+from nest.requests.solving import (
+    ALL,
+    CompareRequest,
+    LimitedRequest,
+    SolveRequest,
+    check_solvers,
+    parse_extra,
+    split_solvers,
+)
+from nest.util.files import check_output
 
 if TYPE_CHECKING:
     from nest.analysis.feasible import Remedies
     from nest.analysis.robust import Robust
     from nest.analysis.target_loss import TargetLoss
     from nest.frameworks.settings import Settings
+    from nest.requests.restricted import Restricted
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
 
-_SHARED = (
-    *(*MODEL, *RESTRICTIONS),
-    *("time_limit", "gap", "workers", "seed", "warm_start", "repair"),
-    *("extra", "granularity", "json_path"),
-)
 _LOSS = option(
     "--target-loss",
     "Also solve without --target, and say how much longer its best plan "
@@ -85,7 +69,7 @@ _MODELS = option(
     "Also write all models that a proof of the plan needs, with index.json, "
     "to a new or empty directory.",
     None,
-    "models_folder",
+    "folder",
 )
 _LOG = option(
     "--engine-log FILE",
@@ -97,11 +81,10 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
 @click.command("compare")
-@SOLVERS
 @_LOSS
 @option(
     "--csv FILE",
-    "Also write a row per cell; '-' is standard output.",
+    "Also write a row per solver and problem; '-' is standard output.",
     None,
     "csv_path",
 )
@@ -109,20 +92,22 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 @JOBS
 @option(
     "--resume DIR",
-    "Keep finished cells in a directory, with a report, and take from there "
-    "what is finished.",
+    "Keep finished results in a directory, with a report, and take from "
+    "there what is finished.",
     None,
-    "kept",
+    "folder",
 )
-@takes("problem_texts", *_SHARED, time_limit=_LIMIT)
+@click.argument("texts", metavar="[PROBLEM]…", nargs=-1)
+@takes(CompareRequest, "json_path", without=("problem",), time_limit=_LIMIT)
 def compare_command(
-    options: Options,
-    solvers_text: str,
+    request: CompareRequest,
+    files: Files,
+    texts: tuple[str, ...],
     target_loss: bool,
     csv_path: str | None,
     page: Paging,
     jobs: int,
-    kept: str | None,
+    folder: str | None,
 ) -> int:
     """Run solvers on problems and show them side by side.
 
@@ -131,34 +116,33 @@ def compare_command(
     Several are a benchmark, see 'nest bench'. With --model or all solvers,
     every solver gets 60 s unless --time-limit says otherwise.
     """
-    solvers = split_solvers(solvers_text)
-    options = options.limited(slow=solvers_text == ALL)
-    texts = options.problem_texts
-    if not texts and not options.given_job:
+    solvers = split_solvers(str(request.solvers))
+    request = request.limited(slow=request.solvers == ALL)
+    if not texts and not request.given_job:
         from nest.models import builtin
 
         texts = (builtin.DEFAULT,)
-    asked = {"--resume": kept is not None, "--jobs": jobs > 1}
-    benchmark = next((name for name, given in asked.items() if given), None)
+    options = {"--resume": folder is not None, "--jobs": jobs > 1}
+    benchmark = next((name for name, given in options.items() if given), None)
     if texts and (len(texts) > 1 or benchmark):
+        got = benchmark or f"{len(texts)} of them"
+        expected = f"expected one PROBLEM without {', '.join(options)}"
         if target_loss:
             raise InvalidOptionError(
-                f"--target-loss: expected one PROBLEM without "
-                f"{', '.join(asked)}, got "
-                f"{benchmark or f'{len(texts)} of them'}; leave it out"
+                f"--target-loss: {expected}, got {got}; leave it out"
             )
         if page.known:
             raise InvalidOptionError(
-                f"{page.known}: expected one PROBLEM without "
-                f"{', '.join(asked)}, whose page shows it, got "
-                f"{benchmark or f'{len(texts)} of them'}; leave it out"
+                f"{page.known}: {expected}, whose page shows it, got {got}; "
+                f"leave it out"
             )
         return compare_several(
-            options,
+            request,
+            files,
             texts,
             solvers,
             jobs=jobs,
-            kept=kept,
+            folder=folder,
             csv_path=csv_path,
             html_path=page.path,
         )
@@ -167,24 +151,22 @@ def compare_command(
             f"{benchmark}: expected PROBLEM, got --model; write the problem "
             f"with 'nest problems --model' and name its file"
         )
-    options = replace(options, problem_text=texts[0] if texts else None)
-    options.check_files(writes={"--csv": csv_path, "--html": page.path})
-    session = _run(
-        *(options, solvers, _show_table, target_loss),
+    if texts:
+        request = replace(request, problem=texts[0])
+    files.check(request, writes={"--csv": csv_path, "--html": page.path})
+    session = _prepared(
+        request,
+        files,
+        solvers,
         page=page,
+        target_loss=target_loss,
         csv_path=csv_path,
     )
+    _run(session, _show_table)
     return int(any(result.outcome.failed for result in session.results))
 
 
 @click.command("solve")
-@option(
-    "--solver NAME|FILE",
-    "See 'nest solvers'; or a file that describes a command "
-    "(docs/your-planner.md).",
-    read_solver,
-    default=DEFAULT_SOLVER,
-)
 @_LOSS
 @_LAUNCH
 @_LAUNCH_DIR
@@ -193,18 +175,16 @@ def compare_command(
 @_MODELS
 @_LOG
 @paged
-@takes("problem_text", "output", *_SHARED, time_limit=_LIMIT)
-def solve_command(  # noqa: PLR0913
-    options: Options,
-    solver: str,
+@takes(SolveRequest, "output", "json_path", time_limit=_LIMIT)
+def solve_command(
+    request: SolveRequest,
+    files: Files,
     target_loss: bool,
     launch: bool,
     launch_dir: str | None,
     robust: bool,
-    model_path: str | None,
-    models_folder: str | None,
-    log_path: str | None,
     page: Paging,
+    **engine_files: str | None,
 ) -> int:
     """Run one solver on one problem and show its plan.
 
@@ -214,24 +194,32 @@ def solve_command(  # noqa: PLR0913
     --launch asks for a plan and there is none; the file of -o is removed
     then.
     """
-    options.check_problem_choice()
+    request = request.limited()
+    request.check_problem_choice()
     if robust and target_loss:
         raise InvalidOptionError(
             "--robust: expected either it or --target-loss, which compares "
             "the fastest plans, got both; remove one"
         )
-    launched = Launching(launch_dir) if launch or launch_dir else None
-    engine = EngineOptions(model_path, models_folder, log_path)
-    show = _show_answer
-    run = _run(
-        *(options, [solver], show, target_loss, launched, robust, engine),
+    session = _prepared(
+        request,
+        files,
+        [request.solver],
         page=page,
+        target_loss=target_loss,
+        is_robust=robust,
+        launching=Launching(launch_dir) if launch or launch_dir else None,
+        engine=EngineOptions(**engine_files),
     )
-    (result,) = run.results
-    # Nobody can run a plan that does not fit the memory, or cannot be said.
-    unfit = result.over_memory_bytes is not None or run.unsaid is not None
+    _run(session, _show_answer)
+    (result,) = session.results
+    # Nobody can run a plan that does not fit the memory, or that no
+    # framework can express.
+    unfit = (
+        result.over_memory_bytes is not None or session.no_launch is not None
+    )
     missing = result.plan is None and (
-        options.output is not None or launched is not None
+        files.output is not None or session.launching is not None
     )
     return int(result.outcome.failed or unfit or missing)
 
@@ -243,26 +231,46 @@ class Launching:
     folder: str | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Session:
-    """What is asked for: the problem, and the solvers with their options."""
+    """A request that is checked, and the answers as they come in.
 
-    given: Options
+    Attributes
+    ----------
+    cells
+        The options of every solver that runs.
+    settings
+        What the files of ``--launch`` need.
+    results, loss, remedies, robust
+        The answers of solvers, of ``--target-loss`` and ``--robust``, and
+        what would make an infeasible problem feasible.
+    launch_files, no_launch, models
+        The files of ``--launch``, or why there are none, and the models that
+        are written.
+    """
+
+    request: LimitedRequest
+    files: Files
     restricted: Restricted
     cells: dict[str, SolveOptions]
+    page: Paging
+    target_loss: bool = False
+    is_robust: bool = False
     launching: Launching | None = None
     settings: Settings | None = None
-    loss: TargetLoss | None = None
-    files: Mapping[str, str] | None = None
-    unsaid: str | None = None
-    robust: Robust | None = None
-    remedies: Remedies | None = None
-    models: Sequence[dict[str, Any]] | None = None
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    csv_path: str | None = None
     results: Sequence[SolveResult] = ()
+    loss: TargetLoss | None = None
+    remedies: Remedies | None = None
+    robust: Robust | None = None
+    launch_files: Mapping[str, str] | None = None
+    no_launch: str | None = None
+    models: Sequence[dict[str, Any]] | None = None
 
     @property
-    def found(self) -> list[str]:
-        """What was found beside the results, for people."""
+    def remarks(self) -> list[str]:
+        """What is known in addition to the results, for people."""
         lines = [] if self.loss is None else [str(self.loss)]
         return lines + ([] if self.remedies is None else self.remedies.lines)
 
@@ -278,50 +286,69 @@ class _Session:
             document["robust"] = self.robust.to_json()
         if self.remedies is not None:
             document["infeasible"] = self.remedies.to_json()
-        if self.files is not None:
-            document["launch"] = {"files": dict(self.files)}
+        if self.launch_files is not None:
+            document["launch"] = {"files": dict(self.launch_files)}
         if self.models is not None:
             document["models"] = [*self.models]
         return document | restricted.document()
 
+    def write(self) -> None:
+        """Write to the file of ``--json`` what is known by now."""
+        if self.files.json_path != "-":
+            self.files.write_json(self.document())
 
-def _checked(
-    given: Options,
+
+def _prepared(
+    request: LimitedRequest,
+    files: Files,
     solvers: list[str],
-    launching: Launching | None,
-    engine: EngineOptions,
-    page: Paging,
+    *,
+    launching: Launching | None = None,
+    engine: EngineOptions | None = None,
+    **more: Any,
 ) -> _Session:
     """Check everything that can be checked before a solver runs."""
-    from nest.solvers.registry import get_solver, is_plugin, solver_names
+    from nest.uncertainty.intervals import why_none
 
-    given.check_problem_choice()
-    for name in solvers:
-        if name not in solver_names():
-            raise UnknownSolverError(name, solver_names())
-    for name in solvers:
-        # A broken entry point costs its cell, if there are others.
-        if not is_plugin(name) or len(solvers) == 1:
-            get_solver(name, given.time_limit)
-    extra = parse_extra(given.extra, solvers)
-    given.check_files(writes={"--html": page.path, **engine.writes_to})
+    engine = engine or EngineOptions()
+    request.check_problem_choice()
+    check_solvers(solvers, request.time_limit)
+    extra = parse_extra(request.option, solvers)
+    files.check(
+        request, writes={"--html": more["page"].path, **engine.writes_to}
+    )
     if engine != EngineOptions():
         engine.check(solvers[0], extra.get(solvers[0], {}))
     if launching is not None:
         check_output(launching.folder, "--launch-dir", folder=True)
-    restricted = given.restricted()
-    start = given.find_warm_start(restricted.problem)
-    cells = {
-        name: replace(
-            given.solve_options(name, start), extra=extra.get(name, {})
+    restricted = request.restricted()
+    cells = request.limits(solvers, restricted.problem, TALK)
+    settings = _settings(request, restricted) if launching else None
+    session = _Session(
+        request,
+        files,
+        restricted,
+        cells,
+        launching=launching,
+        engine=engine,
+        settings=settings,
+        **more,
+    )
+    if session.target_loss and restricted.untargeted is None:
+        raise InvalidOptionError(
+            "--target-loss: expected --target too, got none; add a target "
+            "with rules, such as --target megatron"
         )
-        for name in solvers
-    }
-    settings = _settings(given, restricted) if launching else None
-    return _Session(given, restricted, cells, launching, settings)
+    why = why_none(restricted.problem) if session.is_robust else ""
+    if why:
+        raise InvalidOptionError(
+            f"--robust: expected a problem made from a model, whose errors "
+            f"are known, got {why}; leave --robust out"
+        )
+    return session
 
 
-def _settings(given: Options, restricted: Restricted) -> Settings:
+def _settings(request: LimitedRequest, restricted: Restricted) -> Settings:
     """Return what an export needs, or refuse what it cannot do without."""
     from nest.frameworks.hosts import node_size
     from nest.frameworks.layers import placement_of
@@ -335,8 +362,8 @@ def _settings(given: Options, restricted: Restricted) -> Settings:
             "that runs it, such as --target megatron"
         )
     placement = placement_of(problem.graph)
-    if given.model is not None:
-        settings = Settings(load_model(given.model))
+    if request.model is not None:
+        settings = Settings(load_model(str(request.model)))
     else:
         try:
             settings = Settings(model_of(problem, placement))
@@ -357,157 +384,127 @@ def _settings(given: Options, restricted: Restricted) -> Settings:
     return settings
 
 
-def _run(  # noqa: PLR0913, PLR0915
-    given: Options,
-    solvers: list[str],
-    show: Callable[[_Session], None],
-    target_loss: bool,
-    launching: Launching | None = None,
-    robust: bool = False,
-    engine: EngineOptions | None = None,
-    page: Paging | None = None,
-    csv_path: str | None = None,
-) -> _Session:
-    """Run all solvers; finished cells go to the JSON file at once.
+def _run(session: _Session, show: Callable[[_Session], None]) -> None:
+    """Run all solvers; what is finished goes to the JSON file at once.
 
-    What is finished is shown even if the run is interrupted. With
-    ``target_loss`` the first solver runs without the target, too; with
-    ``robust`` for longer times, and its answer is then the plan with the best
-    guaranteed step time; with ``launching`` its plan is written for the
-    target; with ``engine`` models and logs are written, too; with ``page`` and
-    ``csv_path`` what is finished is a page and a table as well.
+    What is finished is shown even if the run is interrupted.
     """
-    from nest.analysis.compare import compare
-    from nest.analysis.robust import robust_of
-    from nest.analysis.target_loss import loss_of
-    from nest.solvers.base import Status
-    from nest.solvers.run import run_solver
-    from nest.uncertainty.intervals import why_none
-
-    engine, page = engine or EngineOptions(), page or Paging()
-    session = _checked(given, solvers, launching, engine, page)
-    restricted = session.restricted
-    if target_loss and restricted.untargeted is None:
-        raise InvalidOptionError(
-            "--target-loss: expected --target too, got none; add a target "
-            "with rules, such as --target megatron"
-        )
-
-    why = why_none(restricted.problem) if robust else ""
-    if why:
-        raise InvalidOptionError(
-            f"--robust: expected a problem made from a model, whose errors "
-            f"are known, got {why}; leave --robust out"
-        )
-
-    def write() -> None:
-        if given.json_path != "-":
-            given.write_json(session.document())
-
-    def on_cell(found: Sequence[SolveResult]) -> None:
-        nonlocal session
-        progress.clear()
-        session = replace(session, results=tuple(found))
-        write()
-
-    traces = None if page.path is None else Traces()
+    problem = session.restricted.problem
+    traces = None if session.page.path is None else Traces()
+    is_single = session.target_loss or session.is_robust
     try:
         with (
             ProgressLine(
-                restricted.problem.time_unit,
-                limit_s=given.time_limit,
-                cells=None if target_loss or robust else len(session.cells),
+                problem.time_unit,
+                limit_s=session.request.time_limit,
+                cells=None if is_single else len(session.cells),
             ) as progress,
-            engine.logging(session.cells) as cells,
+            session.engine.logging(session.cells) as cells,
         ):
-            compare(
-                restricted.problem,
-                cells,
-                on_cell=on_cell,
-                on_progress=None if engine.log_path == "-" else progress,
-                on_report=None if traces is None else traces.take,
-            )
-            if any(
-                result.status is Status.INFEASIBLE
-                for result in session.results
-            ):
-                session = _remedied(session, progress)
-                write()
-            if target_loss and restricted.untargeted is not None:
-                (name, options), *_ = cells.items()
-                free = run_solver(
-                    restricted.untargeted,
-                    name,
-                    replace(options, warm_start=None),
-                    progress,
-                )
-                progress.clear()
-                loss = loss_of(session.results, free)
-                session = replace(session, loss=loss)
-                write()
-            if robust:
-                ((name, options),) = cells.items()
-                (fastest,) = session.results
-                cold = replace(options, warm_start=None)
-                found = robust_of(
-                    restricted.problem,
-                    fastest,
-                    lambda other: run_solver(other, name, cold, progress),
-                )
-                progress.clear()
-                session = replace(
-                    session, robust=found, results=(found.answer,)
-                )
-                write()
-            if launching is not None:
-                session = _launched(session)
-                write()
-            if engine.writes:
-                (result,) = session.results
-                models = engine.write(
-                    restricted.problem, result.solver, result.plan
-                )
-                session = replace(session, models=models)
-                write()
+            _answer(session, cells, progress, traces)
     finally:
         if session.results:
             show(session)
-            if given.json_path == "-":
-                given.write_json(session.document())
-            if csv_path is not None:
-                write_text(csv_path, _csv(session))
-            if page.path is not None:
-                page.write_answers(
-                    "solve" if show is _show_answer else "compare",
-                    given,
-                    restricted,
-                    session.cells,
-                    session.results,
-                    notes=session.found,
-                    traces=traces,
-                )
-    return session
+            _write_all(session, show, traces)
 
 
-def _remedied(session: _Session, progress: ProgressLine) -> _Session:
-    """Return the session with what would make its problem feasible."""
+def _answer(
+    session: _Session,
+    cells: dict[str, SolveOptions],
+    progress: ProgressLine,
+    traces: Traces | None,
+) -> None:
+    """Run the solvers, and after them what else is asked."""
+    from nest.analysis.compare import compare
+    from nest.solvers.base import Status
+
+    def on_cell(results: Sequence[SolveResult]) -> None:
+        progress.clear()
+        session.results = tuple(results)
+        session.write()
+
+    compare(
+        session.restricted.problem,
+        cells,
+        on_cell=on_cell,
+        on_progress=None if session.engine.log_path == "-" else progress,
+        on_report=None if traces is None else traces.take,
+    )
+    if any(x.status is Status.INFEASIBLE for x in session.results):
+        _remedy(session, progress)
+        session.write()
+    if session.target_loss:
+        _lose(session, cells, progress)
+        session.write()
+    if session.is_robust:
+        _make_robust(session, cells, progress)
+        session.write()
+    if session.launching is not None:
+        _launch(session)
+        session.write()
+    if session.engine.writes:
+        _write_models(session)
+        session.write()
+
+
+def _remedy(session: _Session, progress: ProgressLine) -> None:
+    """Look for what would make the problem feasible."""
     from nest.analysis.feasible import remedies_within
 
     progress.uncounted()
-    found = remedies_within(
-        session.restricted.problem, session.given.time_limit, progress
+    session.remedies = remedies_within(
+        session.restricted.problem, session.request.time_limit, progress
     )
     progress.clear()
-    return replace(session, remedies=found)
 
 
-def _launched(session: _Session) -> _Session:
-    """Return the session with what starts its plan, written if asked for."""
+def _lose(
+    session: _Session,
+    cells: dict[str, SolveOptions],
+    progress: ProgressLine,
+) -> None:
+    """Solve without the target, too."""
+    from nest.analysis.target_loss import loss_of
+    from nest.solvers.run import run_solver
+
+    untargeted = session.restricted.untargeted
+    assert untargeted is not None
+    (name, options), *_ = cells.items()
+    free = run_solver(
+        untargeted, name, replace(options, warm_start=None), progress
+    )
+    progress.clear()
+    session.loss = loss_of(session.results, free)
+
+
+def _make_robust(
+    session: _Session,
+    cells: dict[str, SolveOptions],
+    progress: ProgressLine,
+) -> None:
+    """Look for the plan with the best guaranteed step time."""
+    from nest.analysis.robust import robust_of
+    from nest.solvers.run import run_solver
+
+    ((name, options),) = cells.items()
+    (fastest,) = session.results
+    cold = replace(options, warm_start=None)
+    session.robust = robust_of(
+        session.restricted.problem,
+        fastest,
+        lambda other: run_solver(other, name, cold, progress),
+    )
+    progress.clear()
+    session.results = (session.robust.answer,)
+
+
+def _launch(session: _Session) -> None:
+    """Export the plan, and write its files if a folder is given."""
     from nest.frameworks.export import export, write_folder
 
     (result,), target = session.results, session.restricted.target
     if result.plan is None or result.over_memory_bytes is not None:
-        return session
+        return
     assert target is not None
     assert session.launching is not None
     try:
@@ -518,10 +515,44 @@ def _launched(session: _Session) -> _Session:
             session.settings,
         )
     except NestError as error:
-        return replace(session, unsaid=str(error))
+        session.no_launch = str(error)
+        return
     if session.launching.folder is not None:
         write_folder(session.launching.folder, files)
-    return replace(session, files=files)
+    session.launch_files = files
+
+
+def _write_models(session: _Session) -> None:
+    """Write the models that have the plan."""
+    (result,) = session.results
+    session.models = session.engine.write(
+        session.restricted.problem, result.solver, result.plan
+    )
+
+
+def _write_all(
+    session: _Session,
+    show: Callable[[_Session], None],
+    traces: Traces | None,
+) -> None:
+    """Write what is asked for in addition to the screen."""
+    if session.files.json_path == "-":
+        session.files.write_json(session.document())
+    if session.csv_path is not None:
+        from nest.present.pages.benchmark import result_csv
+
+        name = session.restricted.problem.name
+        write_text(session.csv_path, result_csv(name, session.results))
+    if session.page.path is not None:
+        session.page.write_answers(
+            "solve" if show is _show_answer else "compare",
+            session.request,
+            session.restricted,
+            session.cells,
+            session.results,
+            notes=session.remarks,
+            traces=traces,
+        )
 
 
 def _show_table(session: _Session) -> None:
@@ -530,27 +561,26 @@ def _show_table(session: _Session) -> None:
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
-    notes = session.given.notes(session.restricted)
+    notes = session.request.notes(session.restricted)
     results = session.results
     cold = [
         result.solver
         for result in results
-        if session.given.warm_start is not None
+        if session.request.warm_start is not None
         and result.outcome.ran
         and not solver_class(result.solver).capabilities.warm_start
     ]
     if cold:
         notes.append(f"warm start not used by {', '.join(cold)}")
-    notes += session.found
+    notes += session.remarks
     ended = {result.solver for result in results}
     waiting = [name for name in session.cells if name not in ended]
     if waiting:
         notes.append(f"stopped before they began: {', '.join(waiting)}")
-    own_hash = results[0].problem_hash
     show(
-        session.given.people,
+        session.files.people,
         compare_table(problem, results),
-        compare_footer(problem, own_hash, session.cells, notes),
+        compare_footer(problem, results[0].problem_hash, session.cells, notes),
     )
 
 
@@ -561,39 +591,31 @@ def _show_answer(session: _Session) -> None:
     from nest.present.table import key_lines, show, solve_block
 
     restricted, problem = session.restricted, session.restricted.problem
-    unsaid = session.given.unsaid(restricted)
+    defaults = session.request.default_notes(restricted)
     for result in session.results:
         safe = robust_rows(problem, session.robust) if session.robust else []
-        if session.files is not None:
+        if session.launch_files is not None:
             _, framework, *costs = restricted.notes
             rows = [("target", framework), *(("costs", x) for x in costs)]
             if session.loss is not None:
                 rows.append(("price", str(session.loss)))
             rows += safe
-            rows += [("defaults", unsaid)] * bool(unsaid)
-            texts = launch_texts(session.files)
+            rows += [("defaults", defaults)] * bool(defaults)
+            texts = launch_texts(session.launch_files)
             parts = launch_screen(
                 problem, result, texts, restricted.text, rows
             )
         else:
             parts = solve_block(problem, result)
-            notes = [*session.given.notes(restricted), *session.found]
+            notes = [*session.request.notes(restricted), *session.remarks]
             if session.models is not None:
                 notes += model_lines(session.models)
             parts[1:1] = [*notes, *([key_lines(safe)] if safe else [])]
-        if session.unsaid is not None:
-            parts.append(f"\nno launch: {session.unsaid}")
-        show(session.given.people, *parts)
+        if session.no_launch is not None:
+            parts.append(f"\nno launch: {session.no_launch}")
+        show(session.files.people, *parts)
         plan = result.plan
-        session.given.write_plan(plan and restricted.adopt(plan))
+        session.files.write_plan(plan and restricted.adopt(plan))
         folder = session.launching and session.launching.folder
-        if folder is not None and session.files is None:
+        if folder is not None and session.launch_files is None:
             say(f"nest: {folder} not written: no plan to launch", err=True)
-
-
-def _csv(session: _Session) -> str:
-    """Return a row per solver."""
-    from nest.present.pages.benchmark import result_csv
-
-    name = session.restricted.problem.name
-    return result_csv(name, session.results)

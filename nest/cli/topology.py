@@ -7,11 +7,15 @@ from typing import Any
 
 import click
 
-from nest.cli.declare import integer, option
+from nest.cli.declare import option
 from nest.cli.inputs import Group
-from nest.cli.networks import find_network
-from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
+from nest.cli.options import TALK, Files, takes
 from nest.errors import InvalidOptionError, InvalidProblemError
+from nest.requests.explaining import OrderRequest
+from nest.requests.networks import find_network
+from nest.requests.problems import NetworkRequest
+from nest.requests.settings import Request
+from nest.requests.values import integer
 
 
 @click.group("topology", cls=Group)
@@ -22,7 +26,7 @@ def topology_group() -> None:
 _NETWORK = click.argument("text", metavar="NETWORK")
 
 #: What the options of a network say where it is not that of a model.
-_HELPS = {
+_HELPS: dict[str, Any] = {
     "beside": "What the file does not say, such as devices_per_node=8; "
     "repeatable, lists as 4e11/2e11.",
     "order": "Order of the devices: as given, one that keeps together what "
@@ -30,8 +34,8 @@ _HELPS = {
 }
 
 
-def _network(options: Options, text: str) -> Any:
-    return find_network(text, options.job["beside"], options.job["order"])
+def _network(request: NetworkRequest, text: str) -> Any:
+    return find_network(text, tuple(request.beside), request.order)
 
 
 @topology_group.command("show")
@@ -41,12 +45,15 @@ def _network(options: Options, text: str) -> Any:
 @option("--hostfile FILE", "Write the host of every rank, one per line.")
 @option("--rankfile FILE", "Write host and device of every rank.")
 @takes(
-    *("beside", "order", "output", "json_path"),
+    NetworkRequest,
+    "output",
+    "json_path",
     output="Write the network as node-link JSON.",
     **_HELPS,
 )
 def show_command(
-    options: Options,
+    request: NetworkRequest,
+    written: Files,
     text: str,
     plan: str | None,
     **files: str | None,
@@ -74,15 +81,16 @@ def show_command(
         raise InvalidOptionError(
             "--plan: expected --plot too, got none; add it"
         )
-    options.check_files(
+    written.check(
+        request,
         {"NETWORK": text, "--plan": plan},
         {f"--{name}": path for name, path in files.items()},
     )
-    graph = _network(options, text)
+    graph = _network(request, text)
     ranks = graph.graph["order"]
     drawn = read_plan(plan) if plan is not None else None
     facts = network_facts(graph, ranks)
-    show(options.people, *facts_block(facts, node_ranks(graph, ranks)))
+    show(written.people, *facts_block(facts, node_ranks(graph, ranks)))
     if files["plot"]:
         picture = network_svg(graph, ranks, drawn)
         write_atomically(Path(files["plot"]), picture.encode())
@@ -90,9 +98,9 @@ def show_command(
         write_hostfile(files["hostfile"], graph)
     if files["rankfile"]:
         write_rankfile(files["rankfile"], graph)
-    if options.output is not None:
-        write_node_link(options.output, graph)
-    options.write_json(facts_document(facts, ranks))
+    if written.output is not None:
+        write_node_link(written.output, graph)
+    written.write_json(facts_document(facts, ranks))
     return 0
 
 
@@ -100,9 +108,10 @@ def show_command(
 @_NETWORK
 @option("--ranks N", "Ranks of a group.  [default: all devices]", integer())
 @option("--stride N", "Devices between ranks.", integer(), default=1)
-@takes("beside", "order", "json_path", **_HELPS)
+@takes(NetworkRequest, "json_path", **_HELPS)
 def bench_command(
-    options: Options,
+    request: NetworkRequest,
+    files: Files,
     text: str,
     ranks: int | None,
     stride: int,
@@ -118,7 +127,7 @@ def bench_command(
     from nest.topology.graph.convert import topology_of
     from nest.topology.protocol import Block, ParallelGroups
 
-    topology = topology_of(_network(options, text), text)
+    topology = topology_of(_network(request, text), text)
     devices = topology.max_devices
     size = ranks or devices // stride
     if size < 2 or devices % (size * stride):
@@ -130,10 +139,10 @@ def bench_command(
     block = Block(1, devices, 0, devices)
     groups = list(ParallelGroups(block, size, stride).groups())
     rows = bench_rows(GraphNetwork(topology), groups)
-    if options.json_path != "-":
+    if files.json_path != "-":
         what = f"{text}, {devices} devices"
-        show(options.people, *bench_block(what, groups, rows))
-    options.write_json(
+        show(files.people, *bench_block(what, groups, rows))
+    files.write_json(
         {"network": text, "ranks": size, "stride": stride, "rows": rows}
     )
     return 0
@@ -141,8 +150,8 @@ def bench_command(
 
 @topology_group.command("price")
 @click.argument("path", metavar="CASE")
-@takes("json_path")
-def price_command(options: Options, path: str) -> int:
+@takes(Request, "json_path")
+def price_command(_: Request, files: Files, path: str) -> int:
     """Price a collective on a graph, with every algorithm on offer.
 
     CASE is a JSON or YAML file with a graph (node-link, as networkx writes
@@ -155,16 +164,16 @@ def price_command(options: Options, path: str) -> int:
     from nest.present.table import show
     from nest.topology.graph.case import Case, price
 
-    options.check_files({"CASE": path})
+    files.check(reads={"CASE": path})
     if path == "-":
         where, data = "standard input", read_stdin(InvalidProblemError)
     else:
         where, data = path, read_bytes(path, InvalidProblemError)
     case = decode(data, where, Case, "case", InvalidProblemError)
     document = price(case, where)
-    if options.json_path != "-":
-        show(options.people, *price_block(case, document))
-    options.write_json(document)
+    if files.json_path != "-":
+        show(files.people, *price_block(case, document))
+    files.write_json(document)
     return 0
 
 
@@ -172,11 +181,14 @@ def price_command(options: Options, path: str) -> int:
 @option("--hostfile FILE", "Write the host of every rank, one per line.")
 @option("--rankfile FILE", "Write host and device of every rank.")
 @takes(
-    *(*PLANNED, "target", "output", "json_path"),
-    target=KEPT_TARGET,
+    OrderRequest,
+    "output",
+    "json_path",
     output="Write the problem in this order.",
 )
-def order_command(options: Options, **files: str | None) -> int:
+def order_command(
+    request: OrderRequest, written: Files, **files: str | None
+) -> int:
     """Look for an order of the devices in which a plan is faster.
 
     The network of PROBLEM is a graph. What PLAN sends, how often and between
@@ -189,17 +201,17 @@ def order_command(options: Options, **files: str | None) -> int:
     from nest.present.table import show
     from nest.topology.files import write_hostfile, write_rankfile
 
-    options.check_files(
-        writes={f"--{name}": path for name, path in files.items()}
+    written.check(
+        request, writes={f"--{name}": path for name, path in files.items()}
     )
-    found = reorder(*options.find_problem_and_plan())
+    found = reorder(*request.find_problem_and_plan(TALK))
     graph = found.graph
-    show(options.people, *order_block(found, graph))
+    show(written.people, *order_block(found, graph))
     if files["hostfile"]:
         write_hostfile(files["hostfile"], graph)
     if files["rankfile"]:
         write_rankfile(files["rankfile"], graph)
-    if options.output is not None:
-        write_record(options.output, found.problem)
-    options.write_json(order_document(found, graph))
+    if written.output is not None:
+        write_record(written.output, found.problem)
+    written.write_json(order_document(found, graph))
     return 0

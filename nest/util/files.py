@@ -67,3 +67,32 @@ def half_written(path: Path) -> bool:
     if path.is_file() and not (path.is_symlink() or path.parent.is_symlink()):
         path.unlink(missing_ok=True)
     return True
+
+
+def check_output(path: str | None, option: str, folder: bool = False) -> None:
+    """Refuse an output path before any work is done for it.
+
+    A ``folder`` is for new files only, so that none get mixed.
+    """
+    if path is None or (path == "-" and not folder):
+        return
+    file = Path(path)
+    wanted = "new or empty directory" if folder else "writable file"
+    reason = None
+    if not file.exists():
+        if not file.parent.is_dir():
+            reason = f"no directory {file.parent}"
+        elif not folder and not os.access(file.parent, os.W_OK):
+            reason = f"a directory {file.parent} that may not be written"
+    elif file.is_dir() != folder:
+        reason = "a file" if folder else "a directory"
+    elif not os.access(file, os.W_OK):
+        kind = "one" if folder else "a file"
+        reason = f"{kind} that may not be written"
+    elif folder and any(file.iterdir()):
+        reason = "one with files in it"
+    if reason is not None:
+        raise NestError(
+            f"{option} {path}: expected a {wanted}, got {reason}; "
+            f"choose another path"
+        )

@@ -141,7 +141,7 @@ def test_a_failed_cell_is_the_exit_code(cli: Cli, place: Path) -> None:
         (("one.json", "-o", "x.json", "--json", "x.json"), "for both"),
         (
             ("one.json", "-o", "run", "--model", "gpt2-large"),
-            "--model: expected either PROBLEM or --model with its options",
+            "--model: expected either SET or --model with its options",
         ),
         (
             ("-o", "run", "--model", "gpt2-large"),

@@ -392,7 +392,7 @@ def test_the_same_in_python(place: Path, asked: Any) -> None:
     assert "lanes" in rows[0]
     none = codesigns.answers(best=codesigns.answers().best[1:2])
     assert repr(Codesign(none)) == "<Codesign bert-large: no point fits>"
-    with pytest.raises(InvalidOptionError, match="--jobs: expected an int"):
+    with pytest.raises(InvalidOptionError, match="jobs: expected an int"):
         nest.codesign("spec.yaml", jobs=0)
     assert nest.codesign(codesigns.spec_of(), "gpt2").answers.best
 

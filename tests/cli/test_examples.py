@@ -61,16 +61,20 @@ def test_examples_are_commands(path, text, tmp_path, monkeypatch):
     command: click.Command = nest_cli
     rest = words[1:]
     while isinstance(command, click.Group) and rest:
-        if rest[0] not in command.commands:
+        inner = command.get_command(click.Context(command), rest[0])
+        if inner is None:
             break
-        command, rest = command.commands[rest[0]], rest[1:]
+        command, rest = inner, rest[1:]
     context = command.make_context(" ".join(words[:2]), rest)
     values = context.params
     if values.get("model"):
-        architecture(values["model"])
+        names = values["model"]
+        for name in [names] if isinstance(names, str) else names:
+            architecture(name)
     if not (values.get("cluster") or ".yaml").endswith(".yaml"):
         find_cluster(values["cluster"])
-    for name in (values.get("solvers_text") or "dp").split(","):
+    solvers = values.get("solvers")
+    for name in (solvers if isinstance(solvers, str) else "dp").split(","):
         assert name in solver_names()
     assert (values.get("solver") or "dp") in solver_names()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nest.cli.options import MODEL, Options
 from nest.constraints.targets import for_target
 from nest.cost.score import score
 from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
 from nest.ir.io import problem_hash
 from nest.models import builtin
+from nest.requests.problems import ProblemRequest
 from tests.chakra import replay
 from tests.cli.conftest import Cli
 from tests.unit.test_launch_configs import NEMO
@@ -82,9 +82,10 @@ def made_for(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made-for")
     found = {}
     for target in ("any", "megatron", "torchtitan"):
-        job = {**dict.fromkeys(MODEL), "model": SMALL[0], "cluster": SMALL[1]}
-        options = Options("nest", job=job, target=target)
-        problem = options.find_problem()
+        request = ProblemRequest(
+            model=SMALL[0], cluster=SMALL[1], target=target
+        )
+        problem = request.find_problem()
         layers = [layer.id for layer in problem.graph.layers]
         stage = Stage.of(layers, [Strategy(dp=2)] * len(layers))
         plan = Plan(replicas=1, micro_batch=2, stages=(stage,))

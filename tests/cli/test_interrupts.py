@@ -20,7 +20,6 @@ from nest.analysis.offers import Limits, best_offer, with_prices
 from nest.analysis.pareto import frontier
 from nest.calibration import design, runs
 from nest.certificates.certify import certify
-from nest.cli import validating
 from nest.cli.main import Terminated
 from nest.cli.progress import ProgressLine
 from nest.conform import CHECKS, State, conform, references
@@ -28,6 +27,7 @@ from nest.errors import NestError
 from nest.ir import read_plan, write
 from nest.present.table import count
 from nest.profiles import torch_profiler
+from nest.requests.measured import ValidateRequest
 from nest.solvers.base import Deadline, Limit, Status
 from nest.solvers.messages import Failure
 from nest.solvers.result import Outcome
@@ -369,15 +369,15 @@ def test_explain_writes_what_is_known(cli, tmp_path, monkeypatch):
 
 
 def test_validate_counts_the_rows_that_are_done(cli, monkeypatch):
-    original = validating._predict_all
+    original = ValidateRequest.predict
 
-    def some(*arguments):
-        for number, assessed in enumerate(original(*arguments)):
+    def some(request, rows):
+        for number, assessed in enumerate(original(request, rows)):
             if number == 2:
                 raise KeyboardInterrupt
             yield assessed
 
-    monkeypatch.setattr(validating, "_predict_all", some)
+    monkeypatch.setattr(ValidateRequest, "predict", some)
     assert cli("validate", "--limit", "5", "--json", "-") == 130
     written = json.loads(cli.out)
     assert (written["rows"], written["interrupted"]) == (2, {"of": 5})

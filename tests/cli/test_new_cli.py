@@ -177,7 +177,9 @@ def test_a_bad_answer_is_asked_for_again(
     assert device.price_usd_per_hour == 2
     assert "'h10' is no known machine\n" in cli.err
     assert "Devices: expected an integer from 1 to" in cli.err
-    assert "(0: unknown): expected from 0 to 1e9 dollars, got '-1'" in cli.err
+    assert (
+        "(0: unknown): expected from 0 to 1e+09 dollars, got '-1'" in cli.err
+    )
     assert cli("new", "problem", "-o", problem) == 0
     assert "Model ('nest problems --models'): " in cli.err
     assert "did you mean 'llama3-8b'?" in cli.err

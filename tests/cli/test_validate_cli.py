@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nest.cli import validating
 from nest.cli.main import main
 from nest.cli.progress import StatusLine
 from nest.uncertainty.headroom import MEAN_ERROR
+from nest.validation import predict
 from nest.validation.predict import Prediction
 from nest.validation.rows import Row, measured_step_time_s
 from tests.pages import Page
@@ -52,9 +52,7 @@ def longer_by_a_tenth(row: Row) -> Prediction:
 
 @pytest.fixture(autouse=True)
 def _predictor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        validating, "load_predictor", lambda: longer_by_a_tenth
-    )
+    monkeypatch.setattr(predict, "predict", longer_by_a_tenth)
 
 
 @pytest.fixture
@@ -278,7 +276,7 @@ def test_an_interrupt_is_clean(cli, table, monkeypatch):
     def interrupted(row: Row) -> Prediction:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(validating, "load_predictor", lambda: interrupted)
+    monkeypatch.setattr(predict, "predict", interrupted)
     assert cli("validate", table) == 130
     assert (cli.out, cli.err) == ("", "nest: interrupted\n")
 
@@ -356,6 +354,7 @@ def test_intervals_are_those_of_the_stored_calibration(cli, table):
 
 def test_the_rest_is_told_when_enough_is_done(monkeypatch):
     """The first rows wait for processes: nothing is known of the others."""
+
     from nest.cli import validating
 
     said, now = [], iter(range(0, 10**6, 10))

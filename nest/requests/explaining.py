@@ -1,0 +1,157 @@
+"""Questions about one plan: score, explain, simulate, certify."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nest.errors import InvalidOptionError
+from nest.requests.fitting import QUESTION_LIMIT
+from nest.requests.plans import PlanRequest
+from nest.requests.restricted import RestrictedRequest
+from nest.requests.settings import record, redeclared, setting
+from nest.requests.solving import (
+    OneSolverRequest,
+    TimeLimitRequest,
+    solver_limits,
+)
+from nest.requests.values import Pairs, restrictions
+
+if TYPE_CHECKING:
+    from nest.analysis.explain import Explanation
+    from nest.cost.verdict import Score
+    from nest.ir.plan import Plan
+    from nest.ir.problem import Problem
+    from nest.simulation.events import Simulation
+    from nest.solvers.cell import OnProgress
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRequest(PlanRequest):
+    """What a plan costs."""
+
+    COMMAND: ClassVar[str] = "nest score"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateRequest(PlanRequest):
+    """A plan's step, pass by pass."""
+
+    COMMAND: ClassVar[str] = "nest simulate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest(PlanRequest):
+    """A plan's step as a trace."""
+
+    COMMAND: ClassVar[str] = "nest trace"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest(PlanRequest):
+    """Whether a problem, and perhaps a plan for it, is valid."""
+
+    COMMAND: ClassVar[str] = "nest check"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderRequest(PlanRequest):
+    """An order of the devices in which a plan is faster."""
+
+    COMMAND: ClassVar[str] = "nest topology order"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifyRequest(PlanRequest):
+    """A proof that ``nest-check`` can check."""
+
+    COMMAND: ClassVar[str] = "nest certify"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainRequest(
+    PlanRequest, RestrictedRequest, OneSolverRequest, TimeLimitRequest
+):
+    """Where the time of a plan goes, and what else there is."""
+
+    COMMAND: ClassVar[str] = "nest explain"
+
+    target: str | None = redeclared(RestrictedRequest, "target")
+    prefer: Pairs = setting(
+        "--prefer SETTING=VALUE,…",
+        "Compare with the best plan under these settings, such as tp=8,pp=4.",
+        restrictions,
+        multiple=True,
+    )
+    search: bool = setting(
+        "--no-search",
+        "Solve nothing: only the terms and the neighbors.",
+        default=True,
+    )
+    time_limit: float | None = redeclared(
+        TimeLimitRequest, "time_limit", QUESTION_LIMIT
+    )
+    on_progress: OnProgress | None = record("Called now and then.")
+
+    def check(self) -> None:
+        """Refuse settings that contradict each other."""
+        if not self.search and self.prefer:
+            raise InvalidOptionError(
+                "--prefer: expected either it or --no-search, got both; "
+                "remove one"
+            )
+
+
+def score(request: ScoreRequest) -> Score:
+    """Return what a plan costs."""
+    from nest.cost.score import score
+
+    return score(*request.find_problem_and_plan())
+
+
+def simulate(request: SimulateRequest) -> Simulation:
+    """Return a plan's step pass by pass."""
+    from nest.simulation.events import Simulation
+
+    return Simulation(*request.find_problem_and_plan())
+
+
+def certify(request: CertifyRequest) -> dict[str, Any]:
+    """Return a certificate of a plan, or of that no plan fits."""
+    from nest.certificates.certify import certify, certify_infeasible
+
+    request.check_problem_choice()
+    problem = request.find_problem()
+    plan = request.find_plan(problem)
+    if plan is None:
+        return certify_infeasible(problem, None)
+    return certify(problem, plan, None)
+
+
+def explain(request: ExplainRequest) -> Explanation:
+    """Return where the time of a plan goes."""
+    request = request.limited()
+    request.check()
+    whole, plan = request.find_problem_and_plan()
+    return explain_plan(request, request.restricted(whole).problem, plan)
+
+
+def explain_plan(
+    request: ExplainRequest,
+    problem: Problem,
+    plan: Plan,
+    on_progress: OnProgress | None = None,
+) -> Explanation:
+    """Answer a request that is checked, for its restricted problem."""
+    from nest.analysis.explain import explain
+    from nest.constraints.pins import parse
+
+    return explain(
+        problem,
+        plan,
+        prefer=parse(tuple(request.prefer), "--prefer"),
+        search=request.search,
+        solver=request.solver,
+        options=solver_limits(request, request.solver),
+        on_progress=on_progress or request.on_progress,
+    )

@@ -1,0 +1,209 @@
+"""``export``: a plan as the files of a training framework."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from nest.constraints.targets import ANY
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.models.named import load_model
+from nest.requests.plans import SILENT, PlanRequest, Talk
+from nest.requests.settings import redeclared, setting
+from nest.requests.values import PathText, integer
+
+if TYPE_CHECKING:
+    from nest.cost.verdict import Score
+    from nest.frameworks.settings import Settings
+    from nest.ir.plan import Plan
+    from nest.ir.problem import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest(PlanRequest):
+    """A plan, and the framework whose files start it."""
+
+    COMMAND: ClassVar[str] = "nest export"
+
+    to: str = setting(
+        "--to TARGET",
+        "A framework, or chakra; see docs/exports.md.",
+        required=True,
+    )
+    output: PathText | None = setting(
+        "-o --output DIR", "New or empty directory to write."
+    )
+    gpus_per_node: int | None = setting(
+        "--gpus-per-node N",
+        "Devices of a node.  [default: the lowest level of the network]",
+        integer(),
+        unit="devices",
+    )
+    flavor: str | None = setting(
+        "--flavor NAME/FLAVOR",
+        "What torchtitan calls the model, such as llama3/8B, where that is "
+        "not known.",
+    )
+    nearest: bool = setting(
+        "--nearest",
+        "Write the nearest plan that the framework can run instead, and say "
+        "what that costs.",
+    )
+    model: PathText | None = redeclared(
+        PlanRequest,
+        "model",
+        "Model instead of PROBLEM, with --cluster; or the model of PROBLEM, "
+        "where that does not name one: a name, or a config.json of Hugging "
+        "Face.",
+    )
+
+
+#: Gets a line about what was written: its text, and whether it is a warning.
+Tell = Callable[[str, bool], None]
+
+
+def _ignore(_text: str, _is_warning: bool) -> None:
+    """Drop a line."""
+
+
+def export(
+    request: ExportRequest, talk: Talk = SILENT, tell: Tell = _ignore
+) -> dict[str, str | bytes]:
+    """Return the files that start a plan, by name.
+
+    With a problem that does not name its model, ``model`` does.
+    """
+    from nest.frameworks.export import TRACES, target_of
+    from nest.frameworks.layers import placement_of
+    from nest.frameworks.settings import Settings
+
+    model, to = request.model, request.to
+    is_trace = to in TRACES
+    if request.problem is not None and request.given_job == ["model"]:
+        request = replace(request, model=None)
+    elif not is_trace and request.target is None:
+        request = replace(request, target=to)
+    request.check_problem_choice()
+    request.check_plan_choice()
+    if is_trace:
+        _refuse_options(
+            to,
+            {
+                "--model": model if request.model is None else None,
+                "--gpus-per-node": request.gpus_per_node,
+                "--flavor": request.flavor,
+                "--nearest": request.nearest or None,
+            },
+        )
+    else:
+        target_of(to)
+    problem = request.find_problem()
+    plan = request.find_plan(problem, talk, warn=False)
+    assert plan is not None
+    made_for = request.made_for(problem, plan)
+    if made_for == ANY:
+        # The notes say what the framework has otherwise.
+        problem = replace(request, target=None).find_problem()
+    _refuse_foreign(problem, plan, to, made_for)
+    if is_trace:
+        return {**_traces(problem, plan, tell)}
+    shape = None
+    if model is not None:
+        modules = placement_of(problem.graph).mtp
+        shape = load_model(os.fspath(model), mtp=modules > 0)
+    settings = Settings(shape, request.gpus_per_node, request.flavor)
+    return _launch(problem, plan, to, settings, request.nearest, tell)
+
+
+def _refuse_options(to: str, given: Mapping[str, object]) -> None:
+    """Refuse options that only frameworks have a use for."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidOptionError(
+                f"{name}: expected no such option with --to {to}, which says "
+                f"any plan as it is, got it; leave it out"
+            )
+
+
+def _refuse_foreign(
+    problem: Problem, plan: Plan, to: str, made_for: str | None
+) -> None:
+    """Refuse a plan that was made for something else.
+
+    Plans of ``nest solve PROBLEM --target`` are of the problem, too;
+    ``made_for`` is the other target whose problem of ``--model`` it was.
+    """
+    from nest.constraints.targets import for_target
+    from nest.constraints.targets import names as target_names
+    from nest.frameworks.export import TRACES
+    from nest.ir.io import problem_hash
+
+    if plan.problem_hash in (None, problem_hash(problem)):
+        return
+    for name in target_names() if to in TRACES else (to,):
+        try:
+            there = for_target(problem, name)
+        except InvalidOptionError:
+            continue
+        if plan.problem_hash == problem_hash(there):
+            return
+    allowed = "any --target" if to in TRACES else f"--target {to}"
+    whose = ""
+    remedy = "pass the problem that it was solved for, with its target or none"
+    if made_for is not None:
+        whose = f", that of --target {made_for}"
+        remedy = f"solve with --target {to}"
+    raise InvalidPlanError(
+        f"plan: expected one that was made for problem "
+        f"{problem_hash(problem)[:12]}, or for it with {allowed}, got one for "
+        f"{plan.problem_hash[:12]}{whose}; {remedy}, or remove problem_hash "
+        f"from the plan"
+    )
+
+
+def _traces(
+    problem: Problem, plan: Plan, tell: Tell
+) -> Mapping[str, str | bytes]:
+    """Return the traces of a plan's step."""
+    from nest.frameworks import chakra
+    from nest.simulation.events import Simulation
+
+    simulation = Simulation(problem, plan)
+    _warn_if_infeasible(simulation.score, tell)
+    return chakra.export(simulation)
+
+
+def _launch(
+    problem: Problem,
+    plan: Plan,
+    to: str,
+    settings: Settings,
+    nearest: bool,
+    tell: Tell,
+) -> dict[str, str | bytes]:
+    """Return the files of a framework, and tell what is otherwise there."""
+    from nest.cost.score import score
+    from nest.frameworks.export import as_run_by, check_schedule, export
+    from nest.ir.io import encode
+
+    score(problem, plan)  # refuses a plan that is none of the problem
+    if not nearest:
+        check_schedule(problem, plan, to)
+    there, changes = as_run_by(problem, to)
+    for change in changes:
+        tell(f"note: with {to}, {change}", True)
+    if not nearest:
+        _warn_if_infeasible(score(there, plan), tell)
+        return {**export(problem, plan, to, settings)}
+    from nest.frameworks.nearest import nearest as find_nearest
+
+    closest = find_nearest(problem, plan, to, settings)
+    tell(f"nearest plan: {closest.text}", False)
+    return {**closest.files, "plan.json": encode(closest.plan).decode()}
+
+
+def _warn_if_infeasible(score: Score, tell: Tell) -> None:
+    for violation in score.violations:
+        tell(f"warning: the plan is infeasible: {violation}", True)

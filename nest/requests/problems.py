@@ -1,0 +1,524 @@
+"""Which problem a request is about: one that exists, or one of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+
+from nest.constraints.targets import GRADIENTS, OPTIMIZERS
+from nest.cost.axes import AXES
+from nest.errors import InvalidOptionError, InvalidProblemError, NestError
+from nest.ir.job import SCHEDULES
+from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
+from nest.models.named import load_model
+from nest.requests.settings import (
+    Request,
+    given_settings,
+    option_name,
+    setting,
+)
+from nest.requests.values import (
+    Integers,
+    Pairs,
+    PathText,
+    Reader,
+    Words,
+    integer,
+    integers,
+    one_of,
+    pairs,
+    shown,
+    switches,
+    text,
+    words,
+)
+from nest.util.text import did_you_mean
+
+if TYPE_CHECKING:
+    from nest.ir.problem import Problem
+    from nest.models.architectures import Architecture
+
+    #: A problem, or the name or file of one.
+    ProblemLike: TypeAlias = Problem | PathText
+
+#: Seconds per run of a solver for the problem of a model: the slower ones
+#: would run for days.
+MODEL_TIME_LIMIT_S = 60.0
+
+#: What a model's job allows of an axis by default.
+_DEFAULT_DEGREES = {
+    "tp": "powers of two up to the node",
+    "cp": "1, and 2 for long sequences",
+    "ep": "powers of two up to 64",
+}
+
+
+def _meaning(axis_name: str) -> str:
+    """Return the help of the degrees of a parallel axis."""
+    (axis,) = (axis for axis in AXES if axis.name == axis_name)
+    default = _DEFAULT_DEGREES.get(axis_name, "1")
+    return f"{axis.meaning.capitalize()}.  [default: {default}]"
+
+
+def _overlap_fractions(value: Any) -> dict[Overlap, float]:
+    from nest.models.choices import read_overlap
+
+    if isinstance(value, Mapping):
+        value = [f"{name}={x}" for name, x in value.items()]
+    return read_overlap([value] if isinstance(value, str) else value)
+
+
+_read_overlap = Reader(
+    _overlap_fractions,
+    bool,
+    f"some of {', '.join(OVERLAP)}, each once, with a fraction from 0 to 1",
+    "for example gradients=0.9,tp=0.5",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest(Request):
+    """The job of a model, and what its costs rest on.
+
+    The fields are those of :class:`nest.models.choices.Request`, a profile
+    and a calibration.
+    """
+
+    global_batch: int | None = setting(
+        "--global-batch N",
+        "Samples per step.  [default: about 4 Mi tokens]",
+        integer(),
+        unit="samples",
+    )
+    sequence_length: int | None = setting(
+        "--sequence-length N",
+        "Tokens per sample.  [default: the model's longest, at most 8192]",
+        integer(),
+        unit="tokens",
+    )
+    micro_batches: Integers | None = setting(
+        "--micro-batches N,…",
+        "Samples of one pipeline step.  [default: 1,2,4,…,64]",
+        integers(),
+        unit="samples",
+    )
+    tp: Integers | None = setting("--tp N,…", _meaning("tp"), integers())
+    cp: Integers | None = setting("--cp N,…", _meaning("cp"), integers())
+    ep: Integers | None = setting("--ep N,…", _meaning("ep"), integers())
+    zero: Integers | None = setting(
+        "--zero N,…", "ZeRO stages.  [default: 0,1,2,3]", integers(0, 3)
+    )
+    recompute: Words | None = setting(
+        "--recompute A,…",
+        f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
+        words(RECOMPUTE),
+    )
+    sequence_parallel: bool | tuple[bool, ...] | str | None = setting(
+        "--sequence-parallel on|off|on,off",
+        "Whether activations between layers are split over tensor ranks too; "
+        "both leaves it to every stage.  [default: on where tokens divide]",
+        switches,
+    )
+    virtual_stages: Integers | None = setting(
+        "--virtual-stages N,…",
+        "Chunks of layers per pipeline stage; above 1 plans are "
+        "interleaved.  [default: 1]",
+        integers(),
+    )
+    schedule: str | None = setting(
+        "--schedule NAME",
+        f"Pipeline schedule, of {', '.join(SCHEDULES)}.  [default: 1f1b]",
+        one_of(*SCHEDULES),
+    )
+    overlap: Mapping[str, float] | str | None = setting(
+        "--overlap NAME=FRACTION,…",
+        f"Communication that plans may overlap with computation, of "
+        f"{', '.join(OVERLAP)}, with the overlapped fraction, such as "
+        f"gradients=0.9.  [default: none]",
+        _read_overlap,
+    )
+    distributed_optimizer: bool = setting(
+        "--distributed-optimizer",
+        "Plans may shard the optimizer over replicas too, as Megatron-LM's.",
+    )
+    layers_per_node: int | None = setting(
+        "--layers-per-node N",
+        "Consecutive layers that plans do not cut apart.  [default: 1, more "
+        "beyond 100 layers]",
+        integer(),
+        unit="layers",
+    )
+    dtype: str | None = setting(
+        "--dtype bf16|fp16|fp8",
+        "Of the matrix products.  [default: bf16]",
+        one_of("bf16", "fp16", "fp8"),
+    )
+    gradients: str | None = setting(
+        "--gradients bf16|fp32",
+        "What gradients are kept in.  [default: that of --target, else bf16]",
+        one_of(*GRADIENTS),
+    )
+    optimizer: str | None = setting(
+        f"--optimizer {'|'.join(OPTIMIZERS)}",
+        "Optimizer, which sets the bytes of optimizer state per weight.  "
+        "[default: adam]",
+        one_of(*OPTIMIZERS),
+    )
+    profile: PathText | None = setting(
+        "--profile FILE",
+        "Measured layers to prefer over analytic costs; see 'nest profile'.",
+    )
+    calibration: PathText | None = setting(
+        "--calibration FILE",
+        "What kernels reach on the user's own devices; see 'nest calibrate'.",
+    )
+
+    @property
+    def given_job(self) -> list[str]:
+        """The fields of the job that are not left to their defaults."""
+        given = given_settings(self)
+        return [name for name in JOB_FIELDS if name in given]
+
+    def build_problem(
+        self,
+        model: Architecture,
+        cluster: str,
+        target: str | None = None,
+        named: Mapping[str, Collection[int | str]] | None = None,
+    ) -> Problem:
+        """Return the problem of training a model on a cluster.
+
+        Parameters
+        ----------
+        model, cluster
+            What is trained on what: a name such as ``h100x64``, or a file.
+        target
+            The framework whose defaults count.
+        named
+            Values of settings that plans are named by, see
+            :func:`nest.models.choices.choose`.
+        """
+        from nest.cost.magnitude import with_quantum
+        from nest.hardware import find_cluster
+        from nest.hardware.calibration_file import (
+            resting_on,
+            with_calibration,
+        )
+        from nest.models.choices import Request as Choice
+        from nest.models.choices import choose
+        from nest.models.graphs import build_on
+
+        chosen = {
+            name: getattr(self, name)
+            for name in Choice.__struct_fields__
+            if name != "target"
+        }
+        calibration_path: Any = self.calibration
+        try:
+            parts, network = find_cluster(cluster)
+            parts, calibration = with_calibration(parts, calibration_path)
+            choices = choose(
+                model,
+                parts[0][0],
+                sum(count for _, count in parts),
+                Choice(**chosen, target=target),
+                named,
+            )
+        except InvalidOptionError as error:
+            field, colon, rest = str(error).partition(":")
+            raise InvalidOptionError(
+                f"{option_name(field)}{colon}{rest}"
+            ) from None
+        problem = build_on(model, parts, choices, network)
+        if calibration is not None:
+            problem = resting_on(problem, calibration, parts, calibration_path)
+        problem = self._on_network(problem)
+        if self.profile is None:
+            return problem
+        from nest.profiles import apply_profile, load_profile
+
+        path = os.fspath(self.profile)
+        profile = load_profile(path)
+        return with_quantum(
+            apply_profile(
+                problem,
+                profile,
+                model=model.name if model.name in profile.models else None,
+                layers_per_node=choices.layers_per_node,
+                where=path,
+            )
+        )
+
+    def _on_network(self, problem: Problem) -> Problem:
+        return problem
+
+
+JOB_FIELDS = tuple(
+    name
+    for name in JobRequest.__dataclass_fields__
+    if name not in Request.__dataclass_fields__
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRequest(Request):
+    """What a network's file leaves open: facts and the order of devices."""
+
+    beside: Pairs = setting(
+        "--beside KEY=VALUE,…",
+        "What the file of --topology does not say, such as "
+        "devices_per_node=8; repeatable, lists as 4e11/2e11.",
+        pairs,
+        multiple=True,
+    )
+    order: str | None = setting(
+        "--order given|auto|FILE",
+        "Order of the devices of --topology: as given, one that keeps "
+        "together what is close, or that of a rank file.  [default: given]",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest(NetworkRequest, JobRequest):
+    """A model on a cluster, with its job."""
+
+    model: PathText | None = setting(
+        "--model NAME",
+        "Model instead of PROBLEM: a name, see 'nest problems --models', or "
+        "a config.json of Hugging Face.",
+    )
+    cluster: PathText | None = setting(
+        "--cluster NAME|FILE",
+        "Machine and devices for --model, such as h100x64, several as "
+        "h100x64+a100x64; or a file with them, see docs/files.md.",
+    )
+    topology: PathText | None = setting(
+        "--topology FILE|NAME",
+        "Network of these devices instead of the machine's own: a file (see "
+        "docs/topologies.md), or a name such as torus:4x4x4.",
+    )
+
+    @property
+    def given_job(self) -> list[str]:
+        """The fields of a model that are not left to their defaults."""
+        given = given_settings(self)
+        return [name for name in MODEL_FIELDS if name in given]
+
+    def check_model(self) -> None:
+        """Refuse options of a model without ``--model`` and ``--cluster``."""
+        given = self.given_job
+        if given and self.model is None:
+            raise InvalidOptionError(
+                f"{option_name(given[0])}: expected --model too, got none; "
+                f"add it"
+            )
+        if given and self.cluster is None:
+            raise InvalidOptionError(
+                "--cluster: expected <machine>x<devices> with --model, got "
+                "none; for example --cluster h100x64"
+            )
+
+    def model_problem(
+        self,
+        target: str | None = None,
+        named: Mapping[str, Collection[int | str]] | None = None,
+    ) -> Problem:
+        """Return the problem of the model, see :meth:`build_problem`."""
+        self.check_model()
+        assert self.model is not None
+        assert self.cluster is not None
+        model = load_model(os.fspath(self.model))
+        return self.build_problem(
+            model, os.fspath(self.cluster), target, named
+        )
+
+    def limited(self, slow: bool = False) -> Self:
+        """Return the request with a time limit, for a model if it has none.
+
+        With ``slow``, for every problem.
+        """
+        limit_s = getattr(self, "time_limit", None)
+        if limit_s is None and (slow or self.model is not None):
+            changes: dict[str, Any] = {"time_limit": MODEL_TIME_LIMIT_S}
+            return replace(self, **changes)
+        return self
+
+    def _on_network(self, problem: Problem) -> Problem:
+        """Return the problem on the network of ``topology``, if any."""
+        if self.topology is None:
+            for name in ("beside", "order"):
+                if getattr(self, name):
+                    raise InvalidOptionError(
+                        f"--{name}: expected --topology too, got none; add it"
+                    )
+            return problem
+        from nest.cost.magnitude import with_quantum
+        from nest.requests.networks import find_network, with_network
+
+        where = os.fspath(self.topology)
+        graph = find_network(where, tuple(self.beside), self.order)
+        return with_quantum(with_network(problem, graph, where))
+
+
+#: Options of a model in the order in which help lists them.
+MODEL_FIELDS = (
+    *("model", "cluster", "topology", "beside", "order"),
+    *JOB_FIELDS,
+)
+
+
+def _read_problem(value: Any) -> Any:
+    from nest.ir.problem import Problem
+
+    if isinstance(value, Problem):
+        return value
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    raise InvalidProblemError(
+        f"PROBLEM: expected a problem, a name or a file, got "
+        f"{shown(value)}; pass one, the problem before a plan"
+    )
+
+
+@dataclass(frozen=True)
+class ProblemRequest(ModelRequest):
+    """A problem: a record, a name, a file, or a model on a cluster."""
+
+    COMMAND: ClassVar[str] = "nest problem"
+
+    problem: ProblemLike | None = setting(
+        "[PROBLEM]",
+        "A problem, or the name or file of one; otherwise a model.",
+        _read_problem,
+    )
+    _: KW_ONLY
+    target: str | None = setting(
+        "--target NAME",
+        "Framework whose gradients and optimizer --model keeps, and that can "
+        "run a plan by its settings.  [default: any]",
+    )
+
+    @property
+    def problem_text(self) -> str | None:
+        """The name or file of the problem, or its name if it is a record."""
+        if self.problem is None or isinstance(self.problem, str):
+            return self.problem
+        return getattr(self.problem, "name", None)
+
+    @property
+    def plan_texts(self) -> tuple[str, ...]:
+        """The plans of the request that are settings or files."""
+        plans = (getattr(self, name, None) for name in ("plan", "warm_start"))
+        return tuple(plan for plan in plans if isinstance(plan, str))
+
+    @property
+    def named(self) -> dict[str, set[int | str]]:
+        """Values of settings that pins and plans are named by."""
+        from nest.analysis.plan_by_settings import are_settings
+        from nest.constraints.pins import parse
+
+        plans = filter(are_settings, self.plan_texts)
+        values_of: dict[str, set[int | str]] = {}
+        for settings in (*getattr(self, "pin", ()), *plans):
+            # What cannot be read is refused where it is used.
+            with suppress(NestError):
+                for name, values in parse([settings], "--pin").items():
+                    values_of.setdefault(name, set()).update(values)
+        return values_of
+
+    def check_problem_choice(self) -> None:
+        """Refuse all but either PROBLEM or ``--model`` with ``--cluster``."""
+        given, command = self.given_job, self.COMMAND
+        if self.problem is not None and "calibration" in given:
+            raise InvalidOptionError(
+                f"--calibration: expected --model, got {self.problem_text!r}, "
+                f"a problem whose costs are already computed; build it anew "
+                f"with --model, --cluster and --calibration"
+            )
+        if self.problem is not None and given:
+            raise InvalidOptionError(
+                f"{option_name(given[0])}: expected either PROBLEM or --model "
+                f"with its options, got {self.problem_text!r} too; remove one"
+            )
+        if self.problem is None and not given:
+            raise InvalidOptionError(
+                f"{command}: expected PROBLEM, got none; see "
+                f"'{command} --help', or pass --model and --cluster"
+            )
+        self.check_model()
+
+    def find_problem(self) -> Problem:
+        """Return the problem that is named, or that of the model."""
+        from nest.ir.problem import Problem
+
+        self.check_problem_choice()
+        if isinstance(self.problem, Problem):
+            return self.problem
+        if self.problem is not None:
+            return load_problem(os.fspath(self.problem))
+        return self.model_problem(self.target, self.named)
+
+
+def load_problem(source: str) -> Problem:
+    """Return the problem in a file, on standard input (``-``), or of a name.
+
+    A file wins over a built-in problem or an instance of the same name.
+    """
+    from nest.ir.documents import read_stdin
+    from nest.ir.io import decode_problem, read_problem
+
+    if source == "-":
+        return decode_problem(
+            read_stdin(InvalidProblemError), "standard input"
+        )
+    if os.path.exists(source):
+        return read_problem(source)
+
+    from nest.instances import store
+    from nest.models import builtin
+
+    problem = named_problem(source)
+    if problem is not None:
+        return problem
+    if os.sep in source or source.endswith((".json", ".yaml", ".yml")):
+        return read_problem(source)  # says that there is no such file
+    names = (*builtin.names(), *store.index())
+    hint = did_you_mean(
+        source, names, "see 'nest problems' and 'nest instances'"
+    )
+    raise InvalidProblemError(
+        f"{source}: expected a file, a built-in problem "
+        f"({', '.join(builtin.names())}) or an instance, got no such file and "
+        f"no such name; {hint}"
+    )
+
+
+def named_problem(name: str) -> Problem | None:
+    """Return the built-in problem or the instance of a name, if any."""
+    from nest.instances import store
+    from nest.models import builtin
+
+    if name in builtin.names():
+        return builtin.load(name)
+    return store.load(name) if name in store.index() else None
+
+
+def file_settings(request: Any) -> dict[str, str | None]:
+    """Return the files that a request reads, by the option that names them."""
+    model: Any = getattr(request, "model", None)
+    is_file = model is not None and os.path.isfile(model)
+    paths = {
+        "PROBLEM": getattr(request, "problem_text", None),
+        "PLAN": getattr(request, "plan", None),
+        "--model": os.fspath(model) if is_file else None,
+        "--profile": getattr(request, "profile", None),
+        "--calibration": getattr(request, "calibration", None),
+        "--warm-start": getattr(request, "warm_start", None),
+    }
+    return {
+        name: text(path) if isinstance(path, str | os.PathLike) else None
+        for name, path in paths.items()
+    }

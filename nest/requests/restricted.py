@@ -1,0 +1,291 @@
+"""Which plans of a problem may be searched: pins, target, free memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nest.constraints.pins import SETTINGS
+from nest.constraints.targets import ANY, names, target
+from nest.errors import InvalidOptionError
+from nest.ir.job import GRANULARITIES
+from nest.models.named import load_model
+from nest.requests.problems import ProblemRequest
+from nest.requests.settings import Request, option_name, setting
+from nest.requests.values import Pairs, one_of, restrictions
+
+if TYPE_CHECKING:
+    from nest.constraints.targets import Target
+    from nest.ir.plan import Plan
+    from nest.ir.problem import Problem
+    from nest.models.architectures import Architecture
+
+
+#: The settings that pins name, for help.
+_SETTINGS = ", ".join(
+    f"{name} ({known.long})" if known.long else name
+    for name, known in SETTINGS.items()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GranularityRequest(Request):
+    """Who has a strategy of its own."""
+
+    granularity: str | None = setting(
+        f"--granularity {'|'.join(GRANULARITIES)}",
+        "Whether every stage or every layer has a strategy of its own.  "
+        "[default: as the problem says]",
+        one_of(*GRANULARITIES),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestrictedRequest(ProblemRequest, GranularityRequest):
+    """A problem, and which of its plans may be searched."""
+
+    pin: Pairs = setting(
+        "--pin SETTING=VALUE,…",
+        f"Only plans with these settings, such as tp=8,pp=4 or zero=0|1; "
+        f"repeatable.  Settings: {_SETTINGS}.",
+        restrictions,
+        multiple=True,
+    )
+    forbid: Pairs = setting(
+        "--forbid SETTING=VALUE,…",
+        f"Only plans without these settings, such as zero=3; repeatable.  "
+        f"Settings: {_SETTINGS}.",
+        restrictions,
+        multiple=True,
+    )
+    target: str | None = setting(
+        "--target NAME",
+        f"Only plans that a framework can express: {', '.join(names())}.  "
+        f"[default: any]",
+    )
+    headroom: str | None = setting(
+        "--headroom SIZE",
+        "Memory of every device that plans leave free, such as 8GB or 10%.",
+    )
+
+    def restricted(self, problem: Problem | None = None) -> Restricted:
+        """Return the problem under everything that narrows down its plans."""
+        return restricted_by(self, problem)
+
+    def default_notes(self, restricted: Restricted) -> str:
+        """Return :func:`defaults_of` the problem; empty for PROBLEM."""
+        if self.model is None:
+            return ""
+        pins = restricted.pins
+        return defaults_of(
+            restricted.whole,
+            load_model(os.fspath(self.model)),
+            {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
+        )
+
+    def notes(self, restricted: Restricted) -> list[str]:
+        """Return what a report says about restrictions and defaults."""
+        defaults = self.default_notes(restricted)
+        return restricted.notes + [f"defaults: {defaults}"] * bool(defaults)
+
+
+def restricted_by(
+    request: ProblemRequest, problem: Problem | None = None
+) -> Restricted:
+    """Return a problem under what a request says about its plans.
+
+    Parameters
+    ----------
+    request
+        Any request with a target; pins, forbidden settings, granularity and
+        headroom count if it has them.
+    problem
+        Default: the problem of the request.
+    """
+    name = request.target or ANY
+    framework = target(name, "--target")
+    rules, schedule = framework.rules, request.schedule
+    granularity = getattr(request, "granularity", None)
+    if rules is not None and granularity == "layer":
+        raise InvalidOptionError(
+            f"--granularity layer: expected stage with --target {name}, "
+            f"which has one strategy for all layers, got layer; remove it"
+        )
+    if rules is not None and schedule not in (None, *rules.schedule.value):
+        raise InvalidOptionError(
+            f"--schedule {schedule}: expected one that {framework.title} "
+            f"has, {' or '.join(rules.schedule.value)}, got {schedule}; "
+            f"leave it out or choose another target"
+        )
+    restricted = Restricted.of(
+        problem or request.find_problem(),
+        getattr(request, "pin", ()),
+        getattr(request, "forbid", ()),
+        granularity,
+        framework,
+        getattr(request, "headroom", None),
+        of_model=request.model is not None,
+    )
+    calibration = request.calibration and os.fspath(request.calibration)
+    return replace(restricted, calibration=calibration or None)
+
+
+def offered(problem: Problem) -> dict[str, tuple[str, str]]:
+    """Return what bounds every answer: a name and values, by option."""
+    job = problem.job
+    degrees = {x.cp for kind in problem.graph.kinds for x in kind.costs}
+    bounds: dict[str, tuple[str, Sequence[int | None]]] = {
+        "sequence_length": ("sequence", (job.sequence_length,)),
+        "global_batch": ("batch", (job.global_batch,)),
+        "micro_batches": ("micro-batches", job.micro_batches),
+        "cp": ("cp", sorted(degrees)),
+    }
+    return {
+        name: (label, ",".join(map(str, values)))
+        for name, (label, values) in bounds.items()
+    }
+
+
+def defaults_of(
+    problem: Problem, model: Architecture, chosen: Collection[str]
+) -> str:
+    """Return the defaults that the answer for a model rests on.
+
+    Each comes with the option that chooses it. Settings that are ``chosen``
+    are left out, and a sequence length that the model fixes.
+    """
+    is_fixed = all(x.sequence_length is not None for x in model.towers)
+    return ", ".join(
+        f"{label} {values} ({option_name(name)})"
+        for name, (label, values) in offered(problem).items()
+        if name not in chosen and not (is_fixed and name == "sequence_length")
+    )
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """A problem under what narrows down its plans.
+
+    Attributes
+    ----------
+    problem, whole
+        The problem with a restricted job, and as it was.
+    pins, forbids
+        Values by setting.
+    target, headroom
+        The framework, and the memory to leave free; ``None`` for none.
+    untargeted
+        The problem with the same restrictions, but for any framework.
+    calibration
+        The file of a user's own calibration, ``None`` for the stored one.
+    """
+
+    problem: Problem
+    whole: Problem
+    pins: Mapping[str, tuple[int | str, ...]]
+    forbids: Mapping[str, tuple[int | str, ...]]
+    target: Target | None = None
+    headroom: str | None = None
+    untargeted: Problem | None = None
+    calibration: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        pin: Sequence[str],
+        forbid: Sequence[str],
+        granularity: str | None,
+        framework: Target | None = None,
+        headroom: str | None = None,
+        of_model: bool = False,
+    ) -> Restricted:
+        """Restrict a problem.
+
+        The optimizer of the job stays if the problem is ``of_model``, whose
+        request chose it; otherwise the target's own default replaces it.
+        """
+        from msgspec.structs import replace
+
+        from nest.constraints.pins import parse, restrict
+        from nest.constraints.targets import for_target
+        from nest.uncertainty.headroom import with_headroom
+
+        if granularity is not None:
+            job = replace(problem.job, granularity=granularity)
+            problem = replace(problem, job=job)
+        pins, forbids = parse(pin, "--pin"), parse(forbid, "--forbid")
+        narrow = problem
+        if headroom is not None:
+            narrow = with_headroom(problem, headroom)
+        if framework is None or framework.name == ANY:
+            narrow = restrict(narrow, pins, forbids)
+            return cls(narrow, problem, pins, forbids, headroom=headroom)
+        optimizer = problem.job.optimizer if of_model else None
+        targeted = for_target(narrow, framework, optimizer)
+        untargeted = for_target(narrow, ANY, targeted.job.optimizer)
+        return cls(
+            restrict(targeted, pins, forbids),
+            problem,
+            pins,
+            forbids,
+            framework,
+            headroom,
+            restrict(untargeted, pins, forbids),
+        )
+
+    @property
+    def text(self) -> str:
+        """What restricts plans as on the command line; empty for none."""
+        from nest.constraints.pins import describe
+
+        parts = [describe(self.pins, self.forbids)]
+        if self.headroom is not None:
+            parts.insert(0, f"--headroom {self.headroom}")
+        if self.target is not None:
+            parts.insert(0, f"--target {self.target.name}")
+        return " ".join(filter(None, parts))
+
+    @property
+    def notes(self) -> list[str]:
+        """What a report says about the restrictions; empty for none."""
+        lines = [f"only plans under {self.text}"] if self.text else []
+        if self.target is not None:
+            job = self.problem.job
+            optimizer = job.optimizer
+            lines.append(
+                f"{self.target.title}, {self.target.packages}: schedule "
+                f"{job.schedule}, {optimizer.name} with "
+                f"{optimizer.gradient_bytes} bytes of gradient and "
+                f"{optimizer.state_bytes} of state per weight"
+            )
+        if self.calibration is not None:
+            lines.append(f"times under the calibration {self.calibration}")
+        return lines
+
+    def document(self) -> dict[str, Any]:
+        """Return what a JSON document says about them; empty for none."""
+        document: dict[str, Any] = {}
+        if self.calibration is not None:
+            document["calibration"] = Path(self.calibration).name
+        if self.target is not None:
+            document["target"] = self.target.name
+        if self.headroom is not None:
+            document["headroom"] = self.headroom
+        if self.pins or self.forbids:
+            document["restrictions"] = {
+                "pin": {name: list(v) for name, v in self.pins.items()},
+                "forbid": {name: list(v) for name, v in self.forbids.items()},
+            }
+        return document
+
+    def adopt(self, plan: Plan) -> Plan:
+        """Return a plan as one of the whole problem, which it is too."""
+        from msgspec.structs import replace
+
+        from nest.ir.io import problem_hash
+
+        return replace(plan, problem_hash=problem_hash(self.whole))

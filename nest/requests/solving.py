@@ -1,0 +1,363 @@
+"""``solve`` and ``compare``: requests and limits of solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nest.errors import InvalidOptionError, UnknownSolverError
+from nest.requests.plans import SILENT, Talk, read_plan_like
+from nest.requests.restricted import RestrictedRequest
+from nest.requests.settings import Request, record, setting
+from nest.requests.values import (
+    Pairs,
+    Reader,
+    Words,
+    fraction,
+    integer,
+    pairs,
+    read_solver,
+    seconds,
+    solver_keyword,
+)
+from nest.util.versions import num_cpus
+
+if TYPE_CHECKING:
+    from nest.analysis.compare import Comparison
+    from nest.ir.plan import Plan
+    from nest.ir.problem import Problem
+    from nest.requests.plans import PlanLike
+    from nest.requests.restricted import Restricted
+    from nest.solvers.base import SolveOptions
+    from nest.solvers.cell import OnProgress
+    from nest.solvers.result import SolveResult
+
+#: The solver that answers by default.
+DEFAULT_SOLVER = "dp"
+
+#: The solvers that are compared by default.
+DEFAULT_SOLVERS = "dp,milp,cpsat"
+
+#: Stands for every solver that can run here.
+ALL = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLimitRequest(Request):
+    """How long an answer may take."""
+
+    time_limit: float | None = setting(
+        "--time-limit S",
+        "Wall-clock seconds for the run of the solver.  [default: none, 60 "
+        "with --model]",
+        seconds,
+        unit="s",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersRequest(Request):
+    """How many threads or processes a solver gets."""
+
+    workers: int | None = setting(
+        "--workers N",
+        "Threads or processes per solver.  [default: all available CPUs if "
+        "the solver's answer does not depend on the number, else 1]",
+        integer(1, num_cpus()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapRequest(Request):
+    """How close to the best plan is close enough."""
+
+    gap: float = setting(
+        "--gap F",
+        "Let exact solvers stop at a plan proven to be so close to the best, "
+        "such as 0.02 for 2 %.",
+        fraction,
+        default=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
+    """Limits of one or several solvers, without a problem."""
+
+    repair: bool = setting(
+        "--repair",
+        "Make plans that exceed the memory fit: more recomputation, more "
+        "ZeRO, a smaller micro-batch.",
+    )
+    option: Pairs = setting(
+        "--option SOLVER.KEY=VALUE",
+        "Option of one solver, see 'nest solvers'; repeatable.",
+        pairs,
+        multiple=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedRequest(Request):
+    """The seed of random choices."""
+
+    seed: int = setting(
+        "--seed N", "Seed of random choices.", integer(0), default=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneSolverRequest(Request):
+    """The solver that answers a question."""
+
+    solver: str = setting(
+        "--solver NAME",
+        "See 'nest solvers'.",
+        read_solver,
+        default=DEFAULT_SOLVER,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
+    """A problem under restrictions, and limits of the solvers it goes to."""
+
+    warm_start: PlanLike | None = setting(
+        "--warm-start PLAN",
+        "Plan to start from, a file or settings such as tp=8,pp=4, for "
+        "solvers that can.",
+        read_plan_like,
+    )
+
+    def find_warm_start(
+        self, problem: Problem, talk: Talk = SILENT
+    ) -> Plan | None:
+        """Return the plan to start from, if there is one."""
+        from nest.requests.plans import plan_of_text
+
+        start = self.warm_start
+        if isinstance(start, str):
+            return plan_of_text(start, problem, "--warm-start", talk)
+        return start  # type: ignore[return-value]
+
+    def limits(
+        self,
+        solvers: Sequence[str],
+        problem: Problem,
+        talk: Talk = SILENT,
+    ) -> dict[str, SolveOptions]:
+        """Return the options of every solver that runs."""
+        start = self.find_warm_start(problem, talk)
+        extra = parse_extra(self.option, solvers)
+        return {
+            name: replace(
+                solver_limits(self, name),
+                warm_start=start,
+                extra=extra.get(name, {}),
+            )
+            for name in solvers
+        }
+
+
+@dataclass(frozen=True)
+class SolveRequest(LimitedRequest):
+    """One solver on one problem."""
+
+    COMMAND: ClassVar[str] = "nest solve"
+
+    solver: str = setting(
+        "--solver NAME|FILE",
+        "See 'nest solvers'; or a file that describes a command "
+        "(docs/your-planner.md).",
+        read_solver,
+        default=DEFAULT_SOLVER,
+    )
+    options: SolveOptions | None = record(
+        "Limits as a record, instead of the arguments for them.",
+    )
+    on_progress: OnProgress | None = record(
+        "Called now and then.",
+    )
+    _: KW_ONLY
+
+    def check_limits(self) -> None:
+        """Refuse arguments that a record of options holds, too."""
+        if self.options is None:
+            return
+        names = ("time_limit", "gap", "workers", "seed", "warm_start")
+        for name in (*names, "repair", "option"):
+            if getattr(self, name) not in (None, 0, ()):
+                raise InvalidOptionError(
+                    f"{name}: expected either options or arguments for them, "
+                    f"got both; remove one"
+                )
+
+
+def _solver_names(value: Any) -> str:
+    """Return solvers as one text with commas."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Iterable):
+        parts = tuple(value)
+        if all(isinstance(part, str) for part in parts):
+            return ",".join(parts)
+    raise TypeError
+
+
+read_solvers = Reader(
+    _solver_names,
+    lambda _: True,
+    "names in one text or apart",
+    "for example 'dp,milp'",
+)
+
+
+def solvers_option(default: str | None = DEFAULT_SOLVERS) -> Any:
+    """Declare the solvers that run."""
+    return setting(
+        "--solvers A,B,…",
+        f"Solvers to compare, or {ALL!r}: names, or files that describe "
+        f"commands (docs/your-planner.md).",
+        read_solvers,
+        default=default,
+    )
+
+
+@dataclass(frozen=True)
+class CompareRequest(LimitedRequest):
+    """Several solvers on one problem."""
+
+    COMMAND: ClassVar[str] = "nest compare"
+
+    solvers: Words = solvers_option()
+    _: KW_ONLY
+
+
+def solver_limits(request: Any, name: str) -> SolveOptions:
+    """Return the options of a solver, without its own ones.
+
+    Parameters
+    ----------
+    request
+        A request with some of time limit, gap, workers, seed and repair.
+    name
+        The keyword of the solver.
+    """
+    from nest.solvers.base import SolveOptions
+    from nest.solvers.registry import default_workers
+
+    limit_s = request.time_limit
+    workers = getattr(request, "workers", None)
+    return SolveOptions(
+        time_limit_s=limit_s,
+        gap=getattr(request, "gap", 0.0),
+        num_workers=workers or default_workers(name, limit_s),
+        seed=getattr(request, "seed", 0),
+        repair=getattr(request, "repair", False),
+    )
+
+
+def split_solvers(text: str) -> list[str]:
+    """Return the keywords of ``--solvers``."""
+    from nest.solvers.registry import availability, is_built_in, solver_names
+
+    if text == ALL:
+        # Those of other packages are imported where they run.
+        return [
+            name
+            for name in solver_names()
+            if not is_built_in(name) or not availability(name)
+        ]
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InvalidOptionError(
+            f"--solvers: expected keywords separated by commas, got "
+            f"{text!r}; see 'nest solvers'"
+        )
+    names = [solver_keyword(name) for name in names]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidOptionError(
+                f"--solvers: expected every solver once, got {name!r} "
+                f"again; remove one"
+            )
+    return names
+
+
+def check_solvers(names: Sequence[str], time_limit_s: float | None) -> None:
+    """Refuse names of no solver, and a single solver that cannot run."""
+    from nest.solvers.registry import get_solver, is_plugin, solver_names
+
+    for name in names:
+        if name not in solver_names():
+            raise UnknownSolverError(name, solver_names())
+    for name in names:
+        # A broken entry point costs its result, if there are others.
+        if not is_plugin(name) or len(names) == 1:
+            get_solver(name, time_limit_s)
+
+
+def parse_extra(
+    texts: Iterable[str], solvers: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return ``SOLVER.KEY=VALUE`` texts as a dict per solver."""
+    options: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        keyword, dot, key = name.partition(".")
+        if not (equals and dot and keyword and key):
+            raise InvalidOptionError(
+                f"--option: expected SOLVER.KEY=VALUE, got {text!r}; "
+                f"for example --option {solvers[0]}.key=value"
+            )
+        if keyword not in solvers:
+            raise InvalidOptionError(
+                f"--option {text}: expected one of the solvers that run "
+                f"({', '.join(solvers)}), got {keyword!r}; "
+                f"correct it or add the solver"
+            )
+        if key in options.setdefault(keyword, {}):
+            raise InvalidOptionError(
+                f"--option {text}: expected {keyword}.{key} once, got it "
+                f"twice; remove one"
+            )
+        options[keyword][key] = value
+    return options
+
+
+def adopted(restricted: Restricted, result: SolveResult) -> SolveResult:
+    """Return a result whose plan is one of the whole problem."""
+    plan = result.plan and restricted.adopt(result.plan)
+    return replace(result, plan=plan, problem=restricted.whole)
+
+
+def solve(request: SolveRequest) -> SolveResult:
+    """Return the answer of one solver."""
+    from nest.solvers.run import run_solver
+
+    request.check_limits()
+    request = request.limited()
+    restricted = request.restricted()
+    options, name = request.options, request.solver
+    if options is None:
+        options = request.limits([name], restricted.problem)[name]
+    result = run_solver(restricted.problem, name, options, request.on_progress)
+    return adopted(restricted, result)
+
+
+def compare(request: CompareRequest) -> Comparison:
+    """Return the answers of several solvers."""
+    from nest.analysis.compare import Comparison
+    from nest.analysis.compare import compare as run
+
+    names = split_solvers(str(request.solvers))
+    request = request.limited(slow=request.solvers == ALL)
+    restricted = request.restricted()
+    results = run(
+        restricted.problem, request.limits(names, restricted.problem)
+    )
+    return Comparison(
+        restricted.whole,
+        tuple(adopted(restricted, result) for result in results),
+    )

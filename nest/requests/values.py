@@ -1,0 +1,361 @@
+"""Readers of values: what a setting accepts, from text or from Python.
+
+A reader takes the text of a command line (``"4,8"``) or a Python value
+(``(4, 8)``) and returns the value that requests hold. What it returns it
+accepts again. It refuses everything else with a :class:`RefusedValueError`
+that says what was expected; who calls it adds the name of the setting.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from nest.errors import NestError
+
+T = TypeVar("T")
+
+#: What Python callers may pass for a list of integers or of words, for
+#: ``KEY=VALUE`` pairs, and for a file.
+Integers: TypeAlias = Sequence[int] | str
+Words: TypeAlias = Sequence[str] | str
+Pairs: TypeAlias = Mapping[str, Any] | Sequence[str] | str
+PathText: TypeAlias = str | os.PathLike[str]
+
+#: Largest value of an integer whose reader names no limit.
+_MAX_INTEGER = 2**31 - 1
+
+#: Smallest value of an exact number; its inverse is the largest one.
+_MIN_AMOUNT = 1e-30
+_MAX_CHARACTERS = 100
+
+#: Longest wrong value that a message repeats.
+_MAX_SHOWN = 80
+
+
+class RefusedValueError(ValueError):
+    """A value that a reader does not accept: ``expected …, got …; …``."""
+
+
+class Reader(Generic[T]):
+    """Turns a value into what a request holds, or refuses it.
+
+    Parameters
+    ----------
+    parse
+        Turns text, or a Python value, into the result; raises a
+        ``ValueError`` or ``TypeError`` for what it cannot read.
+    accepts
+        Whether a result is allowed.
+    expected, remedy
+        For messages: what is allowed, and what to do.
+    words
+        Values that shells complete.
+    """
+
+    def __init__(
+        self,
+        parse: Callable[[Any], T],
+        accepts: Callable[[T], bool],
+        expected: str,
+        remedy: str,
+        words: Iterable[str] = (),
+    ) -> None:
+        self._parse, self._accepts = parse, accepts
+        self._expected, self._remedy = expected, remedy
+        self.words = tuple(words)
+
+    def __call__(self, value: Any) -> T:
+        """Return the value that is meant."""
+        try:
+            result = self._parse(value)
+            if self._accepts(result):
+                return result
+        except RefusedValueError:
+            raise
+        except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+            pass
+        raise RefusedValueError(
+            f"expected {self._expected}, got {shown(value)}; {self._remedy}"
+        )
+
+
+def shown(value: Any) -> str:
+    """Return a wrong value for a message; long ones by their type."""
+    text = repr(value)
+    is_short = isinstance(value, str) or len(text) <= _MAX_SHOWN
+    return text if is_short else f"a {type(value).__name__}"
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError
+    return float(value)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return int(value) if isinstance(value, str) else operator.index(value)
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    """Return the elements of a list; text separates them by commas."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(","))
+    is_list = isinstance(value, Iterable) and not isinstance(value, Mapping)
+    return tuple(value) if is_list else (value,)
+
+
+def positive(what: str, remedy: str) -> Reader[float]:
+    """Return a reader of finite numbers above 0."""
+    return Reader(
+        _number,
+        lambda value: 0 < value < math.inf,
+        f"a finite number of {what} > 0",
+        remedy,
+    )
+
+
+def number_between(
+    lowest: float, highest: float, what: str, remedy: str
+) -> Reader[float]:
+    """Return a reader of numbers from a range, both ends included."""
+    return Reader(
+        _number,
+        lambda value: lowest <= value <= highest,
+        f"from {lowest:g} to {highest:g} {what}",
+        remedy,
+    )
+
+
+seconds = positive("seconds", "leave it out for the default")
+
+fraction = Reader(
+    _number,
+    lambda value: 0 <= value < 1,
+    "a fraction from 0 to below 1",
+    "0.02 is 2 %",
+)
+
+_positive = Reader(
+    _number,
+    lambda value: value > 0,
+    "a number > 0",
+    "for example 1.5 or 2e12",
+)
+
+#: A number that is not 0, however small.
+_NOT_ZERO = re.compile(r"\s*\+?[0._]*[1-9]")
+
+
+def amount(value: Any) -> Fraction:
+    """Read a number above 0 exactly as it is written.
+
+    A Python float stands for its shortest decimal text: 0.1 is 1/10.
+
+    Raises
+    ------
+    RefusedValueError
+        If it is none, or one that would take long: 1e999999999 has as many
+        digits.
+    """
+    if isinstance(value, Fraction):
+        text, size = str(value), float(value)
+    else:
+        text = value if isinstance(value, str) else str(value)
+        try:
+            tiny = float(text) == 0 and bool(_NOT_ZERO.match(text))
+        except ValueError:
+            tiny = False
+        size = 0.0 if tiny else _positive(value)
+    in_range = _MIN_AMOUNT <= size <= 1 / _MIN_AMOUNT
+    if len(text) > _MAX_CHARACTERS or not in_range:
+        raise RefusedValueError(
+            f"expected a number from {_MIN_AMOUNT:g} to {1 / _MIN_AMOUNT:g} "
+            f"of at most {_MAX_CHARACTERS} characters, got {shown(value)}; "
+            f"correct the value"
+        )
+    return Fraction(text)
+
+
+def integer(lowest: int = 1, highest: int = _MAX_INTEGER) -> Reader[int]:
+    """Return a reader of integers from a range."""
+    return Reader(
+        _integer,
+        lambda value: lowest <= value <= highest,
+        f"an integer from {lowest} to {highest}",
+        "correct the value",
+    )
+
+
+def integers(
+    lowest: int = 1, highest: int = _MAX_INTEGER
+) -> Reader[tuple[int, ...]]:
+    """Return a reader of distinct integers, separated by commas."""
+    limits = f"from {lowest} to {highest}"
+    if highest == _MAX_INTEGER:
+        limits = f">= {lowest}"
+    return Reader(
+        lambda value: tuple(map(_integer, _parts(value))),
+        lambda values: (
+            bool(values)
+            and all(lowest <= value <= highest for value in values)
+            and len(set(values)) == len(values)
+        ),
+        f"distinct integers {limits} separated by commas",
+        "for example 1,2",
+    )
+
+
+def words(
+    allowed: Sequence[str],
+    parts: Callable[[Any], tuple[str, ...]] = _parts,
+) -> Reader[tuple[str, ...]]:
+    """Return a reader of distinct words out of a few, by commas."""
+    return Reader(
+        parts,
+        lambda values: (
+            bool(values)
+            and len(set(values)) == len(values)
+            and set(values) <= set(allowed)
+        ),
+        f"some of {','.join(allowed)}, each once, separated by commas",
+        f"for example {allowed[0]}",
+        allowed,
+    )
+
+
+_SWITCHES = words(("on", "off"))
+
+
+def _switches(value: Any) -> tuple[bool, ...]:
+    names = {True: "on", False: "off"}
+    parts = _parts(value)
+    return tuple(
+        name == "on"
+        for name in _SWITCHES(
+            value
+            if isinstance(value, str)
+            else [names.get(x, x) for x in parts]
+        )
+    )
+
+
+#: ``on``, ``off``, or both separated by a comma; in Python ``True``,
+#: ``False``, or both.
+switches = Reader(_switches, bool, "on, off or both", "", _SWITCHES.words)
+
+#: Names separated by commas.
+names = Reader(
+    _parts,
+    lambda values: all(isinstance(x, str) and x for x in values),
+    "names separated by commas",
+    "for example A,B",
+)
+
+
+def one_of(*allowed: str) -> Reader[str]:
+    """Return a reader of one of a few names."""
+
+    def parse(value: Any) -> str:
+        if value not in allowed:
+            raise RefusedValueError(
+                f"expected one of {', '.join(allowed)}; got {shown(value)}; "
+                f"choose one of them"
+            )
+        return str(value)
+
+    return Reader(parse, bool, "", "", allowed)
+
+
+def text(value: Any) -> str:
+    """Read text, or the path of a file."""
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    raise RefusedValueError(
+        f"expected text or a path, got {shown(value)}; correct the value"
+    )
+
+
+def pairs(value: Any) -> tuple[str, ...]:
+    """Read ``KEY=VALUE`` texts; in Python also a mapping, or one text."""
+    if isinstance(value, Mapping):
+        return tuple(f"{key}={x}" for key, x in value.items())
+    return _texts(value)
+
+
+def restrictions(value: Any) -> tuple[str, ...]:
+    """Read settings of plans: texts such as ``tp=8,pp=4``, or a mapping."""
+    if isinstance(value, Mapping):
+        return (settings_text(value),)
+    return _texts(value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Iterable):
+        parts = tuple(value)
+        if all(isinstance(part, str) for part in parts):
+            return parts
+    raise RefusedValueError(
+        f"expected NAME=VALUE texts or a mapping, got {shown(value)}; "
+        f"correct the value"
+    )
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return settings as text: any of several values will do."""
+    parts = []
+    for name, value in settings.items():
+        is_list = isinstance(value, Iterable) and not isinstance(value, str)
+        alternatives = value if is_list else (value,)
+        parts.append(f"{name}={'|'.join(map(str, alternatives))}")
+    return ",".join(parts)
+
+
+def flag(value: Any) -> bool:
+    """Read whether something is on."""
+    if isinstance(value, bool):
+        return value
+    raise RefusedValueError(
+        f"expected True or False, got {shown(value)}; correct the value"
+    )
+
+
+def anything(value: Any) -> Any:
+    """Take a value as it is: whoever uses it checks it."""
+    return value
+
+
+def solver_keyword(text: str) -> str:
+    """Return the keyword of a solver that a keyword or a file names.
+
+    The planner of a description file is registered under its keyword.
+    """
+    from nest.solvers.command import is_description
+
+    if not is_description(text):
+        return text
+    from nest.solvers.registry import register_planner
+
+    return register_planner(text)
+
+
+def read_solver(value: Any) -> str:
+    """Read the keyword of a solver, see :func:`solver_keyword`."""
+    if not isinstance(value, str | os.PathLike):
+        raise RefusedValueError(
+            f"expected a keyword such as 'dp', or a file, got "
+            f"{shown(value)}; see nest.solver_names()"
+        )
+    try:
+        return solver_keyword(os.fspath(value))
+    except NestError as error:
+        raise RefusedValueError(str(error)) from None

@@ -1,0 +1,199 @@
+"""Requests: one list of settings for Python and for the command line."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import click
+import pytest
+
+import nest
+from nest import api
+from nest.cli.main import COMMANDS, commands
+from nest.cost.axes import AXES
+from nest.errors import InvalidOptionError
+from nest.models.choices import Request as Choice
+from nest.requests import problems, values
+from nest.requests.problems import JOB_FIELDS, ProblemRequest
+from nest.requests.settings import (
+    Request,
+    in_python,
+    option_name,
+    settings_of,
+)
+from nest.requests.solving import SolveRequest
+
+#: Options that decide what a command shows or writes, not what it answers.
+SCREEN = {
+    *("help", "quiet", "verbose", "json_path", "output", "plan_option"),
+    *("html_path", "csv_path", "plot_path", "details_path", "next_path"),
+    *("tokens", "price_usd", "steps", "top", "folder", "describe"),
+    *("published", "promises", "template", "launch", "launch_dir"),
+    *("model_path", "log_path"),
+}
+
+#: Questions that a command asks in addition to its request.
+MORE = {
+    "nest compare": {"target_loss", "jobs", "texts"},
+    "nest solve": {"target_loss", "robust"},
+    "nest pareto": {"prover", "numbers"},
+    "nest report": {"texts", "plan"},
+}
+
+#: The functions of Python, and the command of each.
+FUNCTIONS = {
+    name: f"nest {'problems' if name == 'problem' else name}"
+    for name in (
+        *("solve", "compare", "pareto", "fit", "codesign", "score"),
+        *("explain", "simulate", "certify", "export", "bench", "sweep"),
+        *("validate", "calibrate", "problem"),
+    )
+}
+
+
+def kinds(base: type[Request] = Request) -> Iterator[type[Request]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+def test_every_question_of_the_command_line_has_a_function() -> None:
+    paths = {path for path, _ in commands()}
+    assert set(FUNCTIONS.values()) <= paths
+    for name in FUNCTIONS:
+        assert getattr(nest, name) is getattr(api, name)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_option_is_an_argument_in_python(name: str) -> None:
+    """An option that no request has is none of these."""
+    path = FUNCTIONS[name]
+    command = dict(commands())[path]
+    arguments = set(inspect.signature(getattr(nest, name)).parameters)
+    options = {parameter.name for parameter in command.params}
+    if name == "problem":  # the command lists and writes problems, too
+        options -= {"shown", "models", "clusters"}
+    assert options - arguments - SCREEN <= MORE.get(path, set())
+    assert MORE.get(path, set()) <= options
+
+
+def test_settings_are_declared_once_and_in_full() -> None:
+    for kind in kinds():
+        for field, declared in settings_of(kind).items():
+            assert declared.help.strip().endswith((".", "]")), (kind, field)
+
+
+def test_an_axis_is_a_setting_and_a_choice() -> None:
+    """So the option of a new axis cannot be accepted and ignored."""
+    for axis in AXES:
+        if axis.name != "dp":
+            assert axis.name in JOB_FIELDS
+            assert axis.name in Choice.__struct_fields__
+    settings = {*JOB_FIELDS} - {"profile", "calibration"}
+    assert settings == {*Choice.__struct_fields__} - {"target"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signatures_and_help_show_every_argument(name: str) -> None:
+    function = getattr(nest, name)
+    doc = pydoc.render_doc(function, renderer=pydoc.plaintext)
+    parameters = inspect.signature(function).parameters
+    assert not any(
+        x.kind in (x.VAR_KEYWORD, x.VAR_POSITIONAL)
+        for x in parameters.values()
+    )
+    assert parameters
+    for parameter in parameters:
+        assert f"\n    {parameter}\n" in doc
+
+
+def test_the_list_of_commands_says_what_each_is() -> None:
+    """The text is there before the command is loaded."""
+    context = click.Context(dict(commands())["nest"])
+    for name, (_, text) in COMMANDS.items():
+        command = context.command.get_command(context, name)  # type: ignore[attr-defined]
+        assert command.help.split("\n")[0] == text
+        assert command.name == name
+
+
+def test_errors_speak_the_language_of_the_caller() -> None:
+    message = (
+        "nest solve: expected PROBLEM, got none; see 'nest solve --help', or "
+        "pass --model and --cluster, for example --cluster h100x64, not "
+        "--nothing or --time-limits"
+    )
+    assert in_python(message, SolveRequest) == (
+        "nest.solve: expected problem, got none; see help(nest.solve), or "
+        "pass model and cluster, for example cluster='h100x64', not "
+        "--nothing or --time-limits"
+    )
+    with pytest.raises(InvalidOptionError, match=r"^--time-limit: expected a"):
+        SolveRequest(time_limit=0)
+    with pytest.raises(InvalidOptionError, match=r"^time_limit: expected a f"):
+        nest.solve("llama2-7b-8", time_limit=0)
+
+
+def test_names_of_options_are_those_of_fields() -> None:
+    for field, declared in settings_of(SolveRequest).items():
+        if declared.flags:
+            assert option_name(field) in declared.flags
+
+
+READERS: list[tuple[Any, dict[Any, Any], list[Any]]] = [
+    (
+        values.integers(0, 8),
+        {"1, 2": (1, 2), (3,): (3,), 4: (4,)},
+        ["", "1,1", "9", 2.5, True, (), {"a": 1}, None],
+    ),
+    (values.integer(), {"7": 7, 7: 7}, ["0", "x", 1.0, True, 2**31]),
+    (values.seconds, {"0.5": 0.5, 2: 2.0}, ["nan", "inf", 0, -1, True, "x"]),
+    (values.fraction, {"0": 0.0, 0.25: 0.25}, ["1", -0.1, "x"]),
+    (
+        values.amount,
+        {"15e12": Fraction(15 * 10**12), 0.1: Fraction(1, 10)},
+        ["0", "1e99", "x", -2, "1e-400", "9" * 101],
+    ),
+    (
+        values.switches,
+        {"on": (True,), "on,off": (True, False), True: (True,)},
+        ["", "yes", "on,on", 3],
+    ),
+    (values.names, {"a,b": ("a", "b"), ("a",): ("a",)}, ["a,,b", 3, (1,)]),
+    (values.words(("x", "y")), {"x,y": ("x", "y")}, ["z", "x,x", ()]),
+    (values.one_of("x", "y"), {"x": "x"}, ["z", 3]),
+    (values.flag, {True: True}, ["on", 1]),
+    (values.text, {"a": "a"}, [3, b"x"]),
+    (values.pairs, {"a=1": ("a=1",), ("a=1",): ("a=1",)}, [3, (1,)]),
+]
+
+
+@pytest.mark.parametrize(("read", "accepted", "refused"), READERS)
+def test_readers(
+    read: Any, accepted: dict[Any, Any], refused: list[Any]
+) -> None:
+    for value, result in accepted.items():
+        assert read(value) == result
+        assert read(result) == result
+    for value in refused:
+        with pytest.raises(values.RefusedValueError, match=r"expected .*got "):
+            read(value)
+
+
+def test_mappings_are_settings() -> None:
+    assert values.pairs({"dp.x": 1}) == ("dp.x=1",)
+    assert values.restrictions({"tp": [2, 4], "pp": 1}) == ("tp=2|4,pp=1",)
+    request = ProblemRequest(overlap={"tp": 0.5}, micro_batches=[1, 2])
+    assert request.overlap == {"tp": 0.5}
+    assert request.micro_batches == (1, 2)
+    assert request.given_job == ["micro_batches", "overlap"]
+
+
+def test_a_problem_of_a_request_is_that_of_a_name_or_a_model() -> None:
+    by_name = ProblemRequest(problem="llama2-7b-8").find_problem()
+    assert by_name == problems.load_problem("llama2-7b-8")
+    with pytest.raises(InvalidOptionError, match=r"^--cluster: expected <mac"):
+        ProblemRequest(model="llama2-7b").find_problem()
