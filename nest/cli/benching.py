@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from nest.cli.declare import option
 from nest.cli.inputs import (
     check_distinct_files,
     people,
@@ -31,23 +30,13 @@ from nest.requests.benchmarks import (
     planned_run,
 )
 from nest.requests.solving import CompareRequest, split_solvers
-from nest.requests.values import integer
 from nest.util.files import check_output
-from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.benchmarks.cells import Finished, Run
     from nest.benchmarks.instances import Instance
     from nest.benchmarks.session import Ended
     from nest.benchmarks.store import RunFolder
-
-JOBS = option(
-    "--jobs N",
-    "Runs of solvers that work at the same time, each in a process of its "
-    "own.",
-    integer(1, num_cpus()),
-    default=1,
-)
 
 
 @click.command("bench")

@@ -8,7 +8,6 @@ failed, a plan is infeasible, or a file was asked for a plan and there is none;
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -271,8 +270,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    # It tells at length of folders that it may not write to.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with _stop_signals():
         code = _completed()
         if code is None:

@@ -15,11 +15,10 @@ from nest.cli.declare import Command, Decorator, option
 from nest.cli.inputs import write_text
 from nest.errors import InvalidOptionError
 from nest.models.named import load_model
-from nest.requests.frontier import price_usd
 from nest.requests.problems import JOB_FIELDS
 from nest.requests.restricted import Restricted, RestrictedRequest
 from nest.requests.settings import option_name
-from nest.requests.values import amount
+from nest.requests.values import amount, dollars
 
 if TYPE_CHECKING:
     from nest.benchmarks.execute import Recorder
@@ -55,7 +54,7 @@ TOKENS = option(
 PRICE = option(
     "--price-usd-per-device-hour X",
     "Price of a device, for the page.  [default: as the problem says]",
-    price_usd,
+    dollars,
     "price_usd",
 )
 

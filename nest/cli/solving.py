@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.benching import JOBS, compare_several
 from nest.cli.declare import option
 from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.inputs import write_text
@@ -27,7 +26,9 @@ from nest.requests.solving import (
     parse_extra,
     split_solvers,
 )
+from nest.requests.values import integer
 from nest.util.files import check_output
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.analysis.feasible import Remedies
@@ -77,6 +78,13 @@ _LOG = option(
     None,
     "log_path",
 )
+_JOBS = option(
+    "--jobs N",
+    "Runs of solvers that work at the same time, each in a process of its "
+    "own.",
+    integer(1, num_cpus()),
+    default=1,
+)
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
@@ -89,7 +97,7 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     "csv_path",
 )
 @paged
-@JOBS
+@_JOBS
 @option(
     "--resume DIR",
     "Keep finished results in a directory, with a report, and take from "
@@ -136,6 +144,8 @@ def compare_command(
                 f"{page.known}: {expected}, whose page shows it, got {got}; "
                 f"leave it out"
             )
+        from nest.cli.benching import compare_several
+
         return compare_several(
             request,
             files,

@@ -48,7 +48,7 @@ def jobs_setting() -> Any:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RunFolderRequest(Request):
     """Where a run is kept, and where it works."""
 

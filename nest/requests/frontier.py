@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import TimeLimitRequest, WorkersRequest
-from nest.requests.values import Integers, Words, integers, names, positive
+from nest.requests.values import Integers, Words, dollars, integers, names
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.analysis.pareto import Frontier
     from nest.ir.problem import Problem
     from nest.solvers.cell import OnProgress
-
-price_usd = positive("dollars", "for example 2.5")
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class ParetoRequest(RestrictedRequest, TimeLimitRequest, WorkersRequest):
     price_usd_per_device_hour: float | None = setting(
         "--price-usd-per-device-hour X",
         "Price of a device.  [default: as the problem says]",
-        price_usd,
+        dollars,
         unit="USD per device and hour",
     )
     workers: int | None = redeclared(

@@ -31,7 +31,7 @@ _SETTINGS = ", ".join(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class GranularityRequest(Request):
     """Who has a strategy of its own."""
 
@@ -43,7 +43,7 @@ class GranularityRequest(Request):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RestrictedRequest(ProblemRequest, GranularityRequest):
     """A problem, and which of its plans may be searched."""
 

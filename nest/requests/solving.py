@@ -43,7 +43,7 @@ DEFAULT_SOLVERS = "dp,milp,cpsat"
 ALL = "all"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class TimeLimitRequest(Request):
     """How long an answer may take."""
 
@@ -56,7 +56,7 @@ class TimeLimitRequest(Request):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class WorkersRequest(Request):
     """How many threads or processes a solver gets."""
 
@@ -68,7 +68,7 @@ class WorkersRequest(Request):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class GapRequest(Request):
     """How close to the best plan is close enough."""
 
@@ -81,7 +81,7 @@ class GapRequest(Request):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
     """Limits of one or several solvers, without a problem."""
 
@@ -98,7 +98,7 @@ class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SeedRequest(Request):
     """The seed of random choices."""
 
@@ -107,7 +107,7 @@ class SeedRequest(Request):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class OneSolverRequest(Request):
     """The solver that answers a question."""
 
@@ -119,7 +119,7 @@ class OneSolverRequest(Request):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
     """A problem under restrictions, and limits of the solvers it goes to."""
 
@@ -287,10 +287,16 @@ def split_solvers(text: str) -> list[str]:
 
 def check_solvers(names: Sequence[str], time_limit_s: float | None) -> None:
     """Refuse names of no solver, and a single solver that cannot run."""
-    from nest.solvers.registry import get_solver, is_plugin, solver_names
+    from nest.solvers.registry import (
+        get_solver,
+        is_built_in,
+        is_plugin,
+        solver_names,
+    )
 
     for name in names:
-        if name not in solver_names():
+        # Looking at the solvers of other packages takes time.
+        if not is_built_in(name) and name not in solver_names():
             raise UnknownSolverError(name, solver_names())
     for name in names:
         # A broken entry point costs its result, if there are others.

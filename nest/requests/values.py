@@ -136,6 +136,8 @@ def number_between(
 
 seconds = positive("seconds", "leave it out for the default")
 
+dollars = positive("dollars", "for example 2.5")
+
 fraction = Reader(
     _number,
     lambda value: 0 <= value < 1,

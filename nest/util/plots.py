@@ -58,6 +58,8 @@ def check_plot(path: str | None) -> None:
     """
     if path is None:
         return
+    import logging
+
     suffix = Path(path).suffix.lower()
     if suffix not in PLOT_SUFFIXES:
         raise InvalidOptionError(
@@ -65,6 +67,8 @@ def check_plot(path: str | None) -> None:
             f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; "
             f"rename it"
         )
+    # Matplotlib tells at length of folders that it may not write to.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     _check_matplotlib("--plot")
 
 
