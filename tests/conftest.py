@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -59,6 +62,42 @@ def _cpu_s() -> float:
     """Return the CPU time of this process and of children that ended."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
+
+
+#: Seconds of CPU that a test may take that is not in tests/slow.txt.
+LIMIT_S = 1.0
+
+#: A test that loads more modules than this pays for those after it.
+_FEW_MODULES = 20
+
+#: Seconds that :func:`_reference_s` takes on the machine of the limit.
+_REFERENCE_S = 0.03
+
+
+@functools.cache
+def _slowness() -> float:
+    """Return how many times slower this machine is, at least 1."""
+    before = time.process_time()
+    sum(divmod(number, 7)[1] for number in range(300_000))
+    return max(1.0, (time.process_time() - before) / _REFERENCE_S)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that takes long and is not marked as slow."""
+    limit_s = LIMIT_S * _slowness()
+    num_modules, before = len(sys.modules), _cpu_s()
+    result = yield
+    used_s = _cpu_s() - before
+    is_first = len(sys.modules) - num_modules > _FEW_MODULES
+    marks = {mark.name for mark in item.iter_markers()}
+    if used_s > limit_s and not is_first and not marks & {"slow", "random"}:
+        pytest.fail(
+            f"took {used_s:.1f} s of CPU, expected at most {limit_s:.1f} s of "
+            f"a test that is not slow; make it quicker, or add it to "
+            f"tests/slow.txt"
+        )
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
