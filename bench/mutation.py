@@ -11,6 +11,7 @@ that noticed one fails without it, too.
     python bench/mutation.py --list           the table, without running
     python bench/mutation.py --check          whether every row still applies
     python bench/mutation.py -j 4             so many at a time (default 2)
+    python bench/mutation.py --fast           only by the tests of make test
 """
 
 from __future__ import annotations
@@ -144,11 +145,11 @@ def copy_tree(target: Path) -> None:
 class Tree:
     """A copy of the working tree, with a process that tests it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fast: bool = False) -> None:
         copy_tree(path)
         # Else every run of tests would compile all modules anew.
         compileall.compile_dir(path, quiet=1)
-        self.path = path
+        self.path, self.fast = path, fast
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.warm_pytest", str(TIMEOUT_S)],
             cwd=path,
@@ -156,7 +157,7 @@ class Tree:
                 **os.environ,
                 "PYTHONPATH": str(path),
                 "PYTHONDONTWRITEBYTECODE": "1",
-                "HYPOTHESIS_PROFILE": "break",
+                "HYPOTHESIS_PROFILE": "quick" if fast else "break",
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -172,6 +173,10 @@ class Tree:
         assert process.stdout is not None
         options = ["-q", "--tb=line", "-n", "0", "-p", "no:cacheprovider"]
         options += ["-x"] * stop
+        if self.fast:
+            # All quick tests of a file, not only those that the row names.
+            files = [x.partition("::")[0] for x in tests if "tests/" in x]
+            tests = ["-m", "not slow", *dict.fromkeys(files)]
         process.stdin.write(json.dumps([*options, *tests]) + "\n")
         process.stdin.flush()
         status, output = json.loads(process.stdout.readline())
@@ -223,7 +228,7 @@ def check(mutation: Mutation, tree: Tree) -> tuple[bool, str]:
         path.write_text(source)
     if status is None:
         return mutation.endless, f"no end after {TIMEOUT_S} s"
-    if status == 0:
+    if status == 0 or (tree.fast and status == 5):  # 5: no test is quick
         return False, "SURVIVED"
     failed_test = killer(output)
     if status != 1 or failed_test is None:
@@ -263,9 +268,10 @@ def why_not(mutation: Mutation) -> str | None:
 class Trees:
     """Copies of the working tree, one for every test run at a time."""
 
-    def __init__(self, folder: str, number: int) -> None:
+    def __init__(self, folder: str, number: int, fast: bool) -> None:
         self._all = [
-            Tree(Path(folder, str(name), "main")) for name in range(number)
+            Tree(Path(folder, str(name), "main"), fast)
+            for name in range(number)
         ]
         self._free: queue.Queue[Tree] = queue.Queue()
         for tree in self._all:
@@ -286,11 +292,11 @@ class Trees:
             tree.close()
 
 
-def run(mutations: list[Mutation], jobs: int) -> int:
+def run(mutations: list[Mutation], jobs: int, fast: bool = False) -> int:
     """Run all; return how many survived, or -1 if nothing can be said."""
     with (
         tempfile.TemporaryDirectory(prefix="nest-mutation-") as folder,
-        closing(Trees(folder, jobs)) as trees,
+        closing(Trees(folder, jobs, fast)) as trees,
         ThreadPoolExecutor(jobs) as pool,
     ):
         if not import_path(trees.first).is_relative_to(trees.first):
@@ -330,6 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("start", nargs="*", help="starts of names")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--fast", action="store_true")
     parser.add_argument("-j", type=int, default=2, dest="jobs")
     options = parser.parse_args(arguments)
     mutations = [
@@ -349,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(mutations) - len(stale)} of {len(mutations)} rows apply")
         return 1 if stale else 0
     start = time.monotonic()
-    survived = run(mutations, options.jobs)
+    survived = run(mutations, options.jobs, options.fast)
     if survived < 0:
         return 1
     print(
