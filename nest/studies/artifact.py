@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
@@ -27,26 +28,22 @@ from nest.errors import NestError
 from nest.ir.graph import LayerCost
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.studies.solving import (
-    geometric_mean,
-    optimum,
-    step_units,
-)
+from nest.studies.solving import geometric_mean, optimum, step_units
 from nest.studies.study import (
-    Column,
     Findings,
     Plot,
     Series,
     Setting,
-    Study,
     Table,
     Value,
     number,
     read_rows,
 )
+from nest.studies.texts import read_texts
 
 Id = TypeVar("Id")
 
+TEXTS = read_texts("artifact")
 FOLDER = "nest-artifact"
 
 #: Relative loss of the integers to rounding at most.
@@ -55,6 +52,7 @@ ROUNDED = 1e-7
 SAMPLES = 4096
 #: The inputs that the published means are over.
 SERIES = "tpuv4_fatTree__"
+#: Readings of a baseline's plan: see the text of table ``baseline_means``.
 WAYS = ("as_coded", "order_fixed", "intended")
 #: How many times as slow the top level of the network is made.
 SPINES = (1, 4, 16, 64, 256, 1024)
@@ -78,21 +76,21 @@ class _Input(NamedTuple):
 
 
 def run(setting: Setting) -> Findings:
-    """Repeat the figures, and ask what they rest on."""
+    """Repeat the figures, and find out what they rest on."""
     folder = setting.data / FOLDER
     inputs = _read(folder, setting)
-    own, own_answers = _own_column(inputs, folder)
+    nest_column, nest_answers = _nest_column(inputs, folder)
     baselines, means, baseline_answers = _baselines(inputs, folder)
     small, small_answers = _small(folder, setting)
     network, network_answers = _network(inputs, setting)
     return Findings(
         answers=(
-            *own_answers,
+            *nest_answers,
             *baseline_answers,
             *small_answers,
             *network_answers,
         ),
-        tables=(own, means, baselines, small, network),
+        tables=(nest_column, means, baselines, small, network),
         plot=Plot(
             "What the network does to NEST's optimum, at most",
             "spine so many times as slow",
@@ -101,11 +99,11 @@ def run(setting: Setting) -> Findings:
                 Series(
                     f"{what}, {unit}",
                     [
-                        (spine, 1 + most)
-                        for word, spine, *rest in network.rows
-                        if word == unit
+                        (spine, 1 + maximum)
+                        for row_unit, spine, *rest in network.rows
+                        if row_unit == unit
                         and isinstance(spine, int)
-                        and isinstance(most := rest[column], float)
+                        and isinstance(maximum := rest[column], float)
                     ],
                 )
                 for what, column in (("network", 2), ("blind loss", 5))
@@ -120,25 +118,18 @@ def _read(folder: Path, setting: Setting) -> list[_Input]:
     by_name: dict[str, list[dict[str, str]]] = {}
     for row in read_rows(folder / "expected.csv", _COLUMNS):
         by_name.setdefault(row["instance"], []).append(row)
-    names = list(by_name)[: 6 if setting.quick else None]
-    found = []
-    for name in names:
+    inputs = []
+    for name in list(by_name)[: 6 if setting.quick else None]:
         path = folder / "instances" / f"{name}.json"
-        found.append(
-            _Input(
-                name,
-                read_artifact_file(path),
-                import_nest_artifact(path),
-                by_name[name],
-            )
-        )
-    return found
+        file, problem = read_artifact_file(path), import_nest_artifact(path)
+        inputs.append(_Input(name, file, problem, by_name[name]))
+    return inputs
 
 
 # NEST's own column
 
 
-def _own_column(
+def _nest_column(
     inputs: Iterable[_Input], folder: Path
 ) -> tuple[Table, list[str]]:
     rows: list[tuple[Value, ...]] = []
@@ -150,8 +141,10 @@ def _own_column(
         if printed is None:
             rows.append((item.name, *[None] * 5, best))
             continue
-        tp, replicas = _counts(row, ("nest_t", "nest_d"), folder)
-        sizes = _numbers(row, "nest_stage_sizes", folder)
+        (tp, *_), (replicas, *_), sizes = (
+            _integers(row, column, folder)
+            for column in ("nest_t", "nest_d", "nest_stage_sizes")
+        )
         order = nodes_in_order(item.file, tp)
         again = printed_time(item.file, tp, replicas, _cut(order, sizes))
         shared = step_units(item.problem, _plan(item, sizes, replicas, tp))
@@ -170,27 +163,8 @@ def _own_column(
                 best,
             )
         )
-    table = Table(
-        "own_column",
-        "NEST's own column",
-        "Step time in the unit of the input, and 4096 samples over it, the "
-        "throughput that the artifact states. Every digit is repeated by a "
-        "second program for its formula, in doubles; the shared model works "
-        "in integers, from the plan alone; the optimum is `dp`'s under "
-        "preset `nest-artifact`.",
-        (
-            Column("instance", "input"),
-            Column("printed", "printed"),
-            Column("throughput", "throughput", ".6g"),
-            Column("every_digit", "every digit repeated"),
-            Column("shared_above", "shared model above", ".1e"),
-            Column("loss", "printed above optimum", ".1e"),
-            Column("optimum", "optimum", ".6g"),
-        ),
-        rows,
-    )
     none = sum(row[1] is None and row[-1] is None for row in rows)
-    return table, [
+    return TEXTS.table("own_column", rows), [
         f"Every digit of NEST's own figure is repeated on {same} of the "
         f"{feasible} inputs that have one; {optimal} of these figures are the "
         f"optimum of its own objective, to within {ROUNDED:g}. "
@@ -201,119 +175,107 @@ def _own_column(
 # The baselines
 
 
+class _Baseline(NamedTuple):
+    """A baseline's plan on an input.
+
+    Attributes
+    ----------
+    instance, name
+        The input and the baseline.
+    repeated
+        How many of its figures are repeated to every digit.
+    above
+        Its step time over NEST's, per reading of :data:`WAYS`; ``None`` where
+        it does not fit.
+    shared_above
+        How far the shared model's time lies above that of the intended split.
+    """
+
+    instance: str
+    name: str
+    repeated: int
+    above: tuple[float | None, ...]
+    shared_above: float | None
+
+    @property
+    def only_misordered(self) -> bool:
+        """Whether it is as fast as NEST's plan once its stages are sorted."""
+        coded, fixed, _ = self.above
+        return (
+            coded is not None
+            and fixed is not None
+            and abs(fixed - 1) < ROUNDED < coded - 1
+        )
+
+
 def _baselines(
     inputs: Sequence[_Input], folder: Path
 ) -> tuple[Table, Table, list[str]]:
-    rows: list[tuple[Value, ...]] = []
-    ratios: dict[str, dict[str, list[float]]] = {}
-    same = compared = own_plan = 0
-    for item in inputs:
-        named = named_plans(item.file, item.name)
-        for row in item.rows:
-            if not row["baseline"]:
-                continue
-            if row["baseline"] not in named:
-                raise NestError(
-                    f"{folder / 'instances' / item.name}.json: baselines: "
-                    f"expected {row['baseline']!r}, got none; get it anew"
-                )
-            plan = named[row["baseline"]]
-            nest = _figure(row, "nest_T", folder)
-            assert nest is not None
-            times = {way: _way(item, plan, way) for way in WAYS}
-            for way, time in times.items():
-                recorded = _figure(row, f"baseline_T_{way}", folder)
-                compared += 1
-                same += time == recorded
-            above = {
-                way: None if time is None else time / nest
-                for way, time in times.items()
-            }
-            fixed = above["order_fixed"]
-            coded = above["as_coded"]
-            own_plan += (
-                fixed is not None
-                and coded is not None
-                and abs(fixed - 1) < ROUNDED < coded - 1
-            )
-            order = nodes_in_order(item.file, min(item.file.nodes))
-            sizes = plan.sizes(len(order), intended=True)
-            shared = step_units(
-                item.problem, _plan(item, sizes, plan.d, plan.t)
-            )
-            rows.append(
-                (
-                    item.name,
-                    row["baseline"],
-                    *(above[x] for x in WAYS),
-                    _above(shared, times["intended"]),
-                )
-            )
-            if SERIES in item.name and None not in above.values():
-                of = ratios.setdefault(row["baseline"], {w: [] for w in WAYS})
-                for way in WAYS:
-                    ratio = above[way]
-                    assert ratio is not None
-                    of[way].append(ratio)
-    ways = (
-        Column("as_coded", "as coded", ".3f"),
-        Column("order_fixed", "order fixed", ".3f"),
-        Column("intended", "intended split", ".3f"),
-    )
-    table = Table(
-        "baselines",
-        "Every baseline",
-        "Its step time over NEST's. Nothing where it does not fit, or needs "
-        "more devices than there are. Last, what the shared model says of the "
-        "intended split, from the plan alone.",
-        (
-            Column("instance", "input"),
-            Column("baseline", "baseline"),
-            *ways,
-            Column("shared_above", "shared model above", ".1e"),
-        ),
-        rows,
-    )
-    means = Table(
+    baselines = [x for item in inputs for x in _baselines_of(item, folder)]
+    rows = [(x.instance, x.name, *x.above, x.shared_above) for x in baselines]
+    ratios: dict[str, list[tuple[float, ...]]] = {}
+    for baseline in baselines:
+        above = tuple(x for x in baseline.above if x is not None)
+        if SERIES in baseline.instance and len(above) == len(WAYS):
+            ratios.setdefault(baseline.name, []).append(above)
+    means = TEXTS.table(
         "baseline_means",
-        "Baselines over NEST, geometric means",
-        f"Over those inputs at hand of the series `{SERIES}` where all three "
-        f"have a figure. *As coded* the artifact takes the stages of "
-        f"baselines in reverse, but not its own; *order fixed* takes both "
-        f"alike; the *intended split* also counts the embedding apart from "
-        f"the layers.",
-        (
-            Column("baseline", "baseline"),
-            Column("inputs", "inputs", "d"),
-            *ways,
-        ),
         [
-            (
-                name,
-                len(of["as_coded"]),
-                *(geometric_mean(of[way]) for way in WAYS),
-            )
+            (name, len(of), *map(geometric_mean, zip(*of, strict=True)))
             for name, of in ratios.items()
         ],
+        series=SERIES,
     )
     answers = [
-        f"Of the baselines' {compared} figures (three readings of each plan) "
-        f"{same} are repeated to every digit, misfits included.",
+        f"Of the baselines' {len(WAYS) * len(baselines)} figures (three "
+        f"readings of each plan) {sum(x.repeated for x in baselines)} are "
+        f"repeated to every digit, misfits included.",
         f"Printed as slower than NEST's own plan, but no slower once their "
-        f"stages are in order: {own_plan} baseline plans.",
+        f"stages are in order: {sum(x.only_misordered for x in baselines)} "
+        f"baseline plans.",
     ]
     answers += [
         f"{name} is {of[0]:.2f} times as slow as NEST as coded, {of[1]:.2f} "
         f"with the order fixed, {of[2]:.2f} with the intended split."
         for name, _, *of in means.rows
     ]
-    return table, means, answers
+    return TEXTS.table("baselines", rows), means, answers
 
 
-def _way(item: _Input, plan: NamedPlan, way: str) -> float | None:
+def _baselines_of(item: _Input, folder: Path) -> Iterator[_Baseline]:
+    """Yield the baselines' plans on an input."""
+    named = named_plans(item.file, item.name)
     order = nodes_in_order(item.file, min(item.file.nodes))
-    sizes = plan.sizes(len(order), intended=way == "intended")
-    stages = _cut(order, sizes)
+    for row in item.rows:
+        name = row["baseline"]
+        if not name:
+            continue
+        if name not in named:
+            raise NestError(
+                f"{folder / 'instances' / item.name}.json: baselines: "
+                f"expected {name!r}, got none; get it anew"
+            )
+        plan = named[name]
+        nest = _figure(row, "nest_T", folder)
+        assert nest is not None
+        times = [_read_as(item, plan, order, way) for way in WAYS]
+        recorded = [_figure(row, f"baseline_T_{way}", folder) for way in WAYS]
+        sizes = plan.sizes(len(order), intended=True)
+        shared = step_units(item.problem, _plan(item, sizes, plan.d, plan.t))
+        yield _Baseline(
+            item.name,
+            name,
+            sum(map(operator.eq, times, recorded)),
+            tuple(None if time is None else time / nest for time in times),
+            _above(shared, times[-1]),
+        )
+
+
+def _read_as(
+    item: _Input, plan: NamedPlan, order: Sequence[int], way: str
+) -> float | None:
+    """Return the printed time of a plan under a reading of :data:`WAYS`."""
+    stages = _cut(order, plan.sizes(len(order), intended=way == "intended"))
     if way == "as_coded":
         stages.reverse()
     return printed_time(item.file, plan.t, plan.d, stages)
@@ -341,20 +303,6 @@ def _small(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
         if loss is not None:
             losses.append(loss)
         rows.append((row["instance"], printed, best, loss))
-    table = Table(
-        "small",
-        "Small inputs with a slow network",
-        "Random chains of 5 to 9 layers on 16 devices, whose transfers and "
-        "gradient sync take about as long as computation. NEST's answer is "
-        "evaluated where it places it; the optimum is `dp`'s.",
-        (
-            Column("instance", "input"),
-            Column("nest", "NEST", ".6g"),
-            Column("optimum", "optimum", ".6g"),
-            Column("loss", "NEST above", ".2%"),
-        ),
-        rows,
-    )
     losses.sort()
     beaten = [loss for loss in losses if loss > ROUNDED]
     answer = (
@@ -368,7 +316,7 @@ def _small(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
             f"{beaten[-1]:.0%} at most; {sum(x > 0.1 for x in beaten)} by "
             f"more than 10 %"
         )
-    return table, [
+    return TEXTS.table("small", rows), [
         f"{answer}. {failed} feasible inputs end without an answer, "
         f"{infeasible} are infeasible."
     ]
@@ -380,10 +328,9 @@ def _small(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
 def _network(
     inputs: Sequence[_Input], setting: Setting
 ) -> tuple[Table, list[str]]:
-    """Ask what the optimum would be without a network, and not knowing it."""
-    rows: list[tuple[Value, ...]] = []
-    shares: dict[tuple[str, int], list[float]] = {}
-    losses: dict[tuple[str, int], list[float]] = {}
+    """Compare with the optimum, and its plan, of a network without cost."""
+    #: Shares and blind losses by unit and spine.
+    cases: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for item in inputs:
         for unit in UNITS:
             problem = item.problem
@@ -394,66 +341,39 @@ def _network(
                 continue
             for spine in SPINES[: 2 if setting.quick else None]:
                 setting.say(f"{item.name}, {unit}, spine / {spine}")
-                there = exact(slower_spine(problem, spine))
-                best = step_units(there, optimum(there))
-                alone = step_units(exact(free(there)), blind)
-                loss = _above(step_units(there, blind), best)
+                slow = exact(slower_spine(problem, spine))
+                best = step_units(slow, optimum(slow))
+                alone = step_units(exact(free(slow)), blind)
+                loss = _above(step_units(slow, blind), best)
                 share = _above(best, alone)
                 assert share is not None
                 assert loss is not None
-                shares.setdefault((unit, spine), []).append(share)
-                losses.setdefault((unit, spine), []).append(loss)
-    for (unit, spine), share_of in shares.items():
-        loss_of = losses[unit, spine]
-        rows.append(
-            (
-                unit,
-                spine,
-                len(share_of),
-                median(share_of),
-                max(share_of),
-                sum(x > ROUNDED for x in loss_of),
-                median(loss_of),
-                max(loss_of),
-            )
-        )
-    table = Table(
-        "network",
-        "How much the network matters to NEST's optimum",
-        "*Share* is how far the optimum lies above that of the same input "
-        "on a network that takes no time. *Blind loss* is how far that one's "
-        "plan lies above the optimum once it pays for the network. Inputs "
-        "give computation in ms and network times in s, so that as printed "
-        "the network is 1000 times too fast; *in seconds* puts that right. "
-        "The spine, the top level, is made so many times as slow.",
-        (
-            Column("unit", "computation"),
-            Column("spine", "spine slower", "d"),
-            Column("inputs", "inputs", "d"),
-            Column("share_median", "share: median", ".2%"),
-            Column("share_most", "most", ".2%"),
-            Column("blind_inputs", "inputs with a blind loss", "d"),
-            Column("blind_median", "blind loss: median", ".2%"),
-            Column("blind_most", "most", ".2%"),
-        ),
-        rows,
-    )
+                cases.setdefault((unit, spine), []).append((share, loss))
+    rows: list[tuple[Value, ...]] = []
+    for (unit, spine), pairs in cases.items():
+        shares, losses = zip(*pairs, strict=True)
+        blind_inputs = sum(loss > ROUNDED for loss in losses)
+        share_figures = len(shares), median(shares), max(shares)
+        loss_figures = blind_inputs, median(losses), max(losses)
+        rows.append((unit, spine, *share_figures, *loss_figures))
     answers = []
     for unit in UNITS:
-        spines = [spine for word, spine in shares if word == unit]
-        if not spines:
+        of_unit = [pairs for (name, _), pairs in cases.items() if name == unit]
+        if not of_unit:
             continue
-        ends = spines[0], spines[-1]
-        share, slow_share = (max(shares[unit, x]) for x in ends)
-        loss, slow_loss = (max(losses[unit, x]) for x in ends)
+        (share, loss), (slow_share, slow_loss) = (
+            map(max, zip(*pairs, strict=True))
+            for pairs in (of_unit[0], of_unit[-1])
+        )
+        slowest = max(spine for name, spine in cases if name == unit)
         answers.append(
             f"With computation {unit}, the optimum on the published fat tree "
             f"lies at most {share:.2%} above that without a network, and a "
             f"planner that does not know the network loses at most "
-            f"{loss:.2%}; with a spine {ends[1]} times as slow these are at "
+            f"{loss:.2%}; with a spine {slowest} times as slow these are at "
             f"most {slow_share:.1%} and {slow_loss:.1%}."
         )
-    return table, answers
+    return TEXTS.table("network", rows), answers
 
 
 def free(problem: Problem) -> Problem:
@@ -534,20 +454,14 @@ def _figure(row: dict[str, str], column: str, folder: Path) -> float | None:
     return number(row[column], f"{folder}: {row['instance']}: {column}")
 
 
-def _numbers(row: dict[str, str], column: str, folder: Path) -> list[int]:
-    words = row[column].split()
-    if not all(word.isdecimal() for word in words):
+def _integers(row: dict[str, str], column: str, folder: Path) -> list[int]:
+    texts = row[column].split()
+    if not all(text.isdecimal() for text in texts):
         raise NestError(
             f"{folder}: {row['instance']}: {column}: expected whole numbers, "
             f"got {row[column]!r}; get the file anew"
         )
-    return [int(word) for word in words]
-
-
-def _counts(
-    row: dict[str, str], columns: Sequence[str], folder: Path
-) -> list[int]:
-    return [_numbers(row, column, folder)[0] for column in columns]
+    return list(map(int, texts))
 
 
 def _above(value: float | None, reference: float | None) -> float | None:
@@ -557,41 +471,4 @@ def _above(value: float | None, reference: float | None) -> float | None:
     return value / reference - 1
 
 
-STUDY = Study(
-    name="nest-artifact",
-    question=(
-        "Can NEST's published figures be repeated from its published inputs, "
-        "is its search exact, and how much does the network matter to them?"
-    ),
-    method=(
-        "The artifact's formula for a pipeline is repeated in doubles and "
-        "compared to every printed digit, for NEST's plans and for those of "
-        "its baselines: as coded, with the order of stages put right, and "
-        "with the split that was intended. `dp` proves the optimum of the "
-        "same objective in integers. The network's part is the distance to "
-        "the optimum without a network, and what that optimum's plan loses "
-        "when it pays for the network."
-    ),
-    quick="The first 6 inputs, 40 small ones, and two spines.",
-    limits=(
-        "Only the inputs at hand: those of the paper's other clusters are not "
-        "among the published data here.",
-        "Figures are the artifact's own model, which measures nothing: "
-        "one gradient sync for the whole pipeline, the first stage's; no "
-        "overlap; layers with their collectives from an estimator.",
-        "Two details of the formula are inferred from the printed figures "
-        "(see `nest/audits/nest_artifact/evaluate.py`).",
-        "The shared model forwards BERT's tied embedding through the stages "
-        "it skips and the artifact does not charge it; this concerns "
-        "baselines in several stages only, by up to 0.02 %.",
-        "Where several plans tie without a network, the blind loss is that of "
-        "the one that `dp` returns.",
-    ),
-    files=(
-        f"{FOLDER}/expected.csv",
-        f"{FOLDER}/instances",
-        f"{FOLDER}/small_expected.csv",
-        f"{FOLDER}/small",
-    ),
-    run=run,
-)
+STUDY = TEXTS.study("nest-artifact", run)

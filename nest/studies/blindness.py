@@ -8,7 +8,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from nest.analysis.fit import most_memory_bytes, with_memory
-from nest.benchmarks.instances import find_set
 from nest.errors import SolverError
 from nest.ir.cluster import Hierarchy
 from nest.ir.plan import Plan
@@ -17,17 +16,11 @@ from nest.solvers.base import Capabilities, SolverOutput, Status
 from nest.solvers.judge import judge
 from nest.solvers.repair import repair
 from nest.studies.solving import geometric_mean, prove, step_quanta
-from nest.studies.study import (
-    Column,
-    Findings,
-    Plot,
-    Series,
-    Setting,
-    Study,
-    Table,
-    Value,
-)
+from nest.studies.study import Findings, Plot, Series, Setting, Value
+from nest.studies.texts import read_texts
 from nest.units import GB
+
+TEXTS = read_texts("blindness")
 
 #: Of the library: dense, MoE, encoder-decoder; tight and loose memory; slow,
 #: fast and oversubscribed trees of at least two levels.
@@ -49,8 +42,8 @@ QUICK_INSTANCES = (
 #: Seconds for one proof.
 TIME_LIMIT_S = 60.0
 
-#: What is left of the gradient sync, so that it decides between plans that
-#: are alike without it.
+#: Fraction of the gradient sync that remains. It decides between plans that
+#: are equal without it.
 SYNC_LEFT = 1e-6
 
 #: What users of a planner do, the mildest first.
@@ -80,14 +73,14 @@ def _flat(problem: Problem, which: int) -> Problem:
 
 def without_memory(problem: Problem) -> Problem:
     """Return a problem on devices that hold any plan."""
-    most = max(most_memory_bytes(problem), problem.cluster.memory_bytes())
-    return with_memory(problem, most)
+    enough = max(most_memory_bytes(problem), problem.cluster.memory_bytes())
+    return with_memory(problem, enough)
 
 
 def with_more_memory(problem: Problem) -> Problem:
     """Return a problem whose devices seem to hold a quarter more."""
-    own = problem.cluster.memory_bytes()
-    return with_memory(problem, own + own // 4)
+    memory_bytes = problem.cluster.memory_bytes()
+    return with_memory(problem, memory_bytes + memory_bytes // 4)
 
 
 def without_sync(problem: Problem) -> Problem:
@@ -97,7 +90,7 @@ def without_sync(problem: Problem) -> Problem:
 
 
 def blind_in_all(problem: Problem) -> Problem:
-    """Return a problem that looks so to who sees none of the three."""
+    """Return a problem without levels, memory limits and gradient sync."""
     return without_sync(without_memory(flat_fast(problem)))
 
 
@@ -148,9 +141,9 @@ def cost_of(
         SolverOutput(status=Status.FEASIBLE, plan=plan),
         capabilities=Capabilities(exact=False, method="", overruns=True),
     )
-    own_quanta = step_quanta(view, plan)
-    assert own_quanta is not None
-    belief = own_quanta / best_quanta - 1
+    view_quanta = step_quanta(view, plan)
+    assert view_quanta is not None
+    belief = view_quanta / best_quanta - 1
     over, repairs = verdict.over_memory_bytes or 0, ""
     if over:
         verdict = repair(problem, verdict, REMEDIES)
@@ -168,10 +161,9 @@ def cost_of(
 
 def run(setting: Setting) -> Findings:
     """Score the optima of blind views."""
-    names = QUICK_INSTANCES if setting.quick else INSTANCES
     rows: list[tuple[Value, ...]] = []
     by_view: dict[str, list[Cost | None]] = {view: [] for view in VIEWS}
-    for instance in setting.each(find_set(list(names))):
+    for instance in setting.instances(INSTANCES, QUICK_INSTANCES):
         problem = instance.problem
         setting.say(instance.name)
         best = prove(problem, TIME_LIMIT_S)
@@ -208,9 +200,8 @@ def report(
     answers, series = [], []
     for view, all_costs in by_view.items():
         costs = [cost for cost in all_costs if cost is not None]
-        known = [cost for cost in costs if cost.loss is not None]
         losses = sorted(
-            1 + cost.loss for cost in known if cost.loss is not None
+            1 + cost.loss for cost in costs if cost.loss is not None
         )
         fitting = sum(not cost.over_bytes for cost in costs)
         mean = geometric_mean(losses)
@@ -220,22 +211,18 @@ def report(
                 view,
                 len(costs),
                 fitting,
-                len(known) - fitting,
-                len(costs) - len(known),
+                len(losses) - fitting,
+                len(costs) - len(losses),
                 None if believed is None else believed - 1,
                 None if mean is None else mean - 1,
                 None if not losses else losses[-1] - 1,
             )
         )
-        series.append(
-            Series(
-                view,
-                [
-                    (ratio, (number + 1) / len(costs))
-                    for number, ratio in enumerate(losses)
-                ],
-            )
-        )
+        shares = [
+            (ratio, count / len(costs))
+            for count, ratio in enumerate(losses, 1)
+        ]
+        series.append(Series(view, shares))
         if mean is None:
             answers.append(
                 f"Blind to {view}: none of {len(costs)} plans fits, nor "
@@ -249,46 +236,12 @@ def report(
         if fitting < len(costs):
             text += (
                 f"; {len(costs) - fitting} of {len(costs)} plans do not fit, "
-                f"{len(known) - fitting} of them do after repair"
+                f"{len(losses) - fitting} of them do after repair"
             )
         answers.append(f"{text}.")
     return Findings(
         answers=answers,
-        tables=(
-            Table(
-                "views",
-                "What each blindness costs",
-                "Losses are those of plans that fit, or could be made to: "
-                "more recomputation, more ZeRO, a smaller micro-batch, as "
-                "`nest compare --repair` does.",
-                (
-                    Column("view", "blind to"),
-                    Column("instances", "instances", "d"),
-                    Column("fit", "plans that fit", "d"),
-                    Column("repaired", "repaired", "d"),
-                    Column("lost", "no repair", "d"),
-                    Column("belief_mean", "believed: geometric mean", "+.2%"),
-                    Column("loss_mean", "loss: geometric mean", ".2%"),
-                    Column("loss_most", "most", ".2%"),
-                ),
-                summary,
-            ),
-            Table(
-                "plans",
-                "Every plan",
-                "How far the plan lies above the proven optimum: as its "
-                "planner believes, and in truth, after what made it fit.",
-                (
-                    Column("instance", "instance"),
-                    Column("view", "blind to"),
-                    Column("belief", "believed", "+.2%"),
-                    Column("loss", "loss", ".2%"),
-                    Column("over_gb", "GB over memory", ".1f"),
-                    Column("repairs", "repairs"),
-                ),
-                rows,
-            ),
-        ),
+        tables=(TEXTS.table("views", summary), TEXTS.table("plans", rows)),
         plot=Plot(
             "What blindness costs",
             "times the optimal step time",
@@ -299,36 +252,4 @@ def report(
     )
 
 
-STUDY = Study(
-    name="blindness",
-    question=(
-        "What does a planner lose that does not see the levels of the "
-        "network, the memory of devices, or gradient synchronisation?"
-    ),
-    method=(
-        "Each blind planner is perfect but for its blindness: `dp` proves the "
-        "optimum of the instance as it looks to it, and the shared model "
-        "scores that plan on the instance as it is, against the proven "
-        "optimum. Topology: one switch joins all devices, as fast as inside "
-        "a node or as slow as the top level. Memory: devices hold any plan, "
-        "or seem to hold a quarter more than they do; plans that do not fit "
-        "are repaired. Sync: a millionth of the gradient sync is charged, so "
-        "that it decides between equals only."
-    ),
-    quick="Four instances.",
-    limits=(
-        "Published planners are blind in several ways, and search "
-        "heuristically too; this separates the first from the second.",
-        "Several plans may be optimal for a blind planner. It returns the one "
-        "that `dp` finds; only ties in sync are broken by the truth. A figure "
-        "is of one of these plans, not of the worst or the best.",
-        "In full, seventeen instances on trees, chosen by hand for variety: "
-        "means are about them and no population.",
-        "The sync that a sync-blind planner does not see includes the gathers "
-        "of ZeRO at the end of a step; what ZeRO pays per micro-batch, and "
-        "the optimiser's update, it sees.",
-        "Repair is greedy. Searching again with the memory in sight would "
-        "lose nothing.",
-    ),
-    run=run,
-)
+STUDY = TEXTS.study("blindness", run)

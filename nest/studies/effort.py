@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nest.benchmarks.instances import find_set
+from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import Progress, SolveOptions, Status
+from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
-from nest.studies.solving import geometric_mean, step_quanta, usable
-from nest.studies.study import (
-    Column,
-    Findings,
-    Plot,
-    Series,
-    Setting,
-    Study,
-    Table,
-    Value,
-)
+from nest.studies.solving import geometric_mean, ratio, step_quanta, usable
+from nest.studies.study import Findings, Plot, Series, Setting
+from nest.studies.texts import read_texts
+
+TEXTS = read_texts("effort")
 
 #: Seconds for the search of a planner or an integer program, and for a proof.
 TIME_LIMIT_S, PROOF_LIMIT_S = 20.0, 60.0
@@ -36,14 +30,14 @@ INSTANCES = (
     *("gpt-neox-20b-a100-40gbx48", "gpt3-175b-dgx-a100x64"),
     "mixtral-8x22b-dgx-h100x64",
 )
-QUICK_INSTANCES = (*("qwen3-30b-a3b-h800x16", "llama3-8b-dgx-h100x32-leaf8"),)
+QUICK_INSTANCES = ("qwen3-30b-a3b-h800x16", "llama3-8b-dgx-h100x32-leaf8")
 
 #: Distances to the optimum that ``dp`` passes on its way.
 WITHIN = (0.05, 0.01, 0.0)
 
 
 class Trace(NamedTuple):
-    """What ``dp`` had when.
+    """The plans of ``dp`` over time.
 
     Attributes
     ----------
@@ -64,8 +58,8 @@ class Trace(NamedTuple):
         """Return when a plan was so close to the optimum."""
         if self.best_quanta is None:
             return None
-        most = self.best_quanta * (1 + distance)
-        return next((time for time, step in self.plans if step <= most), None)
+        limit = self.best_quanta * (1 + distance)
+        return next((time for time, step in self.plans if step <= limit), None)
 
     def at(self, time_s: float) -> int | None:
         """Return the best step time after so long."""
@@ -76,84 +70,93 @@ class Trace(NamedTuple):
 
 def traced(problem: Problem) -> Trace:
     """Let ``dp`` prove the optimum with one worker; note what it reports."""
-    reported: list[tuple[float, Progress]] = []
-
-    def note(time_s: float, progress: Progress) -> None:
-        if progress.plan is not None:
-            reported.append((time_s, progress))
-
+    reported: list[tuple[float, Plan | None]] = []
     options = SolveOptions(time_limit_s=PROOF_LIMIT_S)
-    found = run_solver(problem, "dp", options, on_report=note)
+    result = run_solver(
+        problem,
+        "dp",
+        options,
+        on_report=lambda time_s, x: reported.append((time_s, x.plan)),
+    )
     plans: list[tuple[float, int]] = []
-    for time_s, progress in reported:
-        step = step_quanta(problem, progress.plan)
+    step = None
+    for time_s, plan in (*reported, (result.wall_s, result.plan)):
+        step = step_quanta(problem, plan)
         if step is not None and (not plans or step < plans[-1][1]):
             plans.append((time_s, step))
-    step = step_quanta(problem, found.plan)
-    if step is not None and (not plans or step < plans[-1][1]):
-        plans.append((found.wall_s, step))
-    proven = found.status is Status.OPTIMAL
-    return Trace(plans, step if proven else None, found.wall_s)
+    proven = result.status is Status.OPTIMAL
+    return Trace(plans, step if proven else None, result.wall_s)
+
+
+class _Search(NamedTuple):
+    """A row of table ``cells``; ratios are to the optimum."""
+
+    instance: str
+    solver: str
+    wall_s: float
+    ratio: float | None
+    dp_ratio: float | None
+    note: str
+
+    @property
+    def dp_as_good(self) -> bool:
+        """Whether ``dp`` had a plan at least as good by then."""
+        if self.dp_ratio is None:
+            return False
+        return self.ratio is None or self.dp_ratio <= self.ratio
 
 
 def run(setting: Setting) -> Findings:
     """Time all solvers, and follow ``dp``."""
-    names = QUICK_INSTANCES if setting.quick else INSTANCES
     solvers = QUICK_SOLVERS if setting.quick else SOLVERS
     options = SolveOptions(time_limit_s=TIME_LIMIT_S)
     traces: dict[str, Trace] = {}
-    rows: list[tuple[Value, ...]] = []
-    for instance in setting.each(find_set(list(names))):
+    rows: list[tuple[Any, ...]] = []
+    for instance in setting.instances(INSTANCES, QUICK_INSTANCES):
         problem = instance.problem
         setting.say(f"{instance.name}: dp")
         trace = traces[instance.name] = traced(problem)
         for solver in solvers:
             setting.say(f"{instance.name}: {solver}")
-            found = run_solver(problem, solver, options)
-            left = usable(problem, found)
+            result = run_solver(problem, solver, options)
+            plan = usable(problem, result)
             rows.append(
                 (
                     instance.name,
                     solver,
-                    found.wall_s,
-                    ratio(left.step_quanta, trace.best_quanta),
-                    ratio(trace.at(found.wall_s), trace.best_quanta),
-                    left.note,
+                    result.wall_s,
+                    ratio(plan.step_quanta, trace.best_quanta),
+                    ratio(trace.at(result.wall_s), trace.best_quanta),
+                    plan.note,
                 )
             )
     return report(traces, rows)
 
 
-def ratio(step: int | None, best: int | None) -> float | None:
-    """Return a step over the optimum, if both are known."""
-    return None if step is None or not best else step / best
-
-
 def report(
-    traces: dict[str, Trace], rows: Sequence[Sequence[Value]]
+    traces: dict[str, Trace], rows: Sequence[tuple[Any, ...]]
 ) -> Findings:
     """Return what times and ratios say."""
-    solvers = list(dict.fromkeys(str(row[1]) for row in rows))
-    summary: list[list[Value]] = []
-    for solver in solvers:
-        own = [row for row in rows if row[1] == solver]
-        times = [float(row[2]) for row in own if isinstance(row[2], float)]
-        ratios = [float(row[3]) for row in own if isinstance(row[3], float)]
-        same = sum(
-            row[4] is not None and (row[3] is None or _at_most(row[4], row[3]))
-            for row in own
-        )
-        summary.append(
-            [
+    by_solver: dict[str, list[_Search]] = {}
+    for search in map(_Search._make, rows):
+        by_solver.setdefault(search.solver, []).append(search)
+    solvers, points = [], []
+    for solver, searches in by_solver.items():
+        usable_plans = [
+            (x.wall_s, x.ratio) for x in searches if x.ratio is not None
+        ]
+        solvers.append(
+            (
                 solver,
-                len(own),
-                median(times),
-                len(ratios),
-                geometric_mean(ratios),
-                same,
-            ]
+                len(searches),
+                median(search.wall_s for search in searches),
+                len(usable_plans),
+                geometric_mean(ratio for _, ratio in usable_plans),
+                sum(search.dp_as_good for search in searches),
+            )
         )
-    way = [
+        points.append(Series(solver, usable_plans))
+    dp_rows = [
         [
             name,
             trace.plans[0][0] if trace.plans else None,
@@ -162,104 +165,17 @@ def report(
         ]
         for name, trace in traces.items()
     ]
-    proven = sum(trace.best_quanta is not None for trace in traces.values())
-    beaten = [f"{row[0]} ({row[5]} of {row[1]})" for row in summary]
-    answers = [
-        f"`dp` proves the optimum on {proven} of {len(traces)} instances, in "
-        f"{median(trace.wall_s for trace in traces.values()):.1f} s in the "
-        f"median.",
-        "Stopped when a planner ends, `dp` has a plan at least as good as "
-        f"that planner's, repaired: {', '.join(beaten)}.",
-    ]
-    early = [row for row in rows if row[3] is not None and row[4] is None]
-    others = sum(
-        isinstance(row[3], float)
-        and isinstance(row[4], float)
-        and row[4] > row[3]
-        for row in rows
-    )
-    answers.append(
-        f"Of the searches that end with a better plan than it has by then, "
-        f"{len(early)} end before it has any, {others} after that."
-    )
-    close = [t.within(0.01) for t in traces.values()]
-    known = [time for time in close if time is not None]
-    if known:
-        answers.append(
-            f"It is within 1 % of the optimum after {median(known):.1f} s in "
-            f"the median, {max(known):.1f} s at most."
-        )
-    points = [
-        Series(
-            solver,
-            [
-                (row[2], row[3])
-                for row in rows
-                if row[1] == solver
-                and isinstance(row[2], float)
-                and isinstance(row[3], float)
-            ],
-        )
-        for solver in solvers
-    ]
     proofs = [
         (trace.wall_s, 1.0)
         for trace in traces.values()
         if trace.best_quanta is not None
     ]
     return Findings(
-        answers=answers,
+        answers=_answers(traces, by_solver),
         tables=(
-            Table(
-                "solvers",
-                "Solvers",
-                f"At most {TIME_LIMIT_S:g} s each, one worker, start of the "
-                f"process included. Ratios are of plans that fit, repaired if "
-                f"need be.",
-                (
-                    Column("solver", "solver"),
-                    Column("instances", "instances", "d"),
-                    Column("wall_s", "seconds: median", ".2f"),
-                    Column("usable", "usable plans", "d"),
-                    Column("ratio", "over the optimum: mean", ".3f"),
-                    Column("dp_as_good", "dp as good by then", "d"),
-                ),
-                summary,
-            ),
-            Table(
-                "dp",
-                "The way of `dp`",
-                "Seconds until the first plan, until plans so close to the "
-                "optimum, and until the proof; one worker.",
-                (
-                    Column("instance", "instance"),
-                    Column("first_s", "first plan", ".2f"),
-                    *(
-                        Column(
-                            f"within_{100 * x:g}_percent_s",
-                            f"within {100 * x:g} %" if x else "optimum",
-                            ".2f",
-                        )
-                        for x in WITHIN
-                    ),
-                    Column("proof_s", "proof", ".2f"),
-                ),
-                way,
-            ),
-            Table(
-                "cells",
-                "Every search",
-                "The last ratio is what `dp` had after the same time.",
-                (
-                    Column("instance", "instance"),
-                    Column("solver", "solver"),
-                    Column("wall_s", "seconds", ".2f"),
-                    Column("ratio", "over the optimum", ".3f"),
-                    Column("dp_ratio", "dp by then", ".3f"),
-                    Column("note", "note"),
-                ),
-                rows,
-            ),
+            TEXTS.table("solvers", solvers, limit_s=TIME_LIMIT_S),
+            TEXTS.table("dp", dp_rows),
+            TEXTS.table("cells", rows),
         ),
         plot=Plot(
             "Search time and quality",
@@ -272,33 +188,39 @@ def report(
     )
 
 
-def _at_most(value: Value, limit: Value) -> bool:
-    return (
-        isinstance(value, float)
-        and isinstance(limit, float)
-        and value <= limit
+def _answers(
+    traces: dict[str, Trace], by_solver: dict[str, list[_Search]]
+) -> list[str]:
+    proven = sum(trace.best_quanta is not None for trace in traces.values())
+    matched = ", ".join(
+        f"{solver} ({sum(x.dp_as_good for x in searches)} of {len(searches)})"
+        for solver, searches in by_solver.items()
     )
+    planned = [
+        search
+        for searches in by_solver.values()
+        for search in searches
+        if search.ratio is not None
+    ]
+    early = sum(search.dp_ratio is None for search in planned)
+    better = sum(not search.dp_as_good for search in planned) - early
+    answers = [
+        f"`dp` proves the optimum on {proven} of {len(traces)} instances, in "
+        f"{median(trace.wall_s for trace in traces.values()):.1f} s in the "
+        f"median.",
+        f"Stopped when a planner ends, `dp` has a plan at least as good as "
+        f"that planner's, repaired: {matched}.",
+        f"Of the searches that end with a better plan than it has by then, "
+        f"{early} end before it has any, {better} after that.",
+    ]
+    times = [trace.within(0.01) for trace in traces.values()]
+    close_s = [time for time in times if time is not None]
+    if close_s:
+        answers.append(
+            f"It is within 1 % of the optimum after {median(close_s):.1f} s "
+            f"in the median, {max(close_s):.1f} s at most."
+        )
+    return answers
 
 
-STUDY = Study(
-    name="effort",
-    question="What does more search buy, and how fast?",
-    method=(
-        "Every planner and integer program searches the same instances in a "
-        "process of its own with one worker. `dp` proves the optimum with one "
-        "worker too; what it reports on its way is scored again and tells "
-        "what it had after the time that a planner took."
-    ),
-    quick="Two instances and four planners.",
-    limits=(
-        "Seconds are of one machine, which may have done other things; the "
-        "order of magnitude is what counts.",
-        "Start of the process (imports, cost tables) is in every time, and is "
-        "most of it for the fastest.",
-        "Planners are re-implementations on shared cost tables. The authors' "
-        "programs also profile or compile, which takes minutes to hours and "
-        "is not in these times.",
-        "In full, seven instances of 16 to 64 devices.",
-    ),
-    run=run,
-)
+STUDY = TEXTS.study("effort", run)

@@ -20,19 +20,19 @@ from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
 from nest.studies.solving import optimum, step_quanta
 from nest.studies.study import (
-    Column,
     Findings,
     Plot,
     Series,
     Setting,
-    Study,
     Table,
     Value,
     number,
     read_rows,
 )
+from nest.studies.texts import read_texts
 from nest.units import GIB
 
+TEXTS = read_texts("piper")
 FOLDER = "piper"
 
 #: Another program's floats against our rounded integers.
@@ -47,7 +47,8 @@ _SETTING = {
 }
 _COLUMNS = ("file", *_SETTING, "piper_tps", "exact_tps")
 
-#: Own settings: file, micro-batches, bandwidth in GiB/s, devices and GiB.
+#: Settings that no file records: input, micro-batches, bandwidth in GiB/s,
+#: devices and GiB.
 _SWEEPS = (
     ("bert32a100.json", 1920, 25, (16, 32), (2, 3, 4, 6)),
     ("resnet.json", 7680, 25, (16, 32, 64), (1, 1.5, 2, 3, 4, 6)),
@@ -114,8 +115,8 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class _Answer(NamedTuple):
-    """What the two say, in quanta; ``None`` where nothing fits."""
+class _StepTimes(NamedTuple):
+    """Step times of both searches, in quanta; ``None`` where nothing fits."""
 
     exact: int | None
     greedy: int | None
@@ -200,127 +201,82 @@ def _recorded_plans(folder: Path, setting: Setting) -> str:
 def _recorded(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
     rows: list[tuple[Value, ...]] = []
     greedy_same = exact_same = above = 0
-    where = str(folder / "expected.csv")
-    for row in read_rows(folder / "expected.csv", _COLUMNS):
-        values = {name: number(row[name], where) for name in _COLUMNS[1:]}
-        devices, micro_batches, memory, bandwidth = (
-            values[name] for name in _SETTING
-        )
-        piper, exact = values["piper_tps"], values["exact_tps"]
-        if None in values.values():
-            raise NestError(
-                f"{where}: expected figures in every row, got none in one "
-                f"of {row['file']}; get it anew"
-            )
-        assert devices is not None
-        assert micro_batches is not None
-        assert memory is not None
-        assert piper is not None
-        assert exact is not None
-        small = row["file"].startswith("bert") and devices <= _QUICK_DEVICES
+    for file, figures in _figures(folder):
+        devices, micro_batches, memory, bandwidth, piper, exact = figures
+        small = file.startswith("bert") and devices <= _QUICK_DEVICES
         if setting.quick and not small:
             continue
-        setting.say(f"{row['file']}, {devices:.0f} devices")
+        setting.say(f"{file}, {devices:.0f} devices")
         problem = import_piper(
-            folder / row["file"],
+            folder / file,
             devices=int(devices),
             micro_batches=int(micro_batches),
             memory_bytes=int(memory),
             bandwidth_bytes_per_s=bandwidth,
         )
-        found = _solve(problem)
-        quantum = problem.quantum_ps / 1e12
-        same = (
-            found.greedy is not None
-            and abs(found.greedy * quantum / piper - 1) <= ROUNDED
-        )
-        proven = (
-            found.exact is not None
-            and abs(found.exact * quantum / exact - 1) <= ROUNDED
-        )
+        times = _solve(problem)
+        same = _repeats(problem, times.greedy, piper)
+        proven = _repeats(problem, times.exact, exact)
         greedy_same += same
         exact_same += proven
-        above += bool(found.loss)
+        above += bool(times.loss)
         rows.append(
             (
-                row["file"],
-                int(devices),
-                int(micro_batches),
-                memory / GIB,
+                *(file, int(devices), int(micro_batches), memory / GIB),
                 piper,
                 "yes" if same else "no",
                 "yes" if proven else "no",
-                found.loss,
+                times.loss,
             )
         )
-    table = Table(
-        "recorded",
-        "Recorded settings",
-        "Time per micro-batch in the unit of the input. *Greedy repeated*: "
-        "the re-implemented planner's plan has Piper's figure. *Exact "
-        "repeated*: `dp` proves the optimum that another program recorded.",
-        (
-            Column("file", "input"),
-            Column("devices", "devices", "d"),
-            Column("micro_batches", "micro-batches", "d"),
-            Column("memory_gib", "GiB", "g"),
-            Column("piper", "Piper", ".6g"),
-            Column("greedy_repeated", "greedy repeated"),
-            Column("exact_repeated", "exact repeated"),
-            Column("loss", "greedy above optimum", ".3%"),
-        ),
-        rows,
-    )
-    return table, [
+    return TEXTS.table("recorded", rows), [
         f"On {len(rows)} recorded settings Piper's figure is repeated "
         f"{greedy_same} times and the recorded optimum {exact_same} times; "
         f"greedy is above it {above} times.",
     ]
 
 
+def _figures(folder: Path) -> Iterator[tuple[str, list[float]]]:
+    """Yield the recorded settings: input file, and all numbers."""
+    path = folder / "expected.csv"
+    for row in read_rows(path, _COLUMNS):
+        values = [number(row[name], str(path)) for name in _COLUMNS[1:]]
+        figures = [value for value in values if value is not None]
+        if len(figures) < len(values):
+            raise NestError(
+                f"{path}: expected figures in every row, got none in one of "
+                f"{row['file']}; get it anew"
+            )
+        yield row["file"], figures
+
+
+def _repeats(problem: Problem, quanta: int | None, recorded: float) -> bool:
+    if quanta is None:
+        return False
+    time = quanta * problem.quantum_ps / 1e12
+    return abs(time / recorded - 1) <= ROUNDED
+
+
 def _sweep(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
     rows: list[tuple[Value, ...]] = []
     losses: dict[str, list[float]] = {}
-    for file, devices, gib, problem in setting.each(_own(folder, setting)):
+    for file, devices, gib, problem in setting.each(_swept(folder, setting)):
         setting.say(f"{file}, {devices} devices, {gib:g} GiB")
-        found = _solve(problem)
+        times = _solve(problem)
         unit = problem.quantum_ps / 1e12
-        rows.append(
-            (
-                file,
-                devices,
-                gib,
-                None if found.exact is None else found.exact * unit,
-                None if found.greedy is None else found.greedy * unit,
-                found.loss,
-            )
-        )
-        if found.loss is not None:
-            losses.setdefault(file, []).append(found.loss)
-    table = Table(
-        "sweep",
-        "Other memories",
-        "The same inputs with other numbers of devices and memories, as "
-        "Piper's figures vary them, at 25 GiB/s. Nothing where no plan fits.",
-        (
-            Column("file", "input"),
-            Column("devices", "devices", "d"),
-            Column("memory_gib", "GiB", "g"),
-            Column("optimum", "optimum", ".6g"),
-            Column("greedy", "greedy", ".6g"),
-            Column("loss", "greedy above", ".3%"),
-        ),
-        rows,
-    )
-    return table, [
+        both = (None if x is None else x * unit for x in times)
+        rows.append((file, devices, gib, *both, times.loss))
+        if times.loss is not None:
+            losses.setdefault(file, []).append(times.loss)
+    return TEXTS.table("sweep", rows), [
         f"With other memories greedy is above the optimum of {file} on "
-        f"{sum(x > 0 for x in found)} of {len(found)} settings that a plan "
-        f"fits, by {max(found):.2%} at most."
-        for file, found in losses.items()
+        f"{sum(x > 0 for x in of_file)} of {len(of_file)} settings that a "
+        f"plan fits, by {max(of_file):.2%} at most."
+        for file, of_file in losses.items()
     ]
 
 
-def _own(
+def _swept(
     folder: Path, setting: Setting
 ) -> Iterator[tuple[str, int, float, Problem]]:
     sweeps = _QUICK_SWEEPS if setting.quick else _SWEEPS
@@ -337,42 +293,12 @@ def _own(
                 yield file, devices, gib, problem
 
 
-def _solve(problem: Problem) -> _Answer:
+def _solve(problem: Problem) -> _StepTimes:
     greedy = get_solver("piper")().solve(problem, SolveOptions())
-    return _Answer(
+    return _StepTimes(
         step_quanta(problem, optimum(problem)),
         step_quanta(problem, greedy.plan),
     )
 
 
-STUDY = Study(
-    name="piper",
-    question=(
-        "What does Piper lose by choosing each layer's alternative greedily "
-        "instead of exactly?"
-    ),
-    method=(
-        "Piper's dynamic program over stages is exact; inside a stage that "
-        "does not fit it switches layers to recomputation by time per byte, "
-        "without undoing. The re-implemented planner (`piper`) does so, and "
-        "must repeat Piper's recorded figures; `dp` chooses exactly under the "
-        "same rules (preset `piper`). The plans of both get the shared score."
-    ),
-    quick=("Recorded settings of BERT up to 32 devices, and three memories."),
-    limits=(
-        "Two of Piper's inputs; that of GNMT is not among the data here.",
-        "Two alternatives per layer and degree, as in Piper's inputs; greedy "
-        "may lose more among many.",
-        "The objective is Piper's: time per micro-batch in a steady state on "
-        "a flat network. ResNet's input counts computation in ms and "
-        "bandwidth per second, so its communication hardly counts.",
-        "The losses are those of the whole search: another choice inside one "
-        "stage may also lead to other stages.",
-    ),
-    files=(
-        *(f"{FOLDER}/{name}.json" for name in ("bert32a100", "resnet")),
-        f"{FOLDER}/expected.csv",
-        f"{FOLDER}/recorded_plans.json",
-    ),
-    run=run,
-)
+STUDY = TEXTS.study("piper", run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nest.benchmarks.instances import find_set
 from nest.constraints.pins import restrict
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -12,23 +11,19 @@ from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 from nest.studies.blindness import INSTANCES
-from nest.studies.solving import (
-    geometric_mean,
-    prove,
-    step_quanta,
-    usable,
-)
+from nest.studies.solving import geometric_mean, prove, step_quanta, usable
 from nest.studies.study import (
-    Column,
     Findings,
     Plot,
     Series,
     Setting,
     Study,
-    Table,
     Value,
 )
+from nest.studies.texts import read_texts
 from nest.units import GB
+
+TEXTS = read_texts("planners")
 
 #: Seconds for one answer.
 TIME_LIMIT_S = 60.0
@@ -43,64 +38,55 @@ QUICK_INSTANCES = (
     "mixtral-8x7b-jean-zay-a100x32",
 )
 
-_COLUMNS = (
-    Column("instance", "instance"),
-    Column("belief", "believed over shared", ".3f"),
-    Column("over_gb", "GB over memory", ".1f"),
-    Column("ratio", "over the optimum", ".3f"),
-    Column("outer", "from the outer choice", ".3f"),
-    Column("inner", "from the rest", ".3f"),
-    Column("note", "note"),
-)
+#: Keys of the columns of the table.
+_KEYS = [column.key for column in TEXTS.tables["instances"].columns]
 
 
 def study_of(planner: str, setting: Setting) -> Findings:
     """Compare a planner with the optimum, instance by instance."""
-    names = QUICK_INSTANCES if setting.quick else (*INSTANCES, *PER_LAYER)
+    names = (*INSTANCES, *PER_LAYER)
     rows: list[tuple[Value, ...]] = []
-    for instance in setting.each(find_set(list(names))):
+    for instance in setting.instances(names, QUICK_INSTANCES):
         setting.say(f"{instance.name}: dp")
         problem = instance.problem
         best = step_quanta(problem, prove(problem, TIME_LIMIT_S))
         setting.say(f"{instance.name}: {planner}")
-        found = run_solver(
-            problem, planner, SolveOptions(time_limit_s=TIME_LIMIT_S)
-        )
-        rows.append((instance.name, *compare(problem, found, best)))
+        options = SolveOptions(time_limit_s=TIME_LIMIT_S)
+        result = run_solver(problem, planner, options)
+        rows.append((instance.name, *compare(problem, result, best)))
     return report(planner, rows)
 
 
 def compare(
-    problem: Problem, found: SolveResult, best: int | None
+    problem: Problem, result: SolveResult, best: int | None
 ) -> tuple[Value, ...]:
-    """Return what a row says of a planner's answer, after its instance."""
-    nothing = (None,) * (len(_COLUMNS) - 2)
+    """Return the cells of a planner's result, after its instance."""
+    nothing = (None,) * (len(_KEYS) - 2)
     if best is None:
         return (*nothing, "no proven optimum")
-    if found.plan is None or found.score is None:
-        return (*nothing, found.detail or str(found.outcome))
+    if result.plan is None or result.score is None:
+        return (*nothing, result.detail or str(result.outcome))
     belief = None
-    if found.own_objective_ns is not None:
-        belief = found.own_objective_ns / found.score.step_time_ns
-    left = usable(problem, found)
-    step, over_gb = left.step_quanta, left.over_bytes / GB
-    if step is None or left.plan is None:
-        return (belief, over_gb, None, None, None, left.note)
-    inside = step_quanta(
-        problem, prove(alike(problem, left.plan), TIME_LIMIT_S)
-    )
+    if result.own_objective_ns is not None:
+        belief = result.own_objective_ns / result.score.step_time_ns
+    step, plan, over_bytes, note = usable(problem, result)
+    over_gb = over_bytes / GB
+    if step is None or plan is None:
+        return (belief, over_gb, None, None, None, note)
+    pinned = with_outer_choice(problem, plan)
+    inside = step_quanta(problem, prove(pinned, TIME_LIMIT_S))
     return (
         belief,
         over_gb,
         step / best,
         None if inside is None else inside / best,
         None if inside is None else step / inside,
-        left.note,
+        note,
     )
 
 
-def alike(problem: Problem, plan: Plan) -> Problem:
-    """Return a problem with the outer choice of a plan.
+def with_outer_choice(problem: Problem, plan: Plan) -> Problem:
+    """Return a problem that allows only the outer choice of a plan.
 
     That is replicas, micro-batch and the number of stages: what planners
     loop over, with a search inside.
@@ -117,9 +103,8 @@ def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:
     """Return what the rows say."""
 
     def numbers(key: str) -> list[float]:
-        column = next(i for i, c in enumerate(_COLUMNS) if c.key == key)
-        found = [row[column] for row in rows]
-        return [float(x) for x in found if isinstance(x, (int, float))]
+        cells = [row[_KEYS.index(key)] for row in rows]
+        return [float(x) for x in cells if isinstance(x, (int, float))]
 
     ratios, beliefs = numbers("ratio"), numbers("belief")
     answered = len(numbers("over_gb"))
@@ -151,6 +136,7 @@ def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:
             f"{max(beliefs):.2f} times what the shared model says of the "
             f"same plan."
         )
+    table = TEXTS.table("instances", rows)
     series = [
         Series(
             column.title,
@@ -160,23 +146,12 @@ def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:
                 if isinstance(value := row[index], float)
             ],
         )
-        for index, column in enumerate(_COLUMNS)
+        for index, column in enumerate(table.columns)
         if column.key in ("ratio", "outer", "inner")
     ]
     return Findings(
         answers=answers,
-        tables=(
-            Table(
-                "instances",
-                "Every instance",
-                "*Believed* is the planner's own objective over the shared "
-                "step time of the plan it hands in. The ratio to the proven "
-                "optimum is of the plan that fits, repaired if need be, and "
-                "the product of the two after it.",
-                _COLUMNS,
-                rows,
-            ),
-        ),
+        tables=(table,),
         plot=Plot(
             f"{planner} against the optimum",
             "instance",
@@ -187,35 +162,14 @@ def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:
     )
 
 
-def _study(
-    planner: str, title: str, ignores: str, limits: tuple[str, ...]
-) -> Study:
-    return Study(
-        name=planner,
-        question=(
-            f"How far are {title}'s plans from the optimum under the shared "
-            f"model, and where is the loss made?"
-        ),
-        method=(
-            f"The re-implemented planner (`baselines/{planner}.py`) searches "
-            f"its own space for the minimum of its own objective, from the "
-            f"shared cost tables; the shared model scores its plan against "
-            f"the optimum that `dp` proves. {ignores} A plan that does not "
-            f"fit is repaired. `dp` under the plan's own replicas, "
-            f"micro-batch and number of stages tells the loss of that choice "
-            f"from the rest."
-        ),
-        quick="Five instances.",
-        limits=(
-            "A re-implementation on shared tables and not the authors' "
-            "program on their profiles; its docstring lists the deviations.",
-            "In full, nineteen instances on trees, chosen for variety: "
-            "means are about them and no population.",
-            "The shared model is a model. Where it is wrong about real "
-            "machines (see docs/validation.md), so are these ratios.",
-            *limits,
-        ),
-        run=lambda setting: study_of(planner, setting),
+def _study(planner: str, title: str, ignores: str, limits: str) -> Study:
+    return TEXTS.study(
+        planner,
+        lambda setting: study_of(planner, setting),
+        planner=planner,
+        title=title,
+        ignores=ignores,
+        limits=limits,
     )
 
 
@@ -224,12 +178,10 @@ GALVATRON = _study(
     "Galvatron",
     "It does not see where stages sit, a slow stage in the middle, or the "
     "optimiser update, and leaves a fifth of the memory to a cache.",
-    (
-        "All instances but the two *-per-layer* want one strategy per stage. "
-        "There it runs in its coarse mode, one for the whole model.",
-        "Its recorded searches on its own profiles are repeated digit by "
-        "digit by `python bench/galvatron.py`.",
-    ),
+    "All instances but the two *-per-layer* want one strategy per stage. "
+    "There it runs in its coarse mode, one for the whole model.\n\n"
+    "Its recorded searches on its own profiles are repeated digit by digit "
+    "by `python bench/galvatron.py`.",
 )
 
 ALPA = _study(
@@ -237,8 +189,6 @@ ALPA = _study(
     "Alpa",
     "It does not see gradient synchronisation, the optimiser update, what "
     "passes between stages, or where a stage sits, and uses every device.",
-    (
-        "Sixteen clusters of layers, and its own placement rule; its users "
-        "tune both.",
-    ),
+    "Sixteen clusters of layers, and its own placement rule; its users tune "
+    "both.",
 )

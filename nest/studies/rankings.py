@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from operator import itemgetter
 
 from msgspec.structs import replace
 
-from nest.benchmarks.instances import find_set
 from nest.cost.model import CostModel
 from nest.ir import GraphTopology
 from nest.ir.cluster import Hierarchy
@@ -19,6 +19,7 @@ from nest.studies.solving import (
     Usable,
     geometric_mean,
     prove,
+    ratio,
     step_quanta,
     usable,
 )
@@ -28,10 +29,12 @@ from nest.studies.study import (
     Plot,
     Series,
     Setting,
-    Study,
     Table,
     Value,
 )
+from nest.studies.texts import read_texts
+
+TEXTS = read_texts("rankings")
 
 TIME_LIMIT_S = 30.0
 
@@ -110,16 +113,11 @@ Ratios = Mapping[str, Mapping[str, Sequence[float | None]]]
 
 def run(setting: Setting) -> Findings:
     """Let planners plan under all rules, and score their old plans too."""
-    names = QUICK_INSTANCES if setting.quick else INSTANCES
     planners = QUICK_PLANNERS if setting.quick else PLANNERS
-    again: dict[str, dict[str, list[float | None]]] = {
-        rules: {planner: [] for planner in planners} for rules in RULES
-    }
-    kept: dict[str, dict[str, list[float | None]]] = {
-        rules: {planner: [] for planner in planners} for rules in KEEPING
-    }
+    again = _no_ratios(RULES, planners)
+    kept = _no_ratios(KEEPING, planners)
     options = SolveOptions(time_limit_s=TIME_LIMIT_S)
-    for instance in setting.each(find_set(list(names))):
+    for instance in setting.instances(INSTANCES, QUICK_INSTANCES):
         first: dict[str, Usable] = {}
         for rules, change in RULES.items():
             problem = change(instance.problem)
@@ -127,91 +125,67 @@ def run(setting: Setting) -> Findings:
             best = step_quanta(problem, prove(problem, TIME_LIMIT_S))
             for planner in planners:
                 setting.say(f"{instance.name}, {rules}: {planner}")
-                found = run_solver(problem, planner, options)
-                left = usable(problem, found)
+                result = run_solver(problem, planner, options)
+                plan = usable(problem, result)
                 if rules == BASE:
-                    first[planner] = left
-                again[rules][planner].append(over(left.step_quanta, best))
+                    first[planner] = plan
+                again[rules][planner].append(ratio(plan.step_quanta, best))
                 if rules in KEEPING:
-                    old = step_quanta(problem, first[planner].plan)
-                    kept[rules][planner].append(over(old, best))
-    graphs = QUICK_GRAPHS if setting.quick else GRAPHS
-    shared = contention(graphs, planners, setting)
+                    step = step_quanta(problem, first[planner].plan)
+                    kept[rules][planner].append(ratio(step, best))
+    shared = contention(planners, setting)
     findings = report(again, kept, shared)
-    every = (
+    names = QUICK_INSTANCES if setting.quick else INSTANCES
+    graphs = QUICK_GRAPHS if setting.quick else GRAPHS
+    rows = (
         *each(names, "planned again", again),
         *each(names, "plans kept", kept),
         *each(graphs, "contention", shared),
     )
-    return findings._replace(tables=(*findings.tables, _plans(every)))
+    plans = TEXTS.table("plans", rows)
+    return findings._replace(tables=(*findings.tables, plans))
+
+
+def _no_ratios(
+    all_rules: Iterable[str], planners: Sequence[str]
+) -> dict[str, dict[str, list[float | None]]]:
+    return {
+        rules: {planner: [] for planner in planners} for rules in all_rules
+    }
 
 
 def each(
     names: Sequence[str], what: str, ratios: Ratios
 ) -> Iterator[Sequence[Value]]:
     """Yield a row per plan."""
-    for rules, by in ratios.items():
-        for planner, row in by.items():
+    for rules, by_planner in ratios.items():
+        for planner, row in by_planner.items():
             for name, value in zip(names, row, strict=True):
                 yield what, rules, name, planner, value
 
 
-def _plans(rows: Sequence[Sequence[Value]]) -> Table:
-    return Table(
-        "plans",
-        "Every plan",
-        "Ratio to the optimum; nothing where no plan fits.",
-        (
-            Column("what", "what"),
-            Column("rules", "rules"),
-            Column("instance", "instance"),
-            Column("planner", "planner"),
-            Column("ratio", "over the optimum", ".3f"),
-        ),
-        rows,
-    )
-
-
-def contention(
-    names: Sequence[str], planners: Sequence[str], setting: Setting
-) -> Ratios:
+def contention(planners: Sequence[str], setting: Setting) -> Ratios:
     """Score plans where traffic shares links, and as if it did not.
 
     Ratios are to the plan that is proven to be the best with contention.
     """
-    found: dict[str, dict[str, list[float | None]]] = {
-        rules: {planner: [] for planner in planners} for rules in CONTENTION
-    }
+    ratios = _no_ratios(CONTENTION, planners)
     options = SolveOptions(time_limit_s=TIME_LIMIT_S)
-    for instance in setting.each(find_set(list(names))):
+    for instance in setting.instances(GRAPHS, QUICK_GRAPHS):
         problem = instance.problem
         topology = problem.cluster.topology
         assert isinstance(topology, GraphTopology)
         setting.say(f"{instance.name}: dp")
         best = prove(problem, TIME_LIMIT_S)
-        models = dict(
-            zip(
-                CONTENTION,
-                (None, CostModel(problem, Alone(topology))),
-                strict=True,
-            )
-        )
+        models = (None, CostModel(problem, Alone(topology)))
         for planner in planners:
             setting.say(f"{instance.name}: {planner}")
-            left = usable(problem, run_solver(problem, planner, options))
-            for rules, model in models.items():
-                found[rules][planner].append(
-                    over(
-                        step_quanta(problem, left.plan, model),
-                        step_quanta(problem, best, model),
-                    )
-                )
-    return found
-
-
-def over(step: int | None, best: int | None) -> float | None:
-    """Return the ratio of two steps, if both are known."""
-    return None if step is None or not best else step / best
+            plan = usable(problem, run_solver(problem, planner, options)).plan
+            for rules, model in zip(CONTENTION, models, strict=True):
+                step = step_quanta(problem, plan, model)
+                best_step = step_quanta(problem, best, model)
+                ratios[rules][planner].append(ratio(step, best_step))
+    return ratios
 
 
 def ranked(ratios: Ratios) -> list[str]:
@@ -230,9 +204,9 @@ def common(ratios: Ratios, planners: Sequence[str]) -> list[int]:
     """Return the instances on which all have a plan under all rules."""
     columns = [by[planner] for by in ratios.values() for planner in planners]
     return [
-        number
-        for number in range(min(map(len, columns), default=0))
-        if all(column[number] is not None for column in columns)
+        index
+        for index in range(min(map(len, columns), default=0))
+        if all(column[index] is not None for column in columns)
     ]
 
 
@@ -249,15 +223,15 @@ def means(
         Those that count: at least one instance, on each of which all of
         them have a plan.
     """
-    found: dict[str, list[float]] = {}
+    by_planner: dict[str, list[float]] = {}
     for by in ratios.values():
         for planner in planners:
             mean = geometric_mean(
                 x for i in instances if (x := by[planner][i]) is not None
             )
             assert mean is not None
-            found.setdefault(planner, []).append(mean)
-    return found
+            by_planner.setdefault(planner, []).append(mean)
+    return by_planner
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, int]:
@@ -284,41 +258,14 @@ def report(again: Ratios, kept: Ratios, shared: Ratios) -> Findings:
     """Return what the ratios say."""
     tables, answers = [], []
     series: list[Series] = []
-    for key, title, text, ratios in (
-        (
-            "again",
-            "Planned again",
-            "Planners know the rules, as far as they see them, and plan for "
-            "them, as does the optimum.",
-            again,
-        ),
-        (
-            "kept",
-            "Plans kept",
-            "The plans made for the instances as they are, scored under "
-            "other rules: what a ranking owes to the rules of the score.",
-            kept,
-        ),
-        (
-            "contention",
-            "Contention",
-            "Plans on networks that are no trees, scored as the model prices "
-            "traffic that meets on links, and as if every group and every "
-            "message had the links to itself. Ratios are to the plan that is "
-            "the optimum as priced, so that they may be below 1 without.",
-            shared,
-        ),
+    for key, ratios in (
+        ("again", again),
+        ("kept", kept),
+        ("contention", shared),
     ):
+        title = TEXTS.tables[key].title
         planners = ranked(ratios)
         instances = common(ratios, planners)
-        every = next(iter(ratios.values()))
-        left_out = [planner for planner in every if planner not in planners]
-        if left_out:
-            text += (
-                f" Not ranked, as they have no plan on half of the instances "
-                f"or more under some rules: {', '.join(left_out)}."
-            )
-        of = len(next(iter(every.values())))
         if not instances:
             answers.append(
                 f"{title}: no instance has a plan of every planner under all "
@@ -326,37 +273,11 @@ def report(again: Ratios, kept: Ratios, shared: Ratios) -> Findings:
             )
             continue
         by_planner = means(ratios, planners, instances)
-        columns = [Column("planner", "planner")]
-        for rules in ratios:
-            columns.append(Column(f"{rules}_mean", rules, ".3f"))
-            columns.append(Column(f"{rules}_rank", "rank", "d"))
-        by_rules = [
-            {planner: row[number] for planner, row in by_planner.items()}
-            for number in range(len(ratios))
-        ]
-        places = [ranks(values) for values in by_rules]
-        rows: list[list[Value]] = []
-        for planner in by_planner:
-            row: list[Value] = [planner]
-            for values, place in zip(by_rules, places, strict=True):
-                row += [values[planner], place[planner]]
-            rows.append(row)
-        rows.sort(key=lambda row: (row[2], row[0]))
-        tables.append(
-            Table(
-                key,
-                title,
-                f"{text} Geometric means of the ratio to the optimum, over "
-                f"the {len(instances)} of {of} instances on which every "
-                f"ranked planner has a plan that fits, repaired if need be, "
-                f"under all rules.",
-                columns,
-                rows,
-            )
-        )
+        tables.append(_ranks_table(key, ratios, by_planner, len(instances)))
         pairs = len(by_planner) * (len(by_planner) - 1) // 2
-        for rules, values in list(zip(ratios, by_rules, strict=True))[1:]:
-            swapped = swaps(by_rules[0], values)
+        base, *others = _by_rules(by_planner, len(ratios))
+        for rules, values in zip(list(ratios)[1:], others, strict=True):
+            swapped = swaps(base, values)
             named = ", ".join(" and ".join(pair) for pair in swapped)
             answers.append(
                 f"{title}, {rules}: {len(swapped)} of {pairs} pairs change "
@@ -380,56 +301,60 @@ def report(again: Ratios, kept: Ratios, shared: Ratios) -> Findings:
     )
 
 
-def _missing(ratios: Ratios) -> Table:
-    """Return how many plans are missing."""
-    return Table(
-        "missing",
-        "Instances without a usable plan",
-        "By rules, when planned again.",
-        [
-            Column("planner", "planner"),
-            *(Column(f"{rules}_missing", rules, "d") for rules in ratios),
-        ],
-        [
-            [
-                planner,
-                *(
-                    sum(ratio is None for ratio in by[planner])
-                    for by in ratios.values()
-                ),
-            ]
-            for planner in next(iter(ratios.values()))
-        ],
+def _by_rules(
+    by_planner: Mapping[str, Sequence[float]], num_rules: int
+) -> list[dict[str, float]]:
+    """Return the mean ratios of planners, a mapping per rules."""
+    return [
+        {planner: row[index] for planner, row in by_planner.items()}
+        for index in range(num_rules)
+    ]
+
+
+def _ranks_table(
+    key: str,
+    ratios: Ratios,
+    by_planner: Mapping[str, Sequence[float]],
+    num_common: int,
+) -> Table:
+    """Return means and ranks of planners on the instances of all."""
+    every = next(iter(ratios.values()))
+    excluded = [planner for planner in every if planner not in by_planner]
+    note = ""
+    if excluded:
+        note = (
+            f" Not ranked, as they have no plan on half of the instances or "
+            f"more under some rules: {', '.join(excluded)}."
+        )
+    columns = [Column("planner", "planner")]
+    cells: dict[str, list[Value]] = {name: [name] for name in by_planner}
+    by_rules = _by_rules(by_planner, len(ratios))
+    for rules, values in zip(ratios, by_rules, strict=True):
+        columns.append(Column(f"{rules}_mean", rules, ".3f"))
+        columns.append(Column(f"{rules}_rank", "rank", "d"))
+        for planner, rank in ranks(values).items():
+            cells[planner] += [values[planner], rank]
+    return TEXTS.table(
+        key,
+        sorted(cells.values(), key=itemgetter(2, 0)),
+        columns,
+        note=note,
+        num_common=num_common,
+        num_instances=len(next(iter(every.values()))),
     )
 
 
-STUDY = Study(
-    name="rankings",
-    question=(
-        "Do planners keep their ranks under another schedule, with gradient "
-        "sync that overlaps, and with more or less contention?"
-    ),
-    method=(
-        "Each planner plans for the same instances under four rules: 1F1B "
-        "as they are; GPipe; all gradient sync hidden behind computation; and "
-        "links outside nodes that other traffic takes three quarters of. "
-        "Plans that do not fit are repaired, and held against the optimum "
-        "that `dp` proves under the same rules. Then the plans of the first "
-        "rules are kept and scored under the others (but GPipe). On six "
-        "networks that are no trees, plans are scored with contention for "
-        "links and without."
-    ),
-    quick="Three instances and four planners.",
-    limits=(
-        "A rank is of geometric means over eight instances (in full); two "
-        "planners that swap may differ by little, see the means.",
-        "Four rules out of many. Interleaved and zero-bubble schedules are "
-        "missing, which most planners do not search.",
-        "Contention is within groups and messages of one stage and its "
-        "replicas; that between stages is not priced (docs/graphs.md).",
-        "`mcmc` and `random` depend on their seed; this is seed 0.",
-        "Plans made for 1F1B are not kept under GPipe, where most of them "
-        "no longer fit.",
-    ),
-    run=run,
-)
+def _missing(ratios: Ratios) -> Table:
+    """Return how many plans are missing."""
+    columns = [
+        Column("planner", "planner"),
+        *(Column(f"{rules}_missing", rules, "d") for rules in ratios),
+    ]
+    rows: list[list[Value]] = [
+        [planner, *(by[planner].count(None) for by in ratios.values())]
+        for planner in next(iter(ratios.values()))
+    ]
+    return TEXTS.table("missing", rows, columns)
+
+
+STUDY = TEXTS.study("rankings", run)

@@ -32,13 +32,13 @@ def optimum(problem: Problem) -> Plan | None:
     SolverError
         If nothing was proven.
     """
-    found = get_solver("dp")().solve(problem, SolveOptions())
-    if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+    output = get_solver("dp")().solve(problem, SolveOptions())
+    if output.status not in (Status.OPTIMAL, Status.INFEASIBLE):
         raise SolverError(
-            f"{problem.name}: expected an optimum, got {found.status}: "
-            f"{found.detail}; report it"
+            f"{problem.name}: expected an optimum, got {output.status}: "
+            f"{output.detail}; report it"
         )
-    return found.plan
+    return output.plan
 
 
 def prove(problem: Problem, time_limit_s: float) -> Plan | None:
@@ -49,8 +49,8 @@ def prove(problem: Problem, time_limit_s: float) -> Plan | None:
     options = SolveOptions(
         time_limit_s=time_limit_s, num_workers=default_workers("dp")
     )
-    found = run_solver(problem, "dp", options)
-    return found.plan if found.status is Status.OPTIMAL else None
+    result = run_solver(problem, "dp", options)
+    return result.plan if result.status is Status.OPTIMAL else None
 
 
 def step_quanta(
@@ -75,6 +75,11 @@ def step_units(problem: Problem, plan: Plan | None) -> float | None:
     return None if quanta is None else quanta * problem.quantum_ps / 1e12
 
 
+def ratio(step: int | None, best: int | None) -> float | None:
+    """Return a step over the optimum, ``None`` if either is missing."""
+    return None if step is None or not best else step / best
+
+
 def geometric_mean(values: Iterable[float]) -> float | None:
     """Return the geometric mean, ``None`` of nothing."""
     logs = [math.log(value) for value in values]
@@ -82,7 +87,7 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 class Usable(NamedTuple):
-    """What is left of a planner's answer once it has to fit.
+    """A planner's plan once it has to fit.
 
     Attributes
     ----------
@@ -101,16 +106,16 @@ class Usable(NamedTuple):
     note: str
 
 
-def usable(problem: Problem, found: SolveResult) -> Usable:
-    """Return what is left of an answer, repaired as its planner would be."""
-    if found.plan is None:
-        note = found.detail or str(found.status or found.outcome)
+def usable(problem: Problem, result: SolveResult) -> Usable:
+    """Return the plan of a result, repaired as its planner allows."""
+    if result.plan is None:
+        note = result.detail or str(result.status or result.outcome)
         return Usable(None, None, 0, note)
-    over = found.over_memory_bytes or 0
+    over = result.over_memory_bytes or 0
     if not over:
-        return Usable(step_quanta(problem, found.plan), found.plan, 0, "")
-    remedies = solver_class(found.solver).capabilities.remedies
-    verdict = repair(problem, found, remedies)
+        return Usable(step_quanta(problem, result.plan), result.plan, 0, "")
+    remedies = solver_class(result.solver).capabilities.remedies
+    verdict = repair(problem, result, remedies)
     note = verdict.detail.partition(" (")[0]
     if verdict.status is not Status.FEASIBLE:
         return Usable(None, None, over, note)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
+from nest.benchmarks.instances import Instance, find_set
 from nest.errors import NestError
 
 T = TypeVar("T")
@@ -138,6 +139,13 @@ class Setting:
                 return
             yield item
 
+    def instances(
+        self, names: Sequence[str], quick_names: Sequence[str]
+    ) -> Iterator[Instance]:
+        """Yield the instances of these names as long as there is time."""
+        chosen = quick_names if self.quick else names
+        return self.each(find_set(chosen))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
@@ -198,21 +206,21 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             rows = list(reader)
-            found = reader.fieldnames or ()
+            names = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise NestError(
             f"{path}: expected a CSV file, got {error}; get it anew"
         ) from None
-    missing = [name for name in columns if name not in found]
+    missing = [name for name in columns if name not in names]
     if missing:
         raise NestError(
             f"{path}: expected the columns {', '.join(columns)}, got none "
             f"called {missing[0]!r}; get it anew"
         )
-    for number, row in enumerate(rows, 2):
+    for line, row in enumerate(rows, 2):
         if None in row or None in row.values():
             raise NestError(
-                f"{path}: line {number}: expected {len(found)} cells, got "
+                f"{path}: line {line}: expected {len(names)} cells, got "
                 f"another number; get it anew"
             )
     return rows

@@ -434,8 +434,7 @@ def one_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = [Instance("tiny", tiny_problem(), "a test")]
     nothing = {rules: {"megatron": [None]} for rules in rankings.CONTENTION}
     monkeypatch.setattr(rankings, "QUICK_INSTANCES", ("tiny",))
-    for module in (planners, rankings, effort):
-        monkeypatch.setattr(module, "find_set", lambda names: tiny)
+    monkeypatch.setattr("nest.studies.study.find_set", lambda names: tiny)
     monkeypatch.setattr(rankings, "QUICK_PLANNERS", ("megatron",))
     monkeypatch.setattr(effort, "QUICK_SOLVERS", ("megatron",))
     rules = {name: rankings.RULES[name] for name in ("1F1B", "GPipe")}
