@@ -31,7 +31,6 @@ from nest.cost.score import score
 from nest.errors import InvalidOptionError
 from nest.ir import Activations, Strategy
 from nest.solvers.base import Limit, OutOfTimeError, SolveOptions, Status
-from nest.solvers.registry import get_solver
 from nest.solvers.run import run_solver
 from tests.builders import FLAT, make_cost, make_levels, make_problem
 
@@ -687,22 +686,7 @@ def test_layers_of_a_graph_come_in_topological_order():
     assert score(problem, output.plan).feasible
 
 
-@pytest.mark.parametrize("granularity", ["stage", "layer"])
-def test_the_same_plan_every_time(granularity):
-    problem = replace(
-        mixing(8), job=replace(mixing(8).job, granularity=granularity)
-    )
-    assert solve(problem) == solve(problem)
-
-
 # Limits and words
-
-
-def test_no_time_no_plan():
-    output = AlpaSolver().solve(two_layers(), SolveOptions(time_limit_s=1e-9))
-    assert output.limit is Limit.TIME
-    assert output.plan is None
-    assert output.status is Status.NO_SOLUTION
 
 
 def test_the_best_plan_so_far_when_time_runs_out(monkeypatch):
@@ -730,12 +714,6 @@ def test_the_best_plan_so_far_when_time_runs_out(monkeypatch):
         "micro-batch 2, recompute none (2 of 2)",
     ]
     assert reports[1].plan == output.plan
-
-
-def test_the_registry_has_it():
-    assert get_solver("alpa") is AlpaSolver
-    assert AlpaSolver.capabilities.overruns
-    assert not AlpaSolver.capabilities.exact
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any, ClassVar
 
@@ -491,13 +492,75 @@ def test_planners_say_what_they_are(planner: str) -> None:
     assert [line for line in lines if line in headings] == headings
 
 
-@pytest.mark.parametrize("name", ["uniap", "megatron", "ft", "mcmc"])
-def test_out_of_time_is_never_without_a_word(name: str) -> None:
+# What all of them keep
+
+#: By planner: its first report of :func:`four_layers`, and what it says if it
+#: has no time at all. Those that draw plans are asked for few.
+WORDS = {
+    "alpa": (
+        "micro-batch 1, recompute none (1 of 2)",
+        "4 clusters; 0 of 2 searches done; no pipeline of submeshes uses "
+        "exactly 4 devices and fits",
+    ),
+    "galvatron": ("11 tasks with ep 1", "no task was solved in time"),
+    "phaze": ("case 1 of 6", "0 of 6 cases searched"),
+    "piper": ("case 1 of 6", "0 of 6 cases searched"),
+    "megatron": (None, "the limit passed before it had a plan"),
+    "mcmc": ("data parallel", "0 of 0 proposals taken"),
+    "uniap": ("even split", "the limit passed before it had a plan"),
+    "ft": (
+        "tracking frontiers of B=1",
+        "the limit passed before it had a plan",
+    ),
+    "aceso": ("1 stages", "0 configurations of 4 numbers of stages"),
+    "random": ("", "0 plans that fit in 0 draws"),
+}
+FEW = {"mcmc": {"budget": "200"}, "random": {"plans": "5"}}
+#: These depend on their seed.
+SEEDED = ("mcmc", "random")
+#: These hand in what they begin with.
+BEGIN_WITH_A_PLAN = ("mcmc", "aceso")
+
+
+def four_layers(**fields: Any) -> Problem:
+    return chain_of(4, global_batch=8, micro_batches=(1, 2), **fields)
+
+
+@pytest.mark.parametrize("planner", WORDS)
+def test_planners_report_and_repeat_themselves(planner: str) -> None:
+    solver = get_solver(planner)()
+    assert (solver.name, solver.capabilities.exact) == (planner, False)
+    reports: list[Progress] = []
+    problem, few = four_layers(), options(**FEW.get(planner, {}))
+    output = solver.solve(problem, few, reports.append)
+    assert (output.status, output.limit) == (Status.FEASIBLE, None)
+    assert output.lower_bound_quanta is None
+    message, _ = WORDS[planner]
+    assert (reports[0].message if reports else None) == message
+    plans = [report.plan for report in reports if report.plan is not None]
+    assert plans[-1:] == [output.plan] * bool(reports)
+    assert solver.solve(problem, few) == output
+    if planner not in SEEDED:
+        assert (
+            solver.solve(problem, dataclasses.replace(few, seed=7)) == output
+        )
+        assert output.claimed_quanta is None
+
+
+@pytest.mark.parametrize("planner", ["alpa", "galvatron", "piper", "uniap"])
+def test_planners_repeat_strategies_of_layers(planner: str) -> None:
+    solver = get_solver(planner)()
+    problem = four_layers(granularity="layer", zero=(0, 3))
+    output = solver.solve(problem, SolveOptions())
+    assert output.plan is not None
+    assert solver.solve(problem, SolveOptions()) == output
+
+
+@pytest.mark.parametrize("planner", WORDS)
+def test_planners_without_time_say_so(planner: str) -> None:
     """Also where the clock is looked at before anything is tried."""
     limits = SolveOptions(time_limit_s=1e-9)
-    output = get_solver(name)().solve(chain_of(), limits)
-    assert output.limit is Limit.TIME
-    if output.plan is None:
-        assert output.detail == "the limit passed before it had a plan"
-    else:
-        assert output.detail == "0 of 0 proposals taken"
+    output = get_solver(planner)().solve(four_layers(), limits)
+    _, detail = WORDS[planner]
+    assert (output.limit, output.detail) == (Limit.TIME, detail)
+    assert (output.plan is not None) is (planner in BEGIN_WITH_A_PLAN)

@@ -40,7 +40,6 @@ from nest.errors import InvalidProblemError
 from nest.ir import Activations, Graph, Layer, Problem, Strategy
 from nest.ir.graph import LayerKind
 from nest.solvers.base import Limit, Progress, SolveOptions, Status
-from nest.solvers.registry import get_solver
 from tests.builders import call, make_cost, make_problem
 
 # Formulas
@@ -1262,13 +1261,6 @@ def test_tensor_parallel_messages_count() -> None:
     assert output.own_objective_ns == pytest.approx(18 + 2 * 28, abs=1e-6)
 
 
-def test_time_limit() -> None:
-    output = solve(chain_of("ll"), time_limit_s=0.0)
-    assert output.plan is None
-    assert output.limit is Limit.TIME
-    assert output.detail == "no task was solved in time"
-
-
 def test_time_limit_keeps_the_best_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1315,21 +1307,3 @@ def test_time_limit_falls_back_on_one_strategy(
     assert output.detail == (
         "one strategy for all layers: no other task was solved in time"
     )
-
-
-def test_progress_and_determinism() -> None:
-    problem = chain_of(
-        "llll", cost=widths(1, 2, 4), devices=4, global_batch=12
-    )
-    reports: list[Progress] = []
-    first = GalvatronSolver().solve(problem, SolveOptions(), reports.append)
-    second = solve(problem, seed=7)
-    assert first.plan == second.plan
-    assert first.own_objective_ns == second.own_objective_ns
-    assert reports[0].message.endswith("tasks with ep 1")
-    assert [r for r in reports if r.plan is not None][-1].plan == first.plan
-    assert all(r.claimed_quanta is None for r in reports)
-
-
-def test_registered() -> None:
-    assert get_solver("galvatron") is GalvatronSolver

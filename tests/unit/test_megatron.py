@@ -24,7 +24,7 @@ from nest.ir import (
     Problem,
     Strategy,
 )
-from nest.solvers.base import Limit, SolveOptions, Status
+from nest.solvers.base import SolveOptions, Status
 from tests.builders import make_cost, make_levels, make_plan, make_problem
 
 #: Nodes of four devices, two of them.
@@ -402,17 +402,6 @@ def test_stages_that_are_alike_suit_the_rules() -> None:
     problem = make(preset="nest-artifact", global_batch=8, uneven_batches=True)
     assert MegatronSolver().unsupported(problem) is None
     assert solve(problem).plan is not None
-
-
-def test_time_limit() -> None:
-    output = solve(make(global_batch=8), time_limit_s=1e-9)
-    assert output.limit is Limit.TIME
-    assert output.status is Status.NO_SOLUTION
-
-
-def test_deterministic() -> None:
-    problem = make(memory=1500, global_batch=8)
-    assert solve(problem, seed=0) == solve(problem, seed=7)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -13,7 +13,7 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import batch_splits
 from nest.ir import Activations, Problem
-from nest.solvers.base import Limit, Progress, SolveOptions, Status
+from nest.solvers.base import SolveOptions, Status
 from nest.solvers.judge import judge
 from tests.builders import make_cost, make_levels, make_problem
 from tests.planners import shape, two_layers
@@ -348,24 +348,3 @@ def test_many_closed_sets_are_searched_in_one_order():
     )
     assert output.own_objective_ns == 90 * 12
     assert solve(problem, max_closed_sets="512").detail == ""
-
-
-def test_the_time_limit_is_honoured():
-    output = PhazeSolver().solve(two_layers(), SolveOptions(time_limit_s=0))
-    assert output.limit is Limit.TIME
-    assert output.plan is None
-    assert output.detail == "0 of 2 cases searched"
-
-
-def test_it_reports_plans_and_says_where_it_is():
-    reports: list[Progress] = []
-    output = PhazeSolver().solve(two_layers(5), SolveOptions(), reports.append)
-    assert [x.message for x in reports if x.message] == [
-        "case 1 of 2",
-        "case 2 of 2",
-    ]
-    plans = [x.plan for x in reports if x.plan is not None]
-    assert plans[-1] == output.plan
-    assert all(x.claimed_quanta is None for x in reports)
-    again = PhazeSolver().solve(two_layers(5), SolveOptions(seed=7))
-    assert again.plan == output.plan

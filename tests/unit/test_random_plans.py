@@ -21,7 +21,7 @@ from nest.cost.score import score
 from nest.cost.space import batch_splits
 from nest.ir import Problem, Strategy
 from nest.models import builtin
-from nest.solvers.base import Limit, Progress, SolveOptions, Status
+from nest.solvers.base import Progress, SolveOptions, Status
 from tests.builders import make_cost, make_levels, make_problem
 from tests.loopback import GOOD_NS, good_plan, tiny_problem
 
@@ -195,24 +195,13 @@ def test_stages_are_alike_where_the_preset_wants_them_alike() -> None:
     assert max(len(plan.stages) for plan in plans) == 4
 
 
-def test_same_seed_same_plan() -> None:
+def test_other_seeds_draw_other_plans() -> None:
     problem = chain_of(6, global_batch=8)
-    first = solve(problem, seed=3, plans="5")
-    assert solve(problem, seed=3, plans="5") == first
     others = {
         msgspec.json.encode(solve(problem, seed=seed, plans="1").plan)
         for seed in range(10)
     }
     assert len(others) > 1
-
-
-def test_time_limit() -> None:
-    output = RandomSolver().solve(
-        tiny_problem(), SolveOptions(time_limit_s=1e-9)
-    )
-    assert output.limit is Limit.TIME
-    assert output.status is Status.NO_SOLUTION
-    assert output.detail == "0 plans that fit in 0 draws"
 
 
 @pytest.mark.parametrize("name", builtin.names())

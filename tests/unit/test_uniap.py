@@ -30,7 +30,6 @@ from nest.ir import Activations, Graph, Layer, Problem, Strategy
 from nest.solvers.base import (
     Deadline,
     Limit,
-    Progress,
     SolveOptions,
     Status,
     ignore_progress,
@@ -444,28 +443,6 @@ def test_blind_to_working_sets() -> None:
     output = solve(problem)
     assert output.plan == make_plan(("a", ONE))
     assert not score(problem, output.plan).feasible
-
-
-def test_reports() -> None:
-    reports: list[Progress] = []
-    problem = chain_of(4, global_batch=8, micro_batches=(1, 2))
-    output = UniapSolver().solve(problem, SolveOptions(), reports.append)
-    texts = [report.message for report in reports if report.message]
-    assert texts[0] == "even split"
-    assert texts[1].endswith(" micro-batches, 0 of 8 programs done")
-    plans = [report.plan for report in reports if report.plan is not None]
-    assert plans[-1] == output.plan
-    assert all(report.claimed_quanta is None for report in reports)
-
-
-def test_same_seed_same_plan() -> None:
-    problem = chain_of(4, global_batch=8, micro_batches=(1, 2), zero=(0, 3))
-    assert solve(problem, seed=4) == solve(problem, seed=4)
-
-
-def test_time_limit() -> None:
-    output = UniapSolver().solve(chain_of(), SolveOptions(time_limit_s=1e-9))
-    assert (output.status, output.limit) == (Status.NO_SOLUTION, Limit.TIME)
 
 
 def test_time_limit_keeps_the_best_plan(
