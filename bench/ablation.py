@@ -30,7 +30,7 @@ from bench.calibrate import (
     thinned,
     usable,
 )
-from bench.result_files import ROOT, fill, write_result
+from bench.result_files import ROOT, fill, table, write_result
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, prior, solve
 from nest.calibration.parameters import Parameter, options_of
@@ -250,10 +250,7 @@ def tables(document: dict[str, Any]) -> str:
         ("median_abs_error", "Median"),
         ("mean_abs_error", "Mean"),
     ):
-        lines = [
-            f"| {' | '.join(heads)} |",
-            f"| {' | '.join(['---', *['---:'] * len(found)])} |",
-        ]
+        lines = []
         for name in complete:
             cells = []
             for figures_of in found.values():
@@ -267,11 +264,11 @@ def tables(document: dict[str, Any]) -> str:
                     )
                 )
             rows = complete[name]["fitted"]["rows"]
-            lines.append(f"| {name} ({rows}) | {' | '.join(cells)} |")
+            lines.append((f"{name} ({rows})", *cells))
         parts += [
             f"{title} error in per cent, fitted / held out, of classes and "
             f"of sources with {LEAST} rows or more (rows):",
-            "\n".join(lines),
+            table(" | ".join(heads), lines),
         ]
     left = {
         name: document["rows"] - figures_of["all"]["fitted"]["rows"]

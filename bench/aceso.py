@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from result_files import ROOT, fill, result_path, write_rows
+from result_files import ROOT, fill, read_rows, table, write_rows
 from speed import COMMAND
 
 DATA = ROOT.parent / "shared" / "data"
@@ -160,20 +160,16 @@ def grouped(
     rows: list[dict[str, Any]],
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Return the rows of every problem."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         key = (row["problem"], row["granularity"])
-        found.setdefault(key, []).append(row)
-    return found
+        groups.setdefault(key, []).append(row)
+    return groups
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the table of gaps."""
-    lines = [
-        "| problem | `dp` | `aceso` | relative | believed | "
-        "`dp` in its space |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    lines = []
     for key, (best, own, *pinned) in grouped(rows).items():
         problem, granularity = key
         optimum = best["step_time_ns"]
@@ -186,9 +182,10 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             relative = f"over memory by {own['over_memory_bytes']} bytes"
         for cell in pinned:
             inside = f"{cell['step_time_ns'] / optimum:.3f}{_proof(cell)}"
-        cells = (name, _time(best), _time(own), relative, believed, inside)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        times = (_time(best), _time(own))
+        lines.append((name, *times, relative, believed, inside))
+    heads = "problem | `dp` | `aceso` | relative | believed | "
+    return table(f"{heads}`dp` in its space", lines)
 
 
 def recorded_steps(cell: dict[str, Any]) -> str:
@@ -199,8 +196,8 @@ def recorded_steps(cell: dict[str, Any]) -> str:
         "predicted here": cell["own_objective_ns"] / 1e9,
         "its plan by the shared model": cell["step_time_ns"] / 1e9,
     }
-    lines = [f"| {name} | {value:.2f} |" for name, value in steps.items()]
-    return "\n".join(["| step | s |", "|---|---:|", *lines])
+    lines = ((name, f"{value:.2f}") for name, value in steps.items())
+    return table("step | s", lines)
 
 
 def _proof(cell: dict[str, Any]) -> str:
@@ -228,17 +225,16 @@ def main() -> None:
     if not options.tables:
         rows = gaps(options.only)
         if options.only:
-            known = json.loads(result_path("aceso").read_text())["rows"]
             new = grouped(rows)
             rows = [
                 row
-                for key, old in grouped(known).items()
+                for key, old in grouped(read_rows("aceso")).items()
                 for row in new.get(key, old)
             ]
         else:
             rows.append(fidelity())
         write_rows("aceso", rows)
-    *rows, recorded = json.loads(result_path("aceso").read_text())["rows"]
+    *rows, recorded = read_rows("aceso")
     fill(PAGE, "gaps", markdown(rows))
     fill(PAGE, "fidelity", recorded_steps(recorded))
 

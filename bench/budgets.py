@@ -25,16 +25,13 @@ from result_files import write_rows
 from baselines.common import even_split, make_plan
 from nest.analysis.fit import with_memory
 from nest.analysis.pareto import Curve, frontier
+from nest.benchmarks.instances import Recipe, build
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidPlanError
-from nest.hardware import parse_cluster
 from nest.ir.job import Granularity
 from nest.ir.problem import Problem
-from nest.models.choices import Request, choose
-from nest.models.graphs import build_problem
-from nest.models.zoo import architecture
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
 from nest.units import MAX_TOTAL
@@ -90,12 +87,8 @@ def main() -> None:
 
 
 def load(name: str, granularity: Granularity) -> Problem:
-    model_name, cluster, _ = PROBLEMS[name]
-    model = architecture(model_name)
-    site, num_devices = parse_cluster(cluster)
-    nothing = Request(**dict.fromkeys(Request.__struct_fields__))
-    choices = choose(model, site, num_devices, nothing)
-    problem = build_problem(model, site, num_devices, choices)
+    model, cluster, _ = PROBLEMS[name]
+    problem = build(Recipe(model=model, cluster=cluster))
     job = replace(problem.job, granularity=granularity)
     return replace(problem, job=job)
 
@@ -155,10 +148,8 @@ def compare(
     }
     fitting = [plan for plan in plans if plan[1] <= budget]
     answers: dict[str, tuple[str, tuple[int, int] | None]] = {
-        UNIFORM: ("feasible" if fitting else "none fits", None)
+        UNIFORM: ("feasible", min(fitting)) if fitting else ("none fits", None)
     }
-    if fitting:
-        answers[UNIFORM] = ("feasible", min(fitting))
     for planner in PLANNERS:
         result = run_solver(with_memory(problem, budget), planner, options)
         status = str(result.status or result.outcome)

@@ -29,19 +29,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from result_files import ROOT, fill, write_rows
+from result_files import ROOT, fill, table, write_rows
 
+from nest.benchmarks.instances import Recipe, build
 from nest.certificates.certify import certify, certify_infeasible
 from nest.errors import NestError
-from nest.hardware import parse_cluster
 from nest.instances import store
 from nest.ir.io import encode
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models import builtin
-from nest.models.choices import Request, choose
-from nest.models.graphs import build_problem
-from nest.models.zoo import architecture
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
 
@@ -100,11 +97,8 @@ def load(name: str) -> Problem:
     """Return a built-in problem, or that of ``MODEL/CLUSTER``."""
     if "/" not in name:
         return builtin.load(name)
-    model_name, cluster = name.split("/")
-    model, (site, devices) = architecture(model_name), parse_cluster(cluster)
-    return build_problem(
-        model, site, devices, choose(model, site, devices, Request())
-    )
+    model, cluster = name.split("/")
+    return build(Recipe(model=model, cluster=cluster))
 
 
 def examine(name: str, time_limit: float) -> dict[str, object]:
@@ -236,12 +230,11 @@ def summary(rows: list[dict[str, object]]) -> None:
         ("certifying all of them, CPU s", sums["certify_s"]),
         ("checking all of them, CPU s", sums["check_s"]),
     )
-    table = "\n".join(
-        f"| {name} | {x if isinstance(x, int) else f'{x:.1f}'} |"
-        for name, x in lines
+    rounded = (
+        (name, x if isinstance(x, int) else f"{x:.1f}") for name, x in lines
     )
     page = ROOT / "docs" / "certificates.md"
-    fill(page, "certificates", f"| | |\n|---|---:|\n{table}")
+    fill(page, "certificates", table("|", rounded))
 
 
 def summary_of_library(rows: list[dict[str, Any]]) -> None:
@@ -264,24 +257,29 @@ def summary_of_library(rows: list[dict[str, Any]]) -> None:
             sum(row["check_s"] < row["solve_s"] for row in held),
         ),
     ]
-    text = "| | |\n|---|---:|\n"
-    text += "\n".join(f"| {name} | {count} |" for name, count in lines)
-    text += (
-        "\n\n| a bound below the plan | step time, quanta | bound, quanta | "
-        "gap | check, CPU s | solve, CPU s |\n|---|---:|---:|---:|---:|---:|"
+    below = [
+        (
+            f"`{row['problem']}`",
+            f"{row['step_time_quanta']:,}",
+            f"{row['lower_bound_quanta']:,}",
+            f"{row['gap_percent']:.2g} %",
+            f"{row['check_s']:.1f}",
+            f"{row['solve_s']:.1f}",
+        )
+        for row in held
+        if row["status"] == "feasible"
+    ]
+    heads = (
+        "a bound below the plan | step time, quanta | bound, quanta | gap | "
+        "check, CPU s | solve, CPU s"
     )
-    for row in held:
-        if row["status"] == "feasible":
-            text += (
-                f"\n| `{row['problem']}` | {row['step_time_quanta']:,} | "
-                f"{row['lower_bound_quanta']:,} | {row['gap_percent']:.2g} % "
-                f"| {row['check_s']:.1f} | {row['solve_s']:.1f} |"
-            )
-    text += "\n\n| refused for | instances |\n|---|---:|"
-    reasons = Counter(reason(row) for row in rows if "refused" in row)
-    for why, count in reasons.most_common():
-        text += f"\n| `{why}` | {count} |"
-    fill(ROOT / "docs" / "certificates.md", "library", text)
+    reasons = Counter(f"`{reason(row)}`" for row in rows if "refused" in row)
+    tables = (
+        table("|", lines),
+        table(heads, below),
+        table("refused for | instances", reasons.most_common()),
+    )
+    fill(ROOT / "docs" / "certificates.md", "library", "\n\n".join(tables))
 
 
 def reason(row: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from bench.result_files import commit, fill, read_rows, write_rows
+from bench.result_files import commit, fill, read_rows, table, write_rows
 from nest.accelerators.answers import answer
 from nest.accelerators.points import Point
 from nest.accelerators.records import Answers, Baseline, Wanted
@@ -38,11 +38,7 @@ from nest.accelerators.spec import Spec, read_spec
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "examples" / "codesign" / "phaze.yaml"
 MODELS = (
-    "bert-large",
-    "gpt2",
-    "gpt3-350m",
-    "gpt3-1.3b",
-    "vit-huge",
+    *("bert-large", "gpt2", "gpt3-350m", "gpt3-1.3b", "vit-huge"),
     "llama2-7b",
 )
 DEVICES = (8, 64)
@@ -166,12 +162,7 @@ def interval(baseline: Baseline) -> list[float | None]:
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of docs/codesign.md."""
-    lines = [
-        "| model | devices | best of the list, × base | its W/mm² | "
-        "within 2.9 W/mm², × base | within 1.1 W/mm², × base | "
-        "Phaze's order: points, regret | samples: points, regret |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for each in rows:
         samples = each["regret_samples"]
         ends = [
@@ -184,31 +175,34 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         proven = "" if not each["counts"]["open"] else ", not proven"
         as_base, cool, _ = each["limits"]
         relative = as_base["base_step_ps"] / each["step_ps"]
+        regret = regret_text(each["regret_phaze"])
         lines.append(
-            f"| {each['model']} | {each['devices']} | "
-            f"{relative:.2f}{proven} | {each['w_per_mm2']:.1f} | "
-            f"{relative_of(as_base):.2f} | {relative_of(cool):.2f} | "
-            f"{each['looked_at_by_phaze']}, "
-            f"{regret_text(each['regret_phaze'])} | "
-            f"{each['sample_size']}, {regret_text(ends)} |"
+            (
+                *(each["model"], each["devices"], f"{relative:.2f}{proven}"),
+                f"{each['w_per_mm2']:.1f}",
+                *(f"{relative_of(x):.2f}" for x in (as_base, cool)),
+                f"{each['looked_at_by_phaze']}, {regret}",
+                f"{each['sample_size']}, {regret_text(ends)}",
+            )
         )
-    return "\n".join(lines)
+    heads = (
+        "model | devices | best of the list, × base | its W/mm² | "
+        "within 2.9 W/mm², × base | within 1.1 W/mm², × base | "
+        "Phaze's order: points, regret | samples: points, regret"
+    )
+    return table(heads, lines, "l" * 8)
 
 
 def attention_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the best points within the base's TDP per area."""
-    lines = [
-        "| model | devices | best, unfused | × base | best, fused | × base |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = []
     for each in rows:
-        unfused, _, fused = each["limits"]
-        lines.append(
-            f"| {each['model']} | {each['devices']} | "
-            f"{unfused['chip']} | {relative_of(unfused):.2f} | "
-            f"{fused['chip']} | {relative_of(fused):.2f} |"
-        )
-    return "\n".join(lines)
+        cells = [each["model"], each["devices"]]
+        for best in each["limits"][::2]:
+            cells += [best["chip"], f"{relative_of(best):.2f}"]
+        lines.append(cells)
+    heads = "model | devices | best, unfused | × base | best, fused | × base"
+    return table(heads, lines, "l" * 6)
 
 
 def relative_of(row: Mapping[str, Any]) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from statistics import mean
 
-from result_files import ROOT, fill, write_rows
+from result_files import ROOT, fill, table, write_rows
 
 from formulations.device_order import best_order
 from nest.topology.generators import generate
@@ -89,19 +89,20 @@ def main() -> None:
     rows = [compare(network, plan) for network in NETWORKS for plan in PLANS]
     write_rows("device_order", rows)
     names = ("given", "auto", "auto_with_groups", "random")
-    lines = [
-        "| network | plan | given | `auto` | `auto`, with groups | random |",
-        "|---|---|---:|---:|---:|---:|",
-        *(
-            f"| `{row['network']}` | {row['plan']} | "
-            + " | ".join(f"{100 * row[name]:.0f} %" for name in names)
-            + " |"
+    text = table(
+        "network | plan | given | `auto` | `auto`, with groups | random",
+        (
+            (
+                f"`{row['network']}`",
+                row["plan"],
+                *(f"{100 * row[name]:.0f} %" for name in names),
+            )
             for row in rows
         ),
-    ]
-    table = "\n".join(lines)
-    fill(ROOT / "docs" / "topologies-generators.md", "device-order", table)
-    print(table)
+        "llrrrr",
+    )
+    fill(ROOT / "docs" / "topologies-generators.md", "device-order", text)
+    print(text)
 
 
 if __name__ == "__main__":

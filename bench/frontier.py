@@ -15,7 +15,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from result_files import ROOT, fill, read_rows, write_rows
+from result_files import ROOT, fill, read_rows, table, write_rows
 from speed import COMMAND, measure
 
 #: A strategy per layer.
@@ -71,17 +71,21 @@ def run(arguments: list[str]) -> dict[str, object]:
 
 def markdown(rows: list[dict[str, object]]) -> str:
     """Return the table of the docs."""
-    lines = [
-        "| `nest pareto …` | points | proven | wall | CPU | peak memory |",
-        "|---|---:|---|---:|---:|---:|",
-    ]
-    lines += [
-        f"| `{row['command']}` | {row['points']} | "
-        f"{'yes' if row['proven'] else 'in part'} | {row['wall_s']:.1f} s | "
-        f"{row['cpu_s']:.1f} s | {row['peak_rss_mb']} MB |"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    return table(
+        "`nest pareto …` | points | proven | wall | CPU | peak memory",
+        (
+            (
+                f"`{row['command']}`",
+                row["points"],
+                "yes" if row["proven"] else "in part",
+                f"{row['wall_s']:.1f} s",
+                f"{row['cpu_s']:.1f} s",
+                f"{row['peak_rss_mb']} MB",
+            )
+            for row in rows
+        ),
+        "lrlrrr",
+    )
 
 
 def main() -> None:

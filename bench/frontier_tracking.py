@@ -19,17 +19,14 @@ import time
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
-from result_files import ROOT, fill, read_rows, write_rows
+from result_files import ROOT, fill, read_rows, table, write_rows
 
 from baselines.ft import HEURISTICS, frontier, offers
 from nest.analysis.pareto import frontier as exact_frontier
+from nest.benchmarks.instances import Recipe, build
 from nest.cost.model import CostModel
-from nest.hardware import parse_cluster
 from nest.ir import Edge, Problem
 from nest.ir.plan import RECOMPUTE
-from nest.models.choices import Request, choose
-from nest.models.graphs import build_problem
-from nest.models.zoo import architecture
 from nest.search.frontier import Staircase, make_point
 
 #: Edges that are added to a chain of layers, by position.
@@ -58,13 +55,9 @@ RUNS = [
 ]
 
 
-def load(model_name: str, cluster: str, skips: str) -> Problem:
+def load(model: str, cluster: str, skips: str) -> Problem:
     """Return the problem of a chain with more edges, as ft sees it."""
-    model = architecture(model_name)
-    site, num_devices = parse_cluster(cluster)
-    nothing = Request(**dict.fromkeys(Request.__struct_fields__))
-    choices = choose(model, site, num_devices, nothing)
-    problem = build_problem(model, site, num_devices, choices)
+    problem = build(Recipe(model=model, cluster=cluster))
     graph = problem.graph
     order = [graph.layers[i].id for i in graph.topological_order()]
     # As large as what the layers hand on anyway.
@@ -103,9 +96,9 @@ def run(model: str, cluster: str, skips: str) -> list[dict[str, object]]:
         known = Staircase()
         fixed: set[int] = set()
         for offer in offers(problem):
-            found, chosen = frontier(costs, offer, heuristic)
+            answers, chosen = frontier(costs, offer, heuristic)
             fixed.update(chosen)
-            for answer in found:
+            for answer in answers:
                 point = make_point(costs, answer.plan)
                 if point.memory_bytes <= capacity:
                     known.add(point)
@@ -141,20 +134,22 @@ def run(model: str, cluster: str, skips: str) -> list[dict[str, object]]:
 
 def markdown(rows: list[dict[str, object]]) -> str:
     """Return the table of the docs."""
-    lines = [
-        "| chain | edges added | heuristic | layers fixed | exact points | "
-        "of them found | no plan at | mean loss | largest loss |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {row['model']} on {row['cluster']} | {row['edges']} | "
-        f"{row['heuristic']} | {row['fixed_layers']} | "
-        f"{row['exact_points']} | {row['points_on_the_exact_frontier']} | "
-        f"{row['budgets_without_a_plan']} | {row['mean_loss']:.2%} | "
-        f"{row['largest_loss']:.2%} |"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    counts = ("fixed_layers", "exact_points", "points_on_the_exact_frontier")
+    return table(
+        "chain | edges added | heuristic | layers fixed | exact points | "
+        "of them found | no plan at | mean loss | largest loss",
+        (
+            (
+                f"{row['model']} on {row['cluster']}",
+                *(row["edges"], row["heuristic"]),
+                *(row[name] for name in counts),
+                row["budgets_without_a_plan"],
+                *(f"{row[x]:.2%}" for x in ("mean_loss", "largest_loss")),
+            )
+            for row in rows
+        ),
+        "lllrrrrrr",
+    )
 
 
 def main() -> None:

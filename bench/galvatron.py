@@ -10,12 +10,7 @@ table.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 from galvatron_profiles import (
@@ -24,84 +19,51 @@ from galvatron_profiles import (
     read_model,
     search_profiles,
 )
+from result_files import ROOT, write_rows
 
-ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "profiles" / "galvatron"
-RESULTS = ROOT / "bench" / "results" / "galvatron.json"
+
+MODEL = {"num_layers": 32, "hidden_size": 4096, "sequence_length": 2048}
+
+
+def search(memory_gib: int, **fields: Any) -> Search:
+    """Return a search of 64 samples, but for other fields."""
+    return Search(memory_gib, **{"batch_sizes": (64,), **fields})
+
 
 #: Search, recorded time in s, MB per stage, and wall-clock time in s.
-RECORDED: tuple[
-    tuple[str, dict[str, Any], float, tuple[int, ...], float], ...
-] = (
-    (
-        "36 GB, 16 samples, 1 chunk",
-        {"memory_gib": 36, "batch_sizes": (16,), "chunks": (1,)},
-        1.0860,
-        (36757,),
-        33.0,
+RECORDED: dict[str, tuple[Search, float, tuple[int, ...], float]] = {
+    "36 GB, 16 samples, 1 chunk": (
+        *(search(36, batch_sizes=(16,), chunks=(1,)), 1.0860),
+        *((36757,), 33.0),
     ),
-    (
-        "36 GB, 64 samples",
-        {"memory_gib": 36, "batch_sizes": (64,)},
-        4.1896,
-        (36815,),
-        404.0,
+    "36 GB, 64 samples": (search(36), 4.1896, (36815,), 404.0),
+    "36 GB, 64 samples, coarse": (
+        *(search(36, fine_grained=False), 4.2006, (36746,), 7.8),
     ),
-    (
-        "36 GB, 64 samples, coarse",
-        {"memory_gib": 36, "batch_sizes": (64,), "fine_grained": False},
-        4.2006,
-        (36746,),
-        7.8,
+    "36 GB, 64 samples, GPipe": (
+        *(search(36, gpipe=True), 4.1896, (36815,), 239.0),
     ),
-    (
-        "36 GB, 64 samples, GPipe",
-        {"memory_gib": 36, "batch_sizes": (64,), "gpipe": True},
-        4.1896,
-        (36815,),
-        239.0,
+    "24 GB, 64 samples": (
+        *(search(24), 5.0570, (24557, 23827, 24084, 24148), 220.0),
     ),
-    (
-        "24 GB, 64 samples",
-        {"memory_gib": 24, "batch_sizes": (64,)},
-        5.0570,
-        (24557, 23827, 24084, 24148),
-        220.0,
-    ),
-    (
-        "16 GB, 64 samples",
-        {"memory_gib": 16, "batch_sizes": (64,)},
-        5.8733,
-        (15863, 16186),
-        103.0,
-    ),
-    (
-        "80 GB, 64 samples",
-        {"memory_gib": 80, "batch_sizes": (64,)},
-        3.5188,
-        (81807,),
-        703.0,
-    ),
-)
+    "16 GB, 64 samples": (search(16), 5.8733, (15863, 16186), 103.0),
+    "80 GB, 64 samples": (search(80), 3.5188, (81807,), 703.0),
+}
 
 
 def main() -> None:
-    model = read_model(
-        DATA / "configs",
-        "llama2-7b",
-        num_layers=32,
-        hidden_size=4096,
-        sequence_length=2048,
-    )
+    model = read_model(DATA / "configs", "llama2-7b", **MODEL)
     hardware = read_hardware(DATA / "hardware_configs", 1, 8)
     rows = []
     print(
         f"{'search':26} {'recorded':>8} {'ours':>8} {'error':>7} {'MB':>4} "
         f"{'wall s':>6} {'cpu s':>6}  plan"
     )
-    for name, fields, recorded_s, recorded_mb, recorded_wall_s in RECORDED:
+    for name, recorded in RECORDED.items():
+        searched, recorded_s, recorded_mb, recorded_wall_s = recorded
         start, cpu_start = time.monotonic(), time.process_time()
-        answer = search_profiles(model, hardware, Search(**fields))
+        answer = search_profiles(model, hardware, searched)
         wall_s = time.monotonic() - start
         cpu_s = time.process_time() - cpu_start
         assert answer is not None
@@ -128,27 +90,7 @@ def main() -> None:
             f"{cpu_s:6.1f}  {answer.summary()}",
             flush=True,
         )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(
-        json.dumps(
-            {
-                "commit": commit,
-                "python": platform.python_version(),
-                "machine": platform.machine(),
-                "cpus": os.cpu_count(),
-                "rows": rows,
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    write_rows("galvatron", rows)
 
 
 if __name__ == "__main__":

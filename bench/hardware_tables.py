@@ -5,8 +5,7 @@ python bench/hardware_tables.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from bench.result_files import table
 from nest.hardware.devices import device_specs
 from nest.hardware.links import link_specs, stored_link_calibration
 from nest.hardware.machines import machine_specs, machines
@@ -33,18 +32,11 @@ def devices_table() -> str:
         )
         for spec in device_specs()
     ]
-    return _table(
-        (
-            "device",
-            "family",
-            "dense peak, TFLOP/s",
-            "memory, GiB",
-            "reserve, GB",
-            "HBM, GB/s",
-            "link in a node, GB/s",
-            "power, W",
-        ),
+    return table(
+        "device | family | dense peak, TFLOP/s | memory, GiB | reserve, GB | "
+        "HBM, GB/s | link in a node, GB/s | power, W",
         rows,
+        "l" * 8,
     )
 
 
@@ -62,9 +54,10 @@ def machines_table() -> str:
         )
         for spec, record in zip(machine_specs(), machines(), strict=True)
     ]
-    return _table(
-        ("machine", "device", "per node", "network, GB/s per device", "from"),
+    return table(
+        "machine | device | per node | network, GB/s per device | from",
         rows,
+        "l" * 5,
     )
 
 
@@ -91,21 +84,11 @@ def links_table() -> str:
         )
         for name, fitted in stored.families.items()
     ]
-    return _table(
-        (
-            "link",
-            "efficiency",
-            "step, µs",
-            "launch, µs",
-            "loss of small groups",
-            "points",
-            "mean error before",
-            "after",
-            "median",
-            "max",
-            "also used for",
-        ),
+    return table(
+        "link | efficiency | step, µs | launch, µs | loss of small groups | "
+        "points | mean error before | after | median | max | also used for",
         rows,
+        "l" * 11,
     )
 
 
@@ -125,18 +108,11 @@ def models_table() -> str:
         )
         for model in ARCHITECTURES
     ]
-    return _table(
-        (
-            "model",
-            "what",
-            "layers",
-            "parameters, computed",
-            "active",
-            "published",
-            "source",
-        ),
+    return table(
+        "model | what | layers | parameters, computed | active | published | "
+        "source",
         rows,
-        numbers=("layers", "parameters, computed", "active", "published"),
+        "llrrrrl",
     )
 
 
@@ -152,16 +128,6 @@ def published(model: Architecture) -> str:
     return f"{number:,}"
 
 
-def _table(
-    head: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    numbers: Sequence[str] = (),
-) -> str:
-    rule = tuple("---:" if name in numbers else "---" for name in head)
-    lines = [head, rule, *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 if __name__ == "__main__":
-    for table in (devices_table, machines_table, links_table, models_table):
-        print(table(), end="\n\n")
+    for text in (devices_table, machines_table, links_table, models_table):
+        print(text(), end="\n\n")

@@ -33,7 +33,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bench.instance_recipes import instance_of, name_of, recipes
-from bench.result_files import ROOT, fill
+from bench.result_files import ROOT, fill, table
 from nest.analysis.compare import to_document
 from nest.errors import NestError
 from nest.instances import store
@@ -239,21 +239,16 @@ def tables() -> str:
     """Return the tables of docs/instances.md."""
     names = list(store.index())
     states = {name: store.state(name) for name in names}
-    rows = ["| class | about | meaning | instances | closed | open |"]
-    rows.append("|---|---|---|---:|---:|---:|")
-    for item in CLASSES:
-        inside = store.names([item.name])
+    groups = [
+        (item.name, item.dimension, item.meaning, store.names([item.name]))
+        for item in CLASSES
+    ]
+    classes_rows = []
+    for *cells, inside in (*groups, ("all", "", "", names)):
         count = Counter(states[name] for name in inside)
-        rows.append(
-            f"| {item.name} | {item.dimension} | {item.meaning} | "
-            f"{len(inside)} | {count['closed']} | {count['open']} |"
-        )
-    count = Counter(states.values())
-    rows.append(
-        f"| all | | | {len(names)} | {count['closed']} | {count['open']} |"
-    )
-    heads = "instance | classes | best known | bound | status | proven by"
-    rows += ["", f"| {heads} |", "|---|---|---:|---:|---|---|"]
+        counts = (len(inside), count["closed"], count["open"])
+        classes_rows.append((*cells, *counts))
+    rows = []
     known = store.known()
     for name in names:
         record = known.get(name)
@@ -277,11 +272,12 @@ def tables() -> str:
             and record.status == "closed"
             and proof.bound_quanta in (None, record.value_quanta)
         )
-        rows.append(
-            f"| {name} | {classes} | {value} | {bound} | {states[name]} | "
-            f"{provers} |"
-        )
-    return "\n".join(rows)
+        rows.append((name, classes, value, bound, states[name], provers))
+    heads = "instance | classes | best known | bound | status | proven by"
+    about = "class | about | meaning | instances | closed | open"
+    return "\n\n".join(
+        (table(about, classes_rows, "lllrrr"), table(heads, rows, "llrrll"))
+    )
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from calibrate import (
     thinned,
     usable,
 )
-from result_files import fill, write_result
+from result_files import fill, table, write_result
 
 from nest.calibration.evidence import Array, evidence_of
 from nest.calibration.fit import fit, prior
@@ -486,17 +486,19 @@ def own_runs_draw(
     }
 
 
-def own_runs_text(figures: dict[str, dict[str, float | int]]) -> list[str]:
+def own_runs_text(figures: dict[str, dict[str, float | int]]) -> str:
     """Return the table of what intervals cover that rest on own runs."""
-    lines = [
-        f"| with {OWN} runs of | rows | within 50 %, % | within 90 %, % "
-        "| median ±, % | without them ±, % |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for name, row in figures.items():
-        parts = [percent(value) for key, value in row.items() if key != "rows"]
-        lines.append(f"| {' | '.join([name, str(row['rows']), *parts])} |")
-    return lines
+    return table(
+        f"with {OWN} runs of | rows | within 50 %, % | within 90 %, % | "
+        f"median ±, % | without them ±, %",
+        (
+            (
+                *(name, row["rows"]),
+                *(percent(x) for key, x in row.items() if key != "rows"),
+            )
+            for name, row in figures.items()
+        ),
+    )
 
 
 def memory_errors(files: Iterable[Path]) -> list[tuple[Row, float]]:
@@ -608,22 +610,22 @@ def pairs_text(orders: Orders) -> list[str]:
     return textwrap.wrap("; ".join(parts) + ".", 80)
 
 
-def memory_text(figures: dict[str, dict[str, float | int]]) -> list[str]:
+def memory_text(figures: dict[str, dict[str, float | int]]) -> str:
     """Return the table of errors of memory by class."""
-    lines = [
-        "| memory of | rows | sources | of one source at most "
-        "| 5 % below, % | median, % | 5 % above, % |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for name, row in figures.items():
-        ends = (row[key] for key in ("low_90", "median", "high_90"))
-        cells = (
-            *(name, str(row["rows"]), str(row["sources"])),
-            str(row["rows_of_largest"]),
-            *(f"{100 * np.expm1(end):+.1f}" for end in ends),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    return table(
+        "memory of | rows | sources | of one source at most | 5 % below, % | "
+        "median, % | 5 % above, %",
+        (
+            (
+                *(name, row["rows"], row["sources"], row["rows_of_largest"]),
+                *(
+                    f"{100 * np.expm1(row[key]):+.1f}"
+                    for key in ("low_90", "median", "high_90")
+                ),
+            )
+            for name, row in figures.items()
+        ),
+    )
 
 
 def page(
@@ -633,10 +635,6 @@ def page(
     own_runs: dict[str, dict[str, float | int]],
 ) -> str:
     """Return the tables of docs/validation.md."""
-    lines = [
-        "| rows of | rows | within 50 %, % | within 90 %, % | median ±, % |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
     shown = {"all held-out sources": figures["all"]}
     for key in ("by_experts", "by_tier", "by_precision"):
         shown |= {name or "not stated": x for name, x in figures[key].items()}
@@ -644,21 +642,20 @@ def page(
         shown |= {
             name: x for name, x in figures[key].items() if x["rows"] >= SHOWN
         }
-    for name, row in shown.items():
-        cells = (
-            name,
-            str(row["rows"]),
-            percent(row["within_50"]),
-            percent(row["within_90"]),
-            percent(row["median_half_width_90"]),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
+    keys = ("within_50", "within_90", "median_half_width_90")
+    covered = table(
+        "rows of | rows | within 50 %, % | within 90 %, % | median ±, %",
+        (
+            (name, row["rows"], *(percent(row[key]) for key in keys))
+            for name, row in shown.items()
+        ),
+    )
     return "\n".join(
         [
             "Held-out sources; devices, parallelism and sources with "
             f"{SHOWN} rows or more:",
             "",
-            *lines,
+            covered,
             "",
             *pairs_text(orders),
             "",
@@ -666,11 +663,11 @@ def page(
             "intervals cover of its",
             "other rows:",
             "",
-            *own_runs_text(own_runs),
+            own_runs_text(own_runs),
             "",
             "Measured over predicted memory by class:",
             "",
-            *memory_text(memory),
+            memory_text(memory),
         ]
     )
 
@@ -719,9 +716,9 @@ def main() -> None:
         cases = cases_of(arguments.files)
         if arguments.keep:
             arguments.keep.write_bytes(pickle.dumps(cases))
-    table = Table(cases)
-    numbers = fit_numbers(table, np.ones(len(cases), bool))
-    coverage, orders = hold_out_numbers(table)
+    held_out = Table(cases)
+    numbers = fit_numbers(held_out, np.ones(len(cases), bool))
+    coverage, orders = hold_out_numbers(held_out)
     memories = memory_errors(arguments.files)
     errors = np.array([error for _, error in memories])
     weights = memory_weights(memories)
@@ -735,7 +732,7 @@ def main() -> None:
             )
         }
     )
-    sources = len(set(table.sources))
+    sources = len(set(held_out.sources))
     stored = Deviations(
         **{
             name: four(float(value))
@@ -754,9 +751,9 @@ def main() -> None:
         f"of {sources} sources, each predicted by a fit to all others, and "
         f"of {len(errors)} figures of memory",
     )
-    figures = tables(table, coverage)
+    figures = tables(held_out, coverage)
     classes = memory_tables(memories)
-    own_runs = own_run_tables(table)
+    own_runs = own_run_tables(held_out)
     document = {
         "command": "python bench/intervals.py",
         "deviations": msgspec.to_builtins(stored),
@@ -770,8 +767,8 @@ def main() -> None:
     }
     print(msgspec.json.format(msgspec.json.encode(stored), indent=1).decode())
     _print(figures)
-    print(*pairs_text(orders), *memory_text(classes), sep="\n")
-    print(*own_runs_text(own_runs), sep="\n")
+    print(*pairs_text(orders), memory_text(classes), sep="\n")
+    print(own_runs_text(own_runs))
     write_result("intervals", document)
     fill(
         ROOT / "docs" / "validation.md",

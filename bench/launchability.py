@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from planners import INSTANCES
-from result_files import ROOT, fill, write_rows
+from result_files import ROOT, fill, read_rows, table, write_rows
 from speed import COMMAND
 
 from nest.constraints.targets import ANY, names
 
 TARGETS = tuple(name for name in names() if name != ANY)
-RESULTS = ROOT / "bench" / "results" / "launchability.json"
 
 
 def problems(only: list[str]) -> list[dict[str, Any]]:
@@ -92,10 +91,10 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the table: how much slower each framework's best plan is."""
     found = {(row["instance"], row["target"]): row for row in rows}
     instances = dict.fromkeys(row["instance"] for row in rows)
-    lines = [f"| | {' | '.join(TARGETS)} |", f"|---|{'---:|' * len(TARGETS)}"]
-    for name in instances:
-        cells = [cell(found[name, target]) for target in TARGETS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines = [
+        [name, *(cell(found[name, target]) for target in TARGETS)]
+        for name in instances
+    ]
     means = []
     for target in TARGETS:
         known = [
@@ -105,8 +104,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         ]
         mean = math.expm1(sum(known) / len(known)) if known else math.nan
         means.append(f"{100 * mean:.2f} % ({len(known)})")
-    lines.append(f"| geometric mean (problems) | {' | '.join(means)} |")
-    return "\n".join(lines)
+    lines.append(["geometric mean (problems)", *means])
+    return table(" | ".join(("", *TARGETS)), lines)
 
 
 def main() -> None:
@@ -118,7 +117,7 @@ def main() -> None:
     arguments = parser.parse_args()
     before = {
         (row["instance"], row["target"]): row
-        for row in json.loads(RESULTS.read_text())["rows"]
+        for row in read_rows("launchability")
     }
     rows = []
     for instance in problems(arguments.only):

@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.result_files import fill, table
 from nest.validation.flops import flop_count_of
 from nest.validation.predict import predict
 from nest.validation.reading import read_rows
@@ -323,21 +324,14 @@ def check(shared: Path, facts: Path) -> None:
 def notices(facts: list[dict[str, str]]) -> str:
     """Return the table of sources for docs/validation.md."""
     counts = Counter(origin_of(fact["source"]) for fact in facts)
-    return "\n".join(
-        [
-            "| rows | from | licence |",
-            "| ---: | --- | --- |",
-            *(
-                f"| {count} | {origin.notice} | {origin.licence} |"
-                for origin, count in counts.most_common()
-            ),
-        ]
+    rows = (
+        (count, origin.notice, origin.licence)
+        for origin, count in counts.most_common()
     )
+    return table("rows | from | licence", rows, "rll")
 
 
 def main() -> None:
-    from result_files import fill
-
     shared = Path(sys.argv[1]) if len(sys.argv) > 1 else SHARED
     with shared.open(newline="", encoding="utf-8") as file:
         facts = facts_of(list(csv.DictReader(file)))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bench.result_files import ROOT, commit, fill, write_result
+from bench.result_files import table as markdown_table
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, prior, refit, solve
 from nest.calibration.parameters import PARAMETERS
@@ -202,16 +203,17 @@ def main() -> None:
 
 def table(results: list[dict[str, Any]]) -> str:
     """Return the table of docs/calibration.md."""
-    lines = [
-        f"| source | devices | runs | without, % | with {OWN} of them, % |",
-        "| --- | --- | ---: | ---: | ---: |",
-        *(
-            f"| {result['source']} | {result['devices']} | {result['rows']} | "
-            f"{result['before']:.1f} | {result['after']:.1f} |"
+    return markdown_table(
+        f"source | devices | runs | without, % | with {OWN} of them, %",
+        (
+            (
+                *(result[key] for key in ("source", "devices", "rows")),
+                *(f"{result[key]:.1f}" for key in ("before", "after")),
+            )
             for result in results
         ),
-    ]
-    return "\n".join(lines)
+        "llrrr",
+    )
 
 
 if __name__ == "__main__":

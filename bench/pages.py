@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from result_files import ROOT, fill, write_rows
+from result_files import ROOT, fill, table, write_rows
 
 from tests.browser.driver import browser, show, why_not
 
@@ -66,15 +66,20 @@ def opened_ms(driver: Any, path: Path) -> float:
     return statistics.median(times)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: list[dict[str, Any]]) -> str:
     """Return what docs/report.md says of them."""
-    lines = ["| page | written | size | opened |", "|---|---:|---:|---:|"]
-    lines += [
-        f"| {row['page']} | {row['written_s']:.1f} s | "
-        f"{row['bytes'] / 1000:.0f} kB | {row['opened_ms']:.0f} ms |"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    return table(
+        "page | written | size | opened",
+        (
+            (
+                row["page"],
+                f"{row['written_s']:.1f} s",
+                f"{row['bytes'] / 1000:.0f} kB",
+                f"{row['opened_ms']:.0f} ms",
+            )
+            for row in rows
+        ),
+    )
 
 
 def main() -> None:
@@ -97,7 +102,7 @@ def main() -> None:
             )
             print(rows[-1])
     write_rows("pages", rows)
-    fill(ROOT / "docs" / "report.md", "pages", table(rows))
+    fill(ROOT / "docs" / "report.md", "pages", markdown(rows))
 
 
 if __name__ == "__main__":

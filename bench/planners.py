@@ -23,7 +23,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from result_files import ROOT
+from result_files import ROOT, table
 
 from nest.benchmarks.instances import Instance
 from nest.cli.main import cli
@@ -181,34 +181,30 @@ def markdown(names: Sequence[str], rows: Sequence[Row]) -> str:
     """
     found = {(row["instance"], row["solver"]): row for row in rows}
 
-    def table(head: str, say: Callable[[Row, float], str]) -> list[str]:
-        lines = [
-            f"| {head} | {' | '.join(SOLVERS)} |",
-            f"|---|{'---:|' * len(SOLVERS)}",
-        ]
+    def lines(say: Callable[[Row, float], str]) -> list[list[str]]:
+        cells = []
         for name in names:
             best_ns = found[name, REFERENCE]["shared_step_time_ns"]
-            cells = [
-                say(row, best_ns) if (row := found.get((name, x))) else ""
-                for x in SOLVERS
-            ]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-        return lines
+            own = (found.get((name, solver)) for solver in SOLVERS)
+            texts = (say(row, best_ns) if row else "" for row in own)
+            cells.append([name, *texts])
+        return cells
 
-    def means(head: str, *, repaired: bool) -> str:
-        cells = [mean(found, names, x, repaired=repaired) for x in SOLVERS]
-        return f"| {head} | {' | '.join(cells)} |"
+    def means(repaired: bool) -> list[str]:
+        return [mean(found, names, x, repaired=repaired) for x in SOLVERS]
 
-    return "\n".join(
-        [
-            *table("shared step time", _shared),
-            means("geometric mean, plans that fit", repaired=False),
-            means("geometric mean, repaired ones too", repaired=True),
-            "",
-            *table("own objective", _own),
-            "",
-            *table("search", _search),
-        ]
+    scores = [
+        *lines(_shared),
+        ["geometric mean, plans that fit", *means(repaired=False)],
+        ["geometric mean, repaired ones too", *means(repaired=True)],
+    ]
+    return "\n\n".join(
+        table(" | ".join((head, *SOLVERS)), rows)
+        for head, rows in (
+            ("shared step time", scores),
+            ("own objective", lines(_own)),
+            ("search", lines(_search)),
+        )
     )
 
 

@@ -30,8 +30,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from published_cases import CASES, Published, allowed, build, cut, plan_of
-from result_files import fill, result_path, write_result
-from validation import table
+from result_files import fill, result_path, table, write_result
 
 from nest.constraints.targets import optimizer_of, target
 from nest.cost.model import CostModel
@@ -374,41 +373,21 @@ def markdown(found: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             table(
-                [
-                    "run",
-                    "printed",
-                    "measured, s",
-                    "`nest validate`, s",
-                    "error",
-                    "plan with today's kernels, s",
-                    "against measured",
-                ],
+                "run | printed | measured, s | `nest validate`, s | error | "
+                "plan with today's kernels, s | against measured",
                 measured,
             ),
             table(
-                [
-                    "run",
-                    "published plan, s",
-                    "its layout, s",
-                    "`dp`, s",
-                    "`dp` with interleaving, s",
-                    "published against best",
-                    "its layout against best",
-                    "published with fp32 gradients, GiB",
-                ],
+                "run | published plan, s | its layout, s | `dp`, s | "
+                "`dp` with interleaving, s | published against best | "
+                "its layout against best | "
+                "published with fp32 gradients, GiB",
                 lines,
             ),
             table(
-                [
-                    "plan",
-                    "strategies",
-                    "blocks · virtual stages",
-                    "micro-batches",
-                    "fill and drain",
-                    "sync",
-                    "imbalance",
-                    "memory, GiB",
-                ],
+                "plan | strategies | blocks · virtual stages | "
+                "micro-batches | fill and drain | sync | imbalance | "
+                "memory, GiB",
                 reasons,
             ),
             notes,

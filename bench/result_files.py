@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,29 @@ def write_rows(name: str, rows: list[dict[str, object]]) -> None:
             "rows": rows,
         },
     )
+
+
+def table(
+    heads: str, rows: Iterable[Iterable[object]], align: str = ""
+) -> str:
+    """Return a Markdown table.
+
+    Parameters
+    ----------
+    heads
+        Titles of the columns, with ``|`` between them.
+    rows
+        Their cells.
+    align
+        ``l`` or ``r`` per column; by default all but the first are numbers.
+    """
+    titles = [title.strip() for title in heads.split("|")]
+    align = align or "l" + "r" * (len(titles) - 1)
+    rules = {"l": "---", "r": "---:"}
+    lines = [f"|{'|'.join(f' {x} ' if x else ' ' for x in titles)}|"]
+    lines.append(f"|{'|'.join(rules[side] for side in align)}|")
+    lines += [f"| {' | '.join(map(str, cells))} |" for cells in rows]
+    return "\n".join(lines)
 
 
 def fill(path: Path, mark: str, text: str) -> None:

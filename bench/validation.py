@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import nest
-from bench.result_files import fill, result_path, write_result
+from bench.result_files import fill, result_path, table, write_result
 from nest.hardware import device_spec, machine
 from nest.models.architectures import blocks
 from nest.models.builtin import RECIPES
@@ -55,14 +55,6 @@ def percent(value: float | None, signed: bool = False) -> str:
     return f"{100 * value:{'+' if signed else ''}.1f}"
 
 
-def table(heads: list[str], lines: list[list[str]]) -> str:
-    """Return a Markdown table whose first column is text."""
-    rule = ["---", *["---:"] * (len(heads) - 1)]
-    return "\n".join(
-        f"| {' | '.join(line)} |" for line in [heads, rule, *lines]
-    )
-
-
 def errors(figures: dict[str, Any]) -> list[str]:
     """Return rows, median and mean absolute error, bias as cells."""
     return [
@@ -90,7 +82,14 @@ def intervals(figures: dict[str, Any]) -> list[str]:
     ]
 
 
-HEADS = ["rows", "median, %", "mean, %", "bias, %"]
+HEADS = "rows | median, % | mean, % | bias, %"
+
+
+def errors_table(head: str, rows: Mapping[str, dict[str, Any]]) -> str:
+    """Return a table of errors, a line per name."""
+    lines = ([name, *errors(figures)] for name, figures in rows.items())
+    return table(f"{head} | {HEADS}", lines)
+
 
 #: Words of the source whose rows ``host_share`` of their software was set to.
 IN_SAMPLE = "CI golden"
@@ -251,12 +250,12 @@ def rooms(documents: Mapping[str, dict[str, Any]]) -> str:
                 str(oom["predicted_not_to_fit_with_headroom"]),
             ]
         )
-    heads = [
-        *("file", "rows", "used", "for memory only", "skipped", "ran"),
-        *("predicted to fit", "with head-room", "out of memory"),
-        *("predicted not to fit", "with head-room"),
-    ]
-    return table(heads, lines)
+    return table(
+        "file | rows | used | for memory only | skipped | ran | "
+        "predicted to fit | with head-room | out of memory | "
+        "predicted not to fit | with head-room",
+        lines,
+    )
 
 
 def ranked(name: str, figures: dict[str, Any]) -> list[str]:
@@ -274,10 +273,10 @@ def ranked(name: str, figures: dict[str, Any]) -> list[str]:
     ]
 
 
-RANKED = [
-    *("groups", "within 5 %, %", "mean regret, %", "median"),
-    *("bias of the predicted best, %", "ranked", "median Spearman"),
-]
+RANKED = (
+    "groups | within 5 %, % | mean regret, % | median | "
+    "bias of the predicted best, % | ranked | median Spearman"
+)
 
 
 def readme(
@@ -317,7 +316,7 @@ def readme(
     own = packaged["selected"][TIER_A]
     return "\n".join(
         [
-            table(["step time", *HEADS], lines),
+            table(f"step time | {HEADS}", lines),
             "",
             *intervals(held_out["classes"]["all"]),
             "Held-out and fitted figures are of tiers A and B; the runs of "
@@ -328,7 +327,7 @@ def readme(
             "predicted to be fastest",
             "(*regret* is what taking it costs against the fastest):",
             "",
-            table(["groups of", *RANKED], rankings),
+            table(f"groups of | {RANKED}", rankings),
             "",
             "Who is predicted to fit; head-room is that of the model's error:",
             "",
@@ -357,10 +356,8 @@ def full(
         "everything is fitted anew.",
         *(
             table(
-                [
-                    *(head, *HEADS[:-1], "median bias, %"),
-                    *("held out: median, %", "mean, %", "median bias, %"),
-                ],
+                f"{head} | rows | median, % | mean, % | median bias, % | "
+                f"held out: median, % | mean, % | median bias, %",
                 [
                     [name, *errors(figures), *errors(held_out[kind][name])[1:]]
                     for name, figures in fitted[kind].items()
@@ -373,31 +370,16 @@ def full(
         "Functional tests of Megatron-Core (tier C, in none of the above), "
         "by device. `host_share` of that software was set to these rows: "
         "they are no test of it, and the device tells how unequal they are.",
-        table(
-            ["device", *HEADS],
-            [[name, *errors(figures)] for name, figures in tests.items()],
-        ),
+        errors_table("device", tests),
         "Tier A in bf16 and fp16, by source:",
-        table(
-            ["source", *HEADS],
-            [
-                [name, *errors(figures)]
-                for name, figures in chosen["by_source"].items()
-            ],
-        ),
+        errors_table("source", chosen["by_source"]),
         "All rows that can be used, by device (tiers B and C have "
         "configurations that are partly assumed; the runs of tier C are "
         "mostly functional tests of tiny models):",
-        table(
-            ["device", *HEADS],
-            [
-                [name, *errors(figures)]
-                for name, figures in together["by_family"].items()
-            ],
-        ),
+        errors_table("device", together["by_family"]),
         "By tier, precision and parallelism:",
         table(
-            ["rows of", *HEADS],
+            f"rows of | {HEADS}",
             [
                 [name, *errors(figures)]
                 for key in ("by_tier", "by_precision", "by_parallelism")
@@ -405,16 +387,10 @@ def full(
             ],
         ),
         "Memory:",
-        table(
-            ["counted by", *HEADS],
-            [
-                [name, *errors(figures)]
-                for name, figures in together["memory"]["by_mem_class"].items()
-            ],
-        ),
+        errors_table("counted by", together["memory"]["by_mem_class"]),
         "Ranking, tier A in 16 bit by source, and all rows:",
         table(
-            ["source", *RANKED],
+            f"source | {RANKED}",
             [
                 ranked(name, figures)
                 for name, figures in [
@@ -425,29 +401,15 @@ def full(
             ],
         ),
         "Used for memory only:",
-        table(
-            ["reason", "rows"],
-            [
-                [name, str(n)]
-                for name, n in together["used_for_memory"].items()
-            ],
-        ),
+        table("reason | rows", together["used_for_memory"].items()),
         "Skipped:",
-        table(
-            ["reason", "rows"],
-            [[name, str(n)] for name, n in together["skipped"].items()],
-        ),
+        table("reason | rows", together["skipped"].items()),
     ]
     return "\n\n".join(parts)
 
 
 def mfu_table(plans: Sequence[dict[str, Any]]) -> str:
     """Return the table of best plans beside published runs."""
-    heads = [
-        *("problem", "on", "MFU of the best plan, %", "similar runs"),
-        *("best published MFU, %", "predicted for that run, %", "bias, %"),
-        "that run",
-    ]
     lines = []
     for plan in plans:
         cells = [plan["problem"], plan["family"], percent(plan["mfu"])]
@@ -465,7 +427,12 @@ def mfu_table(plans: Sequence[dict[str, Any]]) -> str:
                 f"{best['model']} on {best['num_devices']}, {best['source']}",
             ]
         )
-    return table(heads, lines)
+    return table(
+        "problem | on | MFU of the best plan, % | similar runs | "
+        "best published MFU, % | predicted for that run, % | bias, % | "
+        "that run",
+        lines,
+    )
 
 
 TOGETHER = "all shared files"
