@@ -25,14 +25,15 @@ import argparse
 import csv
 import random
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import isqrt
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from bench.result_files import ROOT, fill, read_rows, table, write_rows
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.operators import Gemm, Vector, Work, timed
 from nest.accelerators.phaze import phaze_space
@@ -40,8 +41,6 @@ from nest.accelerators.systolic import CONVENTIONS, Convention
 from nest.accelerators.tables import Chips
 from nest.accelerators.traffic import WORD_BYTES, least_words
 from nest.units import GB
-
-ROOT = Path(__file__).resolve().parent.parent
 
 MIB = 2**20
 
@@ -147,8 +146,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--speed", action="store_true")
     options = parser.parse_args()
-    from result_files import fill, read_rows, write_rows
-
     rows = [*operator_rows(), *application_rows()]
     if options.speed:
         rows += speed_rows()
@@ -278,23 +275,11 @@ def application_rows() -> list[dict[str, object]]:
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the tables of docs/codesign.md: the first arrays, and TPU v1."""
-    arrays, convention = FIRST
-    lines = [
-        f"| A100 as arrays of {arrays}, `{convention}` | operators | mean "
-        f"error | from {LARGE_US} µs | with a launch time |",
-        "|---|---|---|---|---|",
-    ]
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    lines, groups = [], defaultdict(list)
     for row in rows:
-        if (
-            row["kind"] == "operator"
-            and (
-                row["arrays"],
-                row["convention"],
-            )
-            == FIRST
-        ):
-            groups.setdefault(row["operation"], []).append(row)
+        first = (row.get("arrays"), row.get("convention")) == FIRST
+        if row["kind"] == "operator" and first:
+            groups[row["operation"]].append(row)
     for operation, group in groups.items():
         large = [x for x in group if x["measured_us"] >= LARGE_US]
         errors = [
@@ -305,23 +290,32 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
                 (group, "launched_error_percent"),
             )
         ]
-        texts = " | ".join(f"{error:.1f} %" for error in errors)
-        lines.append(f"| {operation} | {len(group)} | {texts} |")
-    lines += [
-        "",
-        "| TPU v1 | MACs per weight byte | measured TOP/s | roofline | bound "
-        "by | `in-use` | `overlapped` |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if row["kind"] == "application":
-            rates = ("roofline_tops", "in-use_tops", "overlapped_tops")
-            roof, in_use, overlapped = (f"{row[name]:.1f}" for name in rates)
-            lines.append(
-                f"| {row['name']} | {row['intensity']} | {row['tops']} | "
-                f"{roof} | {row['in-use_binds']} | {in_use} | {overlapped} |"
-            )
-    return "\n".join(lines)
+        texts = (f"{error:.1f} %" for error in errors)
+        lines.append((operation, len(group), *texts))
+    applications = (
+        (
+            *(row[key] for key in ("name", "intensity", "tops")),
+            f"{row['roofline_tops']:.1f}",
+            row["in-use_binds"],
+            *(f"{row[f'{x}_tops']:.1f}" for x in ("in-use", "overlapped")),
+        )
+        for row in rows
+        if row["kind"] == "application"
+    )
+    arrays, convention = FIRST
+    operators = table(
+        f"A100 as arrays of {arrays}, `{convention}` | operators | mean error "
+        f"| from {LARGE_US} µs | with a launch time",
+        lines,
+        "l" * 5,
+    )
+    tpu = table(
+        "TPU v1 | MACs per weight byte | measured TOP/s | roofline | bound by "
+        "| `in-use` | `overlapped`",
+        applications,
+        "l" * 7,
+    )
+    return f"{operators}\n\n{tpu}"
 
 
 def on_tpu_v1(

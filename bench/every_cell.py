@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import planners
 from planners import PIPELINED, REFERENCE
-from result_files import ROOT, fill, read_rows, write_rows
+from result_files import ROOT, fill, read_rows, table, write_rows
 
 from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.benchmarks.cells import Entry
@@ -196,26 +196,27 @@ def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
         f"{_verdict(rows)}",
         *not_run(rows),
         "",
-        f"| {' | '.join(head)} |",
-        f"|---|{'---:|' * (len(head) - 1)}",
     ]
+    counted = []
     for solver in solvers:
         own = [row for row in rows if row["solver"] == solver]
         count = Counter(row["kind"] for row in own)
         cells = [solver, len(own), *(count[kind] or "" for kind in KINDS)]
         cells += [over_best(rows, solver, [name]) for name in sets]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines += ["", "| solver | kind | says | cells |", "|---|---|---|---:|"]
+        counted.append(cells)
     said = Counter(
         (row["solver"], row["kind"], pattern(row["detail"]))
         for row in rows
         if row["kind"] not in ANSWERED
     )
+    keys = sorted(
+        said, key=lambda key: (solvers.index(key[0]), KINDS.index(key[1]))
+    )
+    reasons = ((*key, said[key]) for key in keys)
     lines += [
-        f"| {solver} | {kind} | {text} | {said[solver, kind, text]} |"
-        for solver, kind, text in sorted(
-            said, key=lambda key: (solvers.index(key[0]), KINDS.index(key[1]))
-        )
+        table(" | ".join(head), counted),
+        "",
+        table("solver | kind | says | cells", reasons, "lllr"),
     ]
     return "\n".join(lines)
 

@@ -28,18 +28,16 @@ from unittest import mock
 
 from contention import together
 from msgspec.structs import replace
-from result_files import ROOT, fill, write_rows
+from result_files import ROOT, fill, table, write_rows
 
 from nest.audits.nest_artifact.importer import import_nest_artifact
+from nest.benchmarks.instances import Recipe, build
 from nest.cost.score import score
-from nest.hardware import parse_clusters
 from nest.ir import GraphTopology, Plan, Problem
-from nest.models.choices import Request, choose
-from nest.models.graphs import build_problem
-from nest.models.zoo import architecture
 from nest.present.table import plan_text
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
+from nest.studies.artifact import free
 from nest.studies.contention import Alone
 from nest.topology import NETWORKS
 from nest.topology.generators import generate
@@ -63,15 +61,19 @@ TOPOLOGIES = {
 }
 
 #: Dense, mixture of experts, long sequences.
-MODELS: Mapping[str, tuple[str, Request]] = {
-    "llama2-7b": ("llama2-7b", Request()),
-    "llama3-70b": ("llama3-70b", Request()),
-    "gpt3-175b": ("gpt3-175b", Request()),
-    "mixtral-8x7b": ("mixtral-8x7b", Request()),
-    "qwen3-30b-a3b": ("qwen3-30b-a3b", Request()),
-    "llama3-8b, 32k tokens": (
-        "llama3-8b",
-        Request(sequence_length=32768, cp=(1, 2, 4, 8)),
+MODELS = {
+    **{
+        model: Recipe(model=model, cluster=CLUSTER)
+        for model in (
+            *("llama2-7b", "llama3-70b", "gpt3-175b", "mixtral-8x7b"),
+            "qwen3-30b-a3b",
+        )
+    },
+    "llama3-8b, 32k tokens": Recipe(
+        model="llama3-8b",
+        cluster=CLUSTER,
+        sequence_length=32768,
+        cp=(1, 2, 4, 8),
     ),
 }
 
@@ -84,29 +86,13 @@ DATA = ROOT.parent / "shared" / "data" / "nest-artifact"
 # Problems and planners
 
 
-def problem_of(model: str) -> Problem:
-    """Return a model on the devices, with the machine's own network."""
-    name, request = MODELS[model]
-    ((site, count),) = parse_clusters(CLUSTER)
-    built = architecture(name)
-    return build_problem(
-        built, site, count, choose(built, site, count, request)
-    )
-
-
-def on(problem: Problem, network: str) -> Problem:
-    """Return a problem on another network."""
+def problem_of(model: str, network: str) -> Problem:
+    """Return a model on the devices, joined by a network."""
+    problem = build(MODELS[model])
     topology = topology_of(generate(TOPOLOGIES[network]), network)
     return replace(
         problem, cluster=replace(problem.cluster, topology=topology)
     )
-
-
-def without_network(problem: Problem) -> Problem:
-    """Return a problem whose communication takes no time."""
-    cluster = problem.cluster
-    topology = cluster.topology.without_cost()
-    return replace(problem, cluster=replace(cluster, topology=topology))
 
 
 def fastest(problem: Problem) -> Plan | None:
@@ -136,7 +122,7 @@ def step_ns(problem: Problem, plan: Plan) -> float:
 def plans_of(task: tuple[str, str]) -> tuple[Plan, Plan]:
     """Return the optimum of a model on a network, contention seen or not."""
     model, network = task
-    problem = on(problem_of(model), network)
+    problem = problem_of(model, network)
     best = optimum(problem)
     with mock.patch.dict(NETWORKS, {GraphTopology: Alone}):
         return best, optimum(problem)
@@ -144,7 +130,7 @@ def plans_of(task: tuple[str, str]) -> tuple[Plan, Plan]:
 
 def blind_plan(model: str) -> Plan:
     """Return what is fastest where no communication takes time."""
-    return optimum(without_network(on(problem_of(model), "NVL72 rack")))
+    return optimum(free(problem_of(model, "NVL72 rack")))
 
 
 # The study
@@ -166,7 +152,7 @@ def study(workers: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         for model in MODELS
     }
     for model, network in cells:
-        problem = on(problem_of(model), network)
+        problem = problem_of(model, network)
         best, unshared = plans[model, network]
         best_ns = step_ns(problem, best)
 
@@ -215,14 +201,14 @@ def nest_inputs() -> list[dict[str, Any]]:
             if best is None:
                 continue
             best_ns = step_ns(problem, best)
-            free = without_network(problem)
+            alone = free(problem)
             rows.append(
                 {
                     "folder": folder,
                     "instance": path.stem,
                     "step_ns": best_ns,
-                    "communication": 1 - step_ns(free, best) / best_ns,
-                    "blind": step_ns(problem, optimum(free)) / best_ns - 1,
+                    "communication": 1 - step_ns(alone, best) / best_ns,
+                    "blind": step_ns(problem, optimum(alone)) / best_ns - 1,
                 }
             )
     return rows
@@ -244,33 +230,35 @@ def percent(loss: float) -> str:
     return f"{100 * loss:.0f} %" if loss >= 0.0995 else f"{100 * loss:.1f} %"
 
 
-def line(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+def line(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return mean and largest losses of some rows."""
     kinds: dict[str, list[float]] = {
         kind: [row[kind] for row in rows]
         for kind in ("blind", "contention_blind")
     }
     kinds["wrong"] = [loss for row in rows for loss in row["wrong"].values()]
-    cells = (
-        f"{percent(geometric(losses))} | {percent(max(losses))}"
-        for losses in kinds.values()
-    )
-    return f"| {name} | {' | '.join(cells)} |"
+    return [
+        name,
+        *(
+            percent(figure(losses))
+            for losses in kinds.values()
+            for figure in (geometric, max)
+        ),
+    ]
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def losses_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the losses by network, by model, and of all."""
     lines = [
-        "| 64 equal GPUs on | blind: mean | largest | contention-blind: mean "
-        "| largest | wrong network: mean | largest |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        line(value, [row for row in rows if row[name] == value])
+        for name in ("network", "model")
+        for value in dict.fromkeys(row[name] for row in rows)
     ]
-    for name in ("network", "model"):
-        for value in dict.fromkeys(row[name] for row in rows):
-            lines.append(
-                line(value, [row for row in rows if row[name] == value])
-            )
-    return "\n".join([*lines, line("all", rows)])
+    return table(
+        "64 equal GPUs on | blind: mean | largest | contention-blind: mean | "
+        "largest | wrong network: mean | largest",
+        [*lines, line("all", rows)],
+    )
 
 
 def spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -300,36 +288,33 @@ def spreads(
 
 def together_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the spread for each purpose of communication."""
-    lines = [
-        "| what | plans | equal | median | least | largest |",
-        "|---|---:|---:|---:|---:|---:|",
-        *(
-            f"| {row['what']} | {row['plans']} | {row['equal']} | "
-            f"{row['median']:.2f} | {row['least']:.2f} | "
-            f"{row['largest']:.2f} |"
+    return table(
+        "what | plans | equal | median | least | largest",
+        (
+            (
+                *(row[key] for key in ("what", "plans", "equal")),
+                *(f"{row[x]:.2f}" for x in ("median", "least", "largest")),
+            )
             for row in spreads(rows, "what")
         ),
-    ]
-    return "\n".join(lines)
+    )
 
 
 def inputs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return what blind planning loses on NEST's inputs."""
-    lines = [
-        "| NEST's inputs | some plan fits | communication: most of a fastest "
-        "step | blind: mean loss | largest |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    lines = []
     for folder, name in (("instances", "shipped"), ("small", "random chains")):
         found = [row for row in rows if row["folder"] == folder]
         if found:
             losses = [row["blind"] for row in found]
             share = max(row["communication"] for row in found)
-            lines.append(
-                f"| {name} | {len(found)} | {percent(share)} | "
-                f"{percent(geometric(losses))} | {percent(max(losses))} |"
-            )
-    return "\n".join(lines)
+            figures = (share, geometric(losses), max(losses))
+            lines.append((name, len(found), *map(percent, figures)))
+    return table(
+        "NEST's inputs | some plan fits | communication: most of a fastest "
+        "step | blind: mean loss | largest",
+        lines,
+    )
 
 
 def main() -> None:
@@ -349,7 +334,7 @@ def main() -> None:
             *({"study": "nest-inputs"} | row for row in inputs),
         ],
     )
-    text = table(rows)
+    text = losses_table(rows)
     print(text)
     fill(ROOT / "README.md", "topologies", text)
     text = together_table(shared)
