@@ -22,6 +22,7 @@ from nest.solvers.descendants import visible
 from nest.solvers.registry import is_command, solver_class
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import check_request
+from nest.util.stored import read_stored
 from nest.util.versions import num_cpus
 
 Finding = tuple[State, str]
@@ -41,7 +42,7 @@ class Promise(NamedTuple):
 
     name: str
     meaning: str
-    ask: Callable[[Candidate], Finding]
+    check: Callable[[Candidate], Finding]
 
 
 def _passed(reason: str) -> Finding:
@@ -58,25 +59,25 @@ def _nothing(reason: str) -> Finding:
 
 def _first(wrong: Iterable[str], fine: str) -> Finding:
     """Return the first thing that is wrong, and how many there are."""
-    found = list(wrong)
-    if not found:
+    failures = list(wrong)
+    if not failures:
         return _passed(fine)
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return _failed(f"{found[0]}{more}")
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return _failed(f"{failures[0]}{more}")
 
 
 def _count(trials: Iterable[object], noun: str) -> str:
-    number = len(list(trials))
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    count = len(list(trials))
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _check_loads(candidate: Candidate) -> Finding:
     name = candidate.name
     solver = solver_class(name)
-    own = getattr(solver, "name", None)
-    if own != name:
+    class_name = getattr(solver, "name", None)
+    if class_name != name:
         return _failed(
-            f"expected the class to have the name {name!r}, got {own!r}"
+            f"expected the class to have the name {name!r}, got {class_name!r}"
         )
     for method in ("unsupported", "solve"):
         if not callable(getattr(solver, method, None)):
@@ -98,11 +99,11 @@ def _check_runs(candidate: Candidate) -> Finding:
 
 def _check_answers(candidate: Candidate) -> Finding:
     trials = [t for t in candidate.trials if t.reference.plan is not None]
-    found = [t for t in trials if t.result and t.result.plan is not None]
-    text = f"a plan for {len(found)} of {len(trials)} problems that have one"
-    if candidate.large is None and not found:
+    solved = [t for t in trials if t.result and t.result.plan is not None]
+    text = f"a plan for {len(solved)} of {len(trials)} problems that have one"
+    if candidate.large is None and not solved:
         return _nothing(text)
-    return _passed(text) if found else _failed(text)
+    return _passed(text) if solved else _failed(text)
 
 
 def _check_skips(candidate: Candidate) -> Finding:
@@ -271,15 +272,15 @@ def _check_repeats(candidate: Candidate) -> Finding:
     return _first(wrong, f"the same answer twice on {len(trials)} problems")
 
 
+def _value(result: SolveResult | None) -> tuple[object, ...]:
+    assert result is not None
+    return result.status, result.step_quanta
+
+
 def _gist(trial: Trial) -> object:
-    found = trial.result
-    assert found is not None
-    return (
-        found.status,
-        found.step_quanta,
-        found.lower_bound_quanta,
-        found.plan,
-    )
+    result = trial.result
+    assert result is not None
+    return (*_value(result), result.lower_bound_quanta, result.plan)
 
 
 def _text(result: SolveResult | None) -> str:
@@ -308,18 +309,13 @@ def _check_workers(candidate: Candidate) -> Finding:
     return _nothing("limits stopped it everywhere, or it had no plan")
 
 
-def _value(result: SolveResult | None) -> object:
-    assert result is not None
-    return result.status, result.step_quanta
-
-
 def _check_options(candidate: Candidate) -> Finding:
-    known = candidate.capabilities.options
+    option_names = candidate.capabilities.options
     if not candidate.trials:
         return _nothing("it was not run")
     reference = candidate.trials[0].reference
     unknown = "no-such-option"
-    while unknown in known:
+    while unknown in option_names:
         unknown += "-"
     try:
         check_request(
@@ -332,7 +328,7 @@ def _check_options(candidate: Candidate) -> Finding:
     else:
         return _failed(f"expected option {unknown!r} to be refused")
     wrong, refused = [], 0
-    for key in known:
+    for key in option_names:
         extra = {**candidate.options.extra, key: _BAD_VALUE}
         trial = candidate.run(
             reference, replace(candidate.options, extra=extra)
@@ -344,8 +340,8 @@ def _check_options(candidate: Candidate) -> Finding:
                 f"line or to do no harm, got {trial.detail}"
             )
     text = "an unknown one is refused"
-    if known:
-        text += f", {refused} of {len(known)} refuse a bad value"
+    if option_names:
+        text += f", {refused} of {len(option_names)} refuse a bad value"
     return _first(wrong, text)
 
 
@@ -361,9 +357,9 @@ def _check_warm_start(candidate: Candidate) -> Finding:
         again = candidate.run(
             reference, replace(candidate.options, warm_start=plan)
         )
-        found = None if again.result is None else again.result.step_quanta
-        if found is None or found > (reference.optimum_quanta or 0):
-            got = f"{found} quanta" if found else f"no plan ({again.detail})"
+        step = None if again.result is None else again.result.step_quanta
+        if step is None or step > (reference.optimum_quanta or 0):
+            got = f"{step} quanta" if step else f"no plan ({again.detail})"
             return _failed(
                 f"{again.name}: expected the {reference.optimum_quanta} "
                 f"quanta of the plan to start from, got {got}"
@@ -398,15 +394,15 @@ def _untrue(
     if report.plan is None:
         return None
     try:
-        found = score(trial.reference.problem, report.plan)
+        verdict = score(trial.reference.problem, report.plan)
     except InvalidPlanError as error:
         return f"reports a plan that is none: {error}"
-    if not found.feasible and not able.overruns:
-        return f"reports a plan that does not fit: {found.violations[0]}"
-    if report.claimed_quanta not in (None, found.step_quanta):
+    if not verdict.feasible and not able.overruns:
+        return f"reports a plan that does not fit: {verdict.violations[0]}"
+    if report.claimed_quanta not in (None, verdict.step_quanta):
         return (
             f"reports {report.claimed_quanta} quanta for a plan that takes "
-            f"{found.step_quanta}"
+            f"{verdict.step_quanta}"
         )
     return None
 
@@ -414,12 +410,12 @@ def _untrue(
 def _check_quiet(candidate: Candidate) -> Finding:
     if is_command(candidate.name):
         return _nothing("what a command prints is its log")
-    said = [t for t in candidate.every if t.log and t.outcome.ran]
-    said = [t for t in said if not t.outcome.failed]
+    logged = [t for t in candidate.every if t.log and t.outcome.ran]
     return _first(
         (
             f"{t.name}: expected no output, got {t.log.splitlines()[0]!r}"
-            for t in said
+            for t in logged
+            if not t.outcome.failed
         ),
         f"nothing in {_count(candidate.every, 'run')}",
     )
@@ -440,86 +436,28 @@ def _check_tidy(candidate: Candidate) -> Finding:
     return _first(wrong, text)
 
 
+_CHECKS = {
+    "loads": _check_loads,
+    "runs": _check_runs,
+    "answers": _check_answers,
+    "options": _check_options,
+    "repeatable": _check_repeats,
+    "workers": _check_workers,
+    "warm start": _check_warm_start,
+    "unsupported": _check_skips,
+    "plans": _check_plans,
+    "claims": _check_claims,
+    "proofs": _check_proofs,
+    "decides": _check_decides,
+    "reports": _check_reports,
+    "time limit": _check_limits,
+    "quiet": _check_quiet,
+    "tidy": _check_tidy,
+}
+
+_MEANINGS = read_stored("nest.conform", "promises", dict[str, str])
+
 #: In the order of reports. The last ones look at all runs before them.
-CHECKS = (
-    Promise(
-        "loads",
-        "It can be imported and has what the protocol asks for.",
-        _check_loads,
-    ),
-    Promise(
-        "runs",
-        "No run ends in an exception, a crash or without an answer.",
-        _check_runs,
-    ),
-    Promise(
-        "answers",
-        "It has a plan for at least one problem, so the rest means something.",
-        _check_answers,
-    ),
-    Promise(
-        "options",
-        "Unknown options are refused, and bad values cost one line.",
-        _check_options,
-    ),
-    Promise(
-        "repeatable",
-        "Seed and workers alone decide what it answers.",
-        _check_repeats,
-    ),
-    Promise(
-        "workers",
-        "With more workers it finds the same, where it makes use of them.",
-        _check_workers,
-    ),
-    Promise(
-        "warm start",
-        "From a plan to start from, it ends with one as good or better.",
-        _check_warm_start,
-    ),
-    Promise(
-        "unsupported",
-        "A problem that it cannot search is skipped with a reason.",
-        _check_skips,
-    ),
-    Promise(
-        "plans",
-        "Every plan is legal and fits, unless it says that plans may not.",
-        _check_plans,
-    ),
-    Promise(
-        "claims",
-        "What it says of its plans is what the shared cost model says.",
-        _check_claims,
-    ),
-    Promise(
-        "proofs",
-        "No proof contradicts a known optimum, and no plan is faster.",
-        _check_proofs,
-    ),
-    Promise(
-        "decides",
-        "An exact solver that no limit stopped has a proof.",
-        _check_decides,
-    ),
-    Promise(
-        "reports",
-        "What it reports on the way is true too.",
-        _check_reports,
-    ),
-    Promise(
-        "time limit",
-        "It stops at its time limit by itself, at most a second later.",
-        _check_limits,
-    ),
-    Promise(
-        "quiet",
-        "It prints nothing.",
-        _check_quiet,
-    ),
-    Promise(
-        "tidy",
-        "It leaves no file where it was started, and no process.",
-        _check_tidy,
-    ),
+CHECKS = tuple(
+    Promise(name, _MEANINGS[name], check) for name, check in _CHECKS.items()
 )

@@ -92,9 +92,9 @@ def conform(
             large=runner.run_large(),
             every=runner.trials,
             run=runner.run,
-            left_behind=lambda: runner.left,
+            left_behind=lambda: runner.files,
         )
-        checks = [_ask(check, candidate, runner) for check in CHECKS]
+        checks = [_keeps(promise, candidate, runner) for promise in CHECKS]
     report = Report(
         solver,
         version,
@@ -107,19 +107,19 @@ def conform(
     return report
 
 
-def _ask(check: Promise, candidate: Candidate, runner: _Runner) -> Check:
-    """Return whether a promise was kept, as far as runs can tell."""
+def _keeps(promise: Promise, candidate: Candidate, runner: _Runner) -> Check:
+    """Return whether a promise is kept, as far as runs can tell."""
     try:
-        found = Check(check.name, *check.ask(candidate))
+        result = Check(promise.name, *promise.check(candidate))
     except KeyboardInterrupt as stop:
         runner.stopped = runner.stopped or stop
-        return Check(check.name, State.OPEN, "interrupted before its runs")
+        return Check(promise.name, State.OPEN, "interrupted before its runs")
     # What is broken is so whatever comes; the first check needs no runs.
-    early = candidate.large is None and check is not CHECKS[0]
-    if early and found.state is not State.FAILED:
+    early = candidate.large is None and promise is not CHECKS[0]
+    if early and result.state is not State.FAILED:
         reason = f"interrupted after {len(runner.trials)} runs"
-        return Check(check.name, State.OPEN, reason)
-    return found
+        return Check(promise.name, State.OPEN, reason)
+    return result
 
 
 @dataclass
@@ -131,8 +131,8 @@ class _Runner:
     folder: str
     on_progress: OnProgress | None
     trials: list[Trial] = field(default_factory=list)
-    #: Files that finished runs have left.
-    left: list[str] = field(default_factory=list)
+    #: Files that finished runs did not remove.
+    files: list[str] = field(default_factory=list)
     #: What the user stopped it with: nothing runs from then on.
     stopped: KeyboardInterrupt | None = None
 
@@ -145,8 +145,10 @@ class _Runner:
 
     def run_large(self) -> Trial | None:
         """Run it shortly on the large problem; None if the user stops it."""
-        own_s = self.options.time_limit_s or LARGE_LIMIT_S
-        limited = replace(self.options, time_limit_s=min(LARGE_LIMIT_S, own_s))
+        limit_s = min(
+            LARGE_LIMIT_S, self.options.time_limit_s or LARGE_LIMIT_S
+        )
+        limited = replace(self.options, time_limit_s=limit_s)
         with suppress(KeyboardInterrupt):
             return self.run(large(), limited)
         return None
@@ -189,5 +191,5 @@ class _Runner:
             *(log, late, num_detached),
         )
         self.trials.append(trial)
-        self.left = sorted(os.listdir(self.folder))
+        self.files = sorted(os.listdir(self.folder))
         return trial

@@ -160,7 +160,7 @@ def test_another_answer_every_time(
 
 def test_a_class_of_another_name() -> None:
     named = SimpleNamespace(name="misnamed")
-    assert CHECKS[0].ask(cast("Candidate", named)) == (
+    assert CHECKS[0].check(cast("Candidate", named)) == (
         State.FAILED,
         "expected the class to have the name 'misnamed', got 'moody'",
     )
@@ -236,7 +236,7 @@ def test_a_false_claim_does_not_hide_behind_its_plan() -> None:
             result = run_solver(tiny.problem, "loopback", options)
             trial = Trial(tiny, options, result, "")
             candidate = cast("Candidate", SimpleNamespace(every=[trial]))
-            found = {x.name: x.ask(candidate)[0] for x in checks}
+            found = {x.name: x.check(candidate)[0] for x in checks}
             failed = {x for x, state in found.items() if state == "failed"}
             assert failed == broken, act
     finally:
@@ -263,7 +263,7 @@ def test_a_false_proof_decides_nothing() -> None:
         candidate = cast(
             "Candidate", SimpleNamespace(trials=[trial], capabilities=able)
         )
-        assert decides.ask(candidate) == (state, reason)
+        assert decides.check(candidate) == (state, reason)
 
 
 def test_options_must_be_known() -> None:
