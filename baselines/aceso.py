@@ -163,19 +163,19 @@ class Trials:
 
     def _leftover(self) -> Config | None:
         """Take the best of what was left aside."""
-        found = self.best_of(self._aside)
-        if found is not None:
-            del self._aside[found]
-        return found
+        best = self.best_of(self._aside)
+        if best is not None:
+            del self._aside[best]
+        return best
 
     def _known(self) -> Config | None:
         """Return the best of what was searched from, not too often."""
-        found = self.best_of(
+        best = self.best_of(
             [c for c, count in self._explored.items() if count < MOST_RETURNS]
         )
-        if found is not None:
-            self._explored[found] += 1
-        return found
+        if best is not None:
+            self._explored[best] += 1
+        return best
 
     def best_of(self, configs: Iterable[Config]) -> Config | None:
         """Return the fastest that fits, or else that with least memory."""
@@ -200,14 +200,14 @@ class Trials:
             Whether stages that were bottlenecks before count again.
         """
         self.ledger.forget_partners()
-        found = [config]
+        chain = [config]
         for _ in range(config.num_stages):
             new = self.hop(config, 0, again=again)
             if new is not None:
-                found.append(new)
+                chain.append(new)
                 if self.improves(new):
                     return new
-        best = self.best_of(found)
+        best = self.best_of(chain)
         assert best is not None
         return best
 
@@ -229,7 +229,7 @@ class Trials:
         )
         if bottleneck is None:
             return None
-        found = [config]
+        chain = [config]
         for primitives in groups(self.view, config, bottleneck):
             new = []
             for primitive in primitives:
@@ -243,21 +243,21 @@ class Trials:
                     continue
                 if self.view.judge(result) is not None:
                     new.append(result)
-            most = self.step * ASIDE[0] / ASIDE[1]
+            limit = self.step * ASIDE[0] / ASIDE[1]
             for result in new:
-                if self.judged(result).step < most:
+                if self.judged(result).step < limit:
                     self._aside[result] = None
             better = [result for result in new if self.improves(result)]
             if better:
                 return min(better, key=lambda c: self.judged(c).step)
             for result in sorted(new, key=lambda c: self.judged(c).step):
-                found.append(result)
+                chain.append(result)
                 deeper = self.hop(result, depth + 1, again=False)
                 if deeper is not None:
                     if self.improves(deeper):
                         return deeper
-                    found.append(deeper)
-        return self.best_of(found)
+                    chain.append(deeper)
+        return self.best_of(chain)
 
 
 class AcesoSolver(Planner):
@@ -316,7 +316,7 @@ class AcesoSolver(Planner):
         running = [(each, each.run(tune)) for each in trials]
         best = math.inf
         while running:
-            left = []
+            unsearched = []
             for each, turns in running:
                 more = next(turns, turns) is None
                 if each.best is not None and each.step < best:
@@ -327,8 +327,8 @@ class AcesoSolver(Planner):
                         f"{each.start.num_stages} stages",
                     )
                 if more:
-                    left.append((each, turns))
-            running = left
+                    unsearched.append((each, turns))
+            running = unsearched
         tried = sum(each.ledger.tried for each in trials)
         notes = [f"{tried} configurations of {len(trials)} numbers of stages"]
         if search.plan is None and not search.stopped:

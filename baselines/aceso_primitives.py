@@ -88,10 +88,10 @@ class Ledger:
         values: Sequence[int] = judged.times
         if not (by_time or judged.fits):
             values = [load.memory_bytes for load in judged.loads]
-        found = _largest(values, () if again else seen)
-        if found is not None:
-            seen.add(found)
-        return found
+        stage = _largest(values, () if again else seen)
+        if stage is not None:
+            seen.add(stage)
+        return stage
 
     def partner(
         self,
@@ -113,23 +113,23 @@ class Ledger:
         if by_memory:
             values = [-load.memory_bytes for load in judged.loads]
             free = [i for i in range(len(values)) if i not in {*seen, target}]
-            found = max(free, key=lambda i: values[i], default=None)
+            stage = max(free, key=lambda i: values[i], default=None)
         else:
-            found = _largest(idle_time(view, config), {*seen, target})
-        if found is not None:
-            seen.add(found)
-        return found
+            stage = _largest(idle_time(view, config), {*seen, target})
+        if stage is not None:
+            seen.add(stage)
+        return stage
 
 
 def _largest(
     values: Sequence[float], without: Sequence[int] | set[int]
 ) -> int | None:
     """Return where the first largest value above 0 is."""
-    found, most = None, 0.0
-    for number, value in enumerate(values):
-        if value > most and number not in without:
-            found, most = number, value
-    return found
+    position, largest = None, 0.0
+    for index, value in enumerate(values):
+        if value > largest and index not in without:
+            position, largest = index, value
+    return position
 
 
 def idle_time(view: View, config: Config) -> list[float]:
@@ -142,8 +142,8 @@ def idle_time(view: View, config: Config) -> list[float]:
     """
     judged = view.judge(config)
     assert judged is not None
-    found = []
-    for (start, stop), load, own, used in zip(
+    times = []
+    for (start, stop), load, overhead, used in zip(
         config.stages, judged.loads, judged.own, judged.times, strict=True
     ):
         idle: float = judged.step - used
@@ -160,8 +160,8 @@ def idle_time(view: View, config: Config) -> list[float]:
         ideal += sum(
             view.receive_whole(config.split, cut) for cut in (start, stop)
         )
-        found.append(idle * ideal / own if own else 0.0)
-    return found
+        times.append(idle * ideal / overhead if overhead else 0.0)
+    return times
 
 
 # The order of tries
@@ -219,12 +219,12 @@ def shares(view: View, config: Config) -> list[Shares]:
     """Return where the time of every stage goes."""
     judged = view.judge(config)
     assert judged is not None
-    found = []
+    fractions = []
     for (start, stop), load in zip(config.stages, judged.loads, strict=True):
         ideal = sum(view.ideal(config.split, i) for i in range(start, stop))
-        part = ideal / load.devices
-        found.append(Shares(part, load.passes - part, load.recomputed))
-    return found
+        ratio = ideal / load.devices
+        fractions.append(Shares(ratio, load.passes - ratio, load.recomputed))
+    return fractions
 
 
 def groups(
@@ -245,34 +245,34 @@ def groups(
         yield [p for p in PRIMITIVES if p.memory < 0]
         return
     every = shares(view, config)
-    own = every[bottleneck]
+    fractions = every[bottleneck]
     sums = Shares(*(sum(values) for values in zip(*every, strict=True)))
-    parts = [
+    components = [
         value / total if value > 0 and total else 0.0
-        for value, total in zip(own, sums, strict=True)
+        for value, total in zip(fractions, sums, strict=True)
     ]
     # What may not rise: (computing, losses, memory).
-    keep_time = own.ideal * len(every) > sums.ideal
-    keep_comm = own.lost * len(every) > sums.lost
-    keep_memory = own.recomputed > 0
-    left = list(PRIMITIVES)
+    keep_time = fractions.ideal * len(every) > sums.ideal
+    keep_comm = fractions.lost * len(every) > sums.lost
+    keep_memory = fractions.recomputed > 0
+    remaining = list(PRIMITIVES)
     done: set[float] = set()
-    for number in sorted(range(3), key=lambda i: -parts[i]):
-        if parts[number] in done:
+    for index in sorted(range(3), key=lambda i: -components[i]):
+        if components[index] in done:
             continue
-        done.add(parts[number])
-        lowered = [p for p in left if _lowers(p)[number] < 0]
+        done.add(components[index])
+        lowered = [p for p in remaining if _lowers(p)[index] < 0]
         first = [
             p
             for p in lowered
-            if not (keep_time and number != 0 and p.time > 0)
-            and not (keep_comm and number != 1 and p.comm > 0)
-            and not (keep_memory and number != 2 and p.memory > 0)
+            if not (keep_time and index != 0 and p.time > 0)
+            and not (keep_comm and index != 1 and p.comm > 0)
+            and not (keep_memory and index != 2 and p.memory > 0)
         ]
         yield first
         yield [p for p in lowered if p not in first]
-        left = [p for p in left if p not in lowered]
-    yield left
+        remaining = [p for p in remaining if p not in lowered]
+    yield remaining
 
 
 def _lowers(primitive: Primitive) -> tuple[int, int, int]:
@@ -312,23 +312,23 @@ def migrate(
     by_memory = not judged.fits
     target: int | None = bottleneck
     partner = ledger.partner(view, config, bottleneck, by_memory=by_memory)
-    found = None
-    for number in range(MOST_MIGRATIONS):
+    best = None
+    for index in range(MOST_MIGRATIONS):
         if target is None or partner is None:
             break
         new = _migrated(view, ledger, config, target, partner, by_memory)
         if new is None:
             break
-        config = found = new
+        config = best = new
         judged = view.judge(config)
         assert judged is not None
-        step = f"migration {number}"
+        step = f"migration {index}"
         target = ledger.target(config, judged, step, by_time=True)
         if target is not None:
             partner = ledger.partner(
                 view, config, target, step, by_memory=by_memory
             )
-    return found
+    return best
 
 
 def _migrated(
@@ -345,9 +345,9 @@ def _migrated(
     if by_memory:
         goals = [5 * view.capacity]
     else:
-        own = judged.loads[target].compute
-        gap = own - judged.loads[partner].compute
-        goals = [5 * own - gap * fifths for fifths in GAPS]
+        compute = judged.loads[target].compute
+        gap = compute - judged.loads[partner].compute
+        goals = [5 * compute - gap * fifths for fifths in GAPS]
     for goal in goals:
         if ledger.spent:
             return None
@@ -423,18 +423,18 @@ def trade(
 def _matched(
     view: View,
     config: Config,
-    own: tuple[int, str],
+    change: tuple[int, str],
     partner: tuple[int, str],
     step: int,
 ) -> Config | None:
     """Change two stages, and more of the kind that lacks devices."""
-    given, taken = (partner, own) if step > 0 else (own, partner)
-    new = _scaled(config, *given, -1)
+    giver, taken = (partner, change) if step > 0 else (change, partner)
+    new = _scaled(config, *giver, -1)
     new = _scaled(new, *taken, 1)
-    bottleneck = own[0]
+    bottleneck = change[0]
     visited = {bottleneck, partner[0]}
     # Devices given, less those taken.
-    free = view.stage_devices(config, given[0]) // 2
+    free = view.stage_devices(config, giver[0]) // 2
     free -= view.stage_devices(config, taken[0])
     direction = 1 if free > 0 else -1
     while free:
@@ -453,26 +453,26 @@ def _fastest(
     config: Config,
     visited: set[int],
     step: int,
-    most: int | None = None,
+    max_stages: int | None = None,
 ) -> tuple[int, str] | None:
     """Return the stage and degree that is fastest once it has changed.
 
     Of those that need at most so many devices more, or free so many.
     """
-    found, least = None, None
-    for number in range(config.num_stages):
-        size = view.stage_devices(config, number)
+    best, lowest = None, None
+    for stage in range(config.num_stages):
+        size = view.stage_devices(config, stage)
         size = size if step > 0 else size // 2
-        if number in visited or (most is not None and size > most):
+        if stage in visited or (max_stages is not None and size > max_stages):
             continue
         for what in ("tp", "dp"):
-            if not _may_change(view, config, number, what, step):
+            if not _may_change(view, config, stage, what, step):
                 continue
-            degrees = _changed(config.of(number), what, step)
-            load = view.stage(config, number, degrees=degrees)
-            if load is not None and (least is None or load.near < least):
-                found, least = (number, what), load.near
-    return found
+            degrees = _changed(config.of(stage), what, step)
+            load = view.stage(config, stage, degrees=degrees)
+            if load is not None and (lowest is None or load.near < lowest):
+                best, lowest = (stage, what), load.near
+    return best
 
 
 def _may_change(
@@ -499,13 +499,13 @@ def _changed(
     degrees: Sequence[Degrees], what: str, step: int
 ) -> list[Degrees]:
     """Return degrees doubled, or halved."""
-    found = []
+    changed = []
     for dp, tp in degrees:
         pair = [dp, tp]
         which = _place(what)
         pair[which] = 2 * pair[which] if step > 0 else pair[which] // 2
-        found.append((pair[0], pair[1]))
-    return found
+        changed.append((pair[0], pair[1]))
+    return changed
 
 
 def _scaled(config: Config, number: int, what: str, step: int) -> Config:
@@ -518,8 +518,8 @@ def is_legal(view: View, config: Config) -> bool:
     Where a node ends a stage ends.
     """
     ends, offset = set(), 0
-    for number in range(config.num_stages):
-        size = view.stage_devices(config, number)
+    for stage in range(config.num_stages):
+        size = view.stage_devices(config, stage)
         if size & (size - 1) or size > view.node:
             return False
         offset += size
@@ -571,13 +571,13 @@ def refit(view: View, config: Config, old: Config) -> Config | None:
     On as many devices as the stage had in an old one; none if a stage has
     none.
     """
-    for number in range(config.num_stages):
-        size = view.stage_devices(old, number)
-        chosen = best_degrees(view, config, number, size)
+    for stage in range(config.num_stages):
+        size = view.stage_devices(old, stage)
+        chosen = best_degrees(view, config, stage, size)
         if chosen is None:
             return None
-        start, stop = config.span(number)
-        config = config.with_stage(number, [chosen] * (stop - start))
+        start, stop = config.span(stage)
+        config = config.with_stage(stage, [chosen] * (stop - start))
     return config
 
 
@@ -588,7 +588,7 @@ def best_degrees(
 
     Memory beyond the budget counts as time: all that the stage holds.
     """
-    found, least = None, None
+    best, lowest = None, None
     start, stop = config.span(number)
     for degrees in view.pool(config.split):
         if view.devices(config.split, degrees) != devices:
@@ -597,9 +597,9 @@ def best_degrees(
         if load is None:
             continue
         value = weighed(view, load)
-        if least is None or value < least:
-            found, least = degrees, value
-    return found
+        if lowest is None or value < lowest:
+            best, lowest = degrees, value
+    return best
 
 
 def weighed(view: View, load: Load) -> int:
@@ -615,7 +615,7 @@ def _rebatched_alike(
     view: View, config: Config, micro_batch: int
 ) -> Config | None:
     """Return the best degrees for all stages on as many devices each."""
-    found, least = None, None
+    best, lowest = None, None
     size = view.stage_devices(config, 0)
     keys = {
         degrees
@@ -633,9 +633,9 @@ def _rebatched_alike(
         if judged is None:
             continue
         value = sum(weighed(view, load) for load in judged.loads)
-        if least is None or value < least:
-            found, least = new, value
-    return found
+        if lowest is None or value < lowest:
+            best, lowest = new, value
+    return best
 
 
 # Fine-tuning
@@ -647,16 +647,16 @@ def tune_layers(view: View, ledger: Ledger, config: Config) -> Config:
     A run begins at any layer and is as long as it can be, in either
     direction. The fastest that fits is taken if its stage is then faster.
     """
-    for number in range(config.num_stages):
+    for stage in range(config.num_stages):
         before = view.judge(config)
         assert before is not None
-        new = _tuned(view, ledger, config, number)
+        new = _tuned(view, ledger, config, stage)
         after = None if new is None else view.judge(new)
         if (
             new is not None
             and after is not None
-            and after.times[number] < before.times[number]
-            and after.loads[number].memory_bytes <= view.capacity
+            and after.times[stage] < before.times[stage]
+            and after.loads[stage].memory_bytes <= view.capacity
         ):
             config = new
     return config

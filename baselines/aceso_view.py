@@ -92,12 +92,12 @@ class Config(NamedTuple):
         stops, degrees = list(self.stops), list(self.degrees)
         if step > 0:
             stops[stage] = stop - count
-            first, last, beside = stop - count, stop, stop
+            first, last, neighbor = stop - count, stop, stop
         else:
             stops[stage - 1] = start + count
-            first, last, beside = start, start + count, start - 1
+            first, last, neighbor = start, start + count, start - 1
         if count:
-            degrees[first:last] = [degrees[beside]] * count
+            degrees[first:last] = [degrees[neighbor]] * count
         return self._replace(stops=tuple(stops), degrees=tuple(degrees))
 
 
@@ -220,8 +220,8 @@ class View:
         devices = self.problem.cluster.num_devices
         route = self.model.network.route
         first, second, other = (
-            Block(1, devices, min(place, devices - 1), 1)
-            for place in (0, 1, self.node)
+            Block(1, devices, min(offset, devices - 1), 1)
+            for offset in (0, 1, self.node)
         )
         return route(second, first), route(other, first)
 
@@ -234,15 +234,15 @@ class View:
         """
         if split not in self._pools:
             self._pools[split] = {
-                (alike[0].dp, alike[0].tp): sorted(
-                    alike, key=lambda s: RECOMPUTE.index(s.recompute)
+                (group[0].dp, group[0].tp): sorted(
+                    group, key=lambda s: RECOMPUTE.index(s.recompute)
                 )
-                for alike in least_degrees(
+                for group in least_degrees(
                     case_strategies(self.problem, split),
                     key=lambda s: (s.tp, s.dp),
                     rest=lambda s: (s.cp, s.ep, s.zero),
                 )
-                if alike[0].tp <= self.node
+                if group[0].tp <= self.node
             }
         return self._pools[split]
 
@@ -279,13 +279,13 @@ class View:
         self, split: BatchSplit, position: int, strategy: Strategy
     ) -> LayerTerms | None:
         """Return the terms of a layer of the chain, wherever it sits."""
-        known = self._terms.setdefault((split, strategy), {})
+        by_layer = self._terms.setdefault((split, strategy), {})
         kind = self.kinds[position]
-        if kind not in known:
-            known[kind] = front_terms(
+        if kind not in by_layer:
+            by_layer[kind] = front_terms(
                 self.model, split, self.order[position], strategy
             )
-        return known[kind]
+        return by_layer[kind]
 
     def ideal(self, split: BatchSplit, position: int) -> int:
         """Return the device-quanta of a layer's passes on the fewest devices.
@@ -294,13 +294,13 @@ class View:
         """
         key = (split, self.kinds[position])
         if key not in self._ideals:
-            found = [
+            times = [
                 (strategy.devices, strategy.tp, terms)
                 for strategies in self.pool(split).values()
                 for strategy in strategies[:1]
                 if (terms := self.terms(split, position, strategy))
             ]
-            devices, _, terms = min(found, key=lambda x: x[:2])
+            devices, _, terms = min(times, key=lambda x: x[:2])
             passes = terms.forward + terms.backward - terms.recomputed
             self._ideals[key] = devices * passes
         return self._ideals[key]
@@ -388,12 +388,12 @@ class View:
         """Compute as little again as fits, in all layers the same."""
         chosen = None
         for recompute in RECOMPUTE:
-            found = [
+            terms = [
                 next((x for x in ladder if x[0].recompute == recompute), None)
                 for ladder in ladders
             ]
-            each = [x for x in found if x is not None]
-            if len(each) < len(found):
+            each = [x for x in terms if x is not None]
+            if len(each) < len(terms):
                 continue
             chosen = each
             if self._memory_bytes(split, start, behind, each) <= self.capacity:
@@ -417,7 +417,7 @@ class View:
             used = self._memory_bytes(split, start, behind, chosen)
             excess = used - self.capacity
             groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
-            for number, (ladder, step) in enumerate(
+            for index, (ladder, step) in enumerate(
                 zip(ladders, steps, strict=True)
             ):
                 if step + 1 < len(ladder):
@@ -425,8 +425,8 @@ class View:
                         ladder[step][1].kept_bytes
                         - ladder[step + 1][1].kept_bytes
                     )
-                    key = (self.kinds[start + number], step)
-                    groups.setdefault(key, []).append((number, freed))
+                    key = (self.kinds[start + index], step)
+                    groups.setdefault(key, []).append((index, freed))
             sums = {
                 key: sum(freed for _, freed in group)
                 for key, group in groups.items()
@@ -435,10 +435,10 @@ class View:
             if excess <= 0 or best is None or sums[best] <= 0:
                 return chosen
             total = 0
-            for number, freed in groups[best]:
+            for index, freed in groups[best]:
                 if total > excess:
                     break
-                steps[number] += 1
+                steps[index] += 1
                 total += freed
 
     def _memory_bytes(
@@ -455,8 +455,8 @@ class View:
         the largest working set, and at least as much as the weights.
         """
         terms = [each for _, each in chosen]
-        kept = sum(each.kept_bytes for each in terms)
-        stash = kept
+        kept_bytes = sum(each.kept_bytes for each in terms)
+        stash = kept_bytes
         if behind:
             members = [
                 (self.order[position], strategy)
@@ -468,7 +468,7 @@ class View:
         working = max(each.working_bytes for each in terms) - self.reserve
         reserved = max(working, sum(each.weight_bytes for each in terms))
         static = sum(each.static_bytes for each in terms)
-        return static + kept + behind * stash + reserved + self.reserve
+        return static + kept_bytes + behind * stash + reserved + self.reserve
 
     def _changes(
         self, split: BatchSplit, start: int, layers: tuple[Strategy, ...]
@@ -546,10 +546,10 @@ class View:
                     config.split,
                     start,
                     config.degrees[start:stop],
-                    config.num_stages - 1 - number,
+                    config.num_stages - 1 - index,
                     recompute,
                 )
-                for number, (start, stop) in enumerate(config.stages)
+                for index, (start, stop) in enumerate(config.stages)
             ]
             loads = tuple(load for load in found if load is not None)
             if len(loads) < len(found):
@@ -583,11 +583,11 @@ class View:
         """
         counts = range(1, min(most_stages, self.num_layers) + 1)
         if self.alike:
-            found = [self._start_alike(count) for count in counts]
-            return [config for config in found if config is not None]
+            starts = [self._start_alike(count) for count in counts]
+            return [config for config in starts if config is not None]
         for replicas in sorted({split.replicas for split in self.splits}):
-            found = [self._start(count, replicas) for count in counts]
-            configs = [config for config in found if config is not None]
+            starts = [self._start(count, replicas) for count in counts]
+            configs = [config for config in starts if config is not None]
             if configs:
                 return configs
         return []
@@ -612,11 +612,11 @@ class View:
                 for size in sizes
             ]
             chosen: list[Degrees] = []
-            for number, (start, stop) in enumerate(ranges(stops)):
-                behind = num_stages - 1 - number
-                for degrees in widest[number]:
+            for index, (start, stop) in enumerate(ranges(stops)):
+                num_after = num_stages - 1 - index
+                for degrees in widest[index]:
                     layers = (degrees,) * (stop - start)
-                    if self.load(split, start, layers, behind):
+                    if self.load(split, start, layers, num_after):
                         chosen += layers
                         break
             if len(chosen) == self.num_layers:
@@ -655,10 +655,10 @@ def spread(num_devices: int, num_stages: int, most: int) -> list[int] | None:
     grown = True
     while grown and sum(sizes) < num_devices:
         grown = False
-        for number, size in enumerate(sizes):
-            left = num_devices - sum(sizes)
-            if 2 * size <= most and size <= left:
-                sizes[number] *= 2
+        for index, size in enumerate(sizes):
+            remaining = num_devices - sum(sizes)
+            if 2 * size <= most and size <= remaining:
+                sizes[index] *= 2
                 grown = True
     return sizes if sum(sizes) == num_devices else None
 

@@ -104,10 +104,10 @@ PLACEMENTS = {"aligned": True, "any": False}
 
 def why_not_one_pipeline(problem: Problem) -> str | None:
     """Return why the job leaves no plan in Alpa's space, if so."""
-    asked = [("context_parallel", "no context parallelism")]
+    demands = [("context_parallel", "no context parallelism")]
     if not get_rules(problem.preset).one_strategy:
-        asked.insert(0, ("replicas", "a single pipeline"))
-    for field, what in asked:
+        demands.insert(0, ("replicas", "a single pipeline"))
+    for field, what in demands:
         allowed = getattr(problem.job, field)
         if allowed is not None and 1 not in allowed:
             return (
@@ -171,17 +171,17 @@ class AlpaSolver(Planner):
             for case in batch_splits(search.problem)
             if case.replicas == 1 or search.by_replicas
         ]
-        for number, (case, recompute) in enumerate(grid, 1):
+        for count, (case, recompute) in enumerate(grid, 1):
             search.say(
                 f"micro-batch {case.micro_batch}, recompute {recompute} "
-                f"({number} of {len(grid)})"
+                f"({count} of {len(grid)})"
             )
             try:
                 space.improve(case, recompute)
             except OutOfTimeError:
                 search.stopped = True
                 search.notes.append(
-                    f"{number - 1} of {len(grid)} searches done"
+                    f"{count - 1} of {len(grid)} searches done"
                 )
                 break
         return search.answer(*space.remarks())
@@ -217,16 +217,16 @@ class Space:
             If time runs out.
         """
         problem = self.search.problem
-        found = self._candidates(case, recompute)
+        ways = self._candidates(case, recompute)
         counts = [
             count
             for count in stage_counts(problem, case)
             if count <= len(self.clusters)
         ]
-        if not found or not counts:
+        if not ways or not counts:
             return
         pipeline = best_pipeline(
-            self._times(found, max(counts)),
+            self._times(ways, max(counts)),
             self.sizes,
             problem.cluster.num_devices,
             case.num_micro_batches,
@@ -238,7 +238,7 @@ class Space:
         if pipeline is not None:
             self.objective = pipeline.objective(case.num_micro_batches)
             self.search.improve(
-                self._plan(case, found, pipeline.stages),
+                self._plan(case, ways, pipeline.stages),
                 quanta_to_ns(self.objective, problem.quantum_ps),
             )
 
@@ -256,7 +256,7 @@ class Space:
         ]
         per_layer = not one_strategy_per_stage(self.search.problem)
         deadline = self.search.deadline
-        found: list[Candidate] = []
+        ways: list[Candidate] = []
         for size in self.sizes:
             devices, rest = divmod(size, case.replicas)
             if rest:
@@ -265,16 +265,16 @@ class Space:
                 usable, devices, self.node, per_layer=per_layer
             ):
                 deadline.check()
-                found += (
+                ways += (
                     candidate._replace(size=size)
                     for candidate in candidates(
                         self.transfers, case, self.clusters, choices, deadline
                     )
                 )
-        return found
+        return ways
 
     def _times(
-        self, found: list[Candidate], most_stages: int
+        self, ways: list[Candidate], most_stages: int
     ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Return the least times by (behind, first, last, submesh)."""
         num_clusters = len(self.clusters)
@@ -283,28 +283,28 @@ class Space:
             INFINITE,
             dtype=np.int64,
         )
-        for (start, stop), size, time, behind, _ in found:
-            least = times[
-                : behind + 1, start, stop - 1, self.sizes.index(size)
+        for (start, stop), size, time, num_after, _ in ways:
+            fastest = times[
+                : num_after + 1, start, stop - 1, self.sizes.index(size)
             ]
-            np.minimum(least, time, out=least)
+            np.minimum(fastest, time, out=fastest)
         return times
 
     def _plan(
         self,
         case: BatchSplit,
-        found: list[Candidate],
+        ways: list[Candidate],
         placed: tuple[tuple[int, int, int], ...],
     ) -> Plan:
         stages: list[StageChoice] = []
-        for number, (start, stop, position) in enumerate(placed, 1):
+        for count, (start, stop, position) in enumerate(placed, 1):
             best = min(
                 (
                     candidate
-                    for candidate in found
+                    for candidate in ways
                     if candidate.clusters == (start, stop)
                     and candidate.size == self.sizes[position]
-                    and candidate.behind >= len(placed) - number
+                    and candidate.behind >= len(placed) - count
                 ),
                 key=lambda candidate: candidate.time,
             )

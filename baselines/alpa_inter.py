@@ -111,16 +111,17 @@ def best_pipeline(
         if first > last:
             continue
         check_time()
-        found = least_sum(
+        pipeline = least_sum(
             times, sizes, num_devices, values[last], counts, node
         )
-        if found is None:
+        if pipeline is None:
             continue
-        if found.objective(num_micro_batches) < cutoff:
-            best, cutoff = found, found.objective(num_micro_batches)
+        if pipeline.objective(num_micro_batches) < cutoff:
+            best, cutoff = pipeline, pipeline.objective(num_micro_batches)
         # Tighter limits leave no smaller sum: those from here on are too slow.
-        room = cutoff - 1 - found.total
-        slowest = min(found.largest - 1, room // max(num_micro_batches - 1, 1))
+        room = cutoff - 1 - pipeline.total
+        slowest = room // max(num_micro_batches - 1, 1)
+        slowest = min(slowest, pipeline.largest - 1)
         last = bisect_right(values, slowest) - 1
         middle = (first + last) // 2
         pending += [(middle + 1, last), (first, middle)]
@@ -143,18 +144,18 @@ def least_sum(
     num_clusters = times.shape[1]
     allowed = np.where(times > limit, INFINITE, times)
     # what a stage adds if it begins with so many devices left
-    places = np.zeros((len(sizes), num_devices + 1), dtype=np.int64)
+    penalties = np.zeros((len(sizes), num_devices + 1), dtype=np.int64)
     if node is not None:
         for position, size in enumerate(sizes):
             for devices in range(num_devices + 1):
                 if straddles(num_devices - devices, size, node):
-                    places[position, devices] = INFINITE
+                    penalties[position, devices] = INFINITE
     shape = (num_clusters + 1, num_devices + 1)
     sums = [np.full(shape, INFINITE, dtype=np.int64)]
     sums[0][num_clusters, 0] = 0
     for stage in allowed:
         before = sums[-1]
-        least = np.full(shape, INFINITE, dtype=np.int64)
+        lowest = np.full(shape, INFINITE, dtype=np.int64)
         for stop in range(1, num_clusters + 1):
             if before[stop].min() >= INFINITE:
                 continue
@@ -164,16 +165,16 @@ def least_sum(
                 column = stage[:stop, stop - 1, position]
                 if column.min() >= INFINITE:
                     continue
-                rows = least[:stop, size:]
+                rows = lowest[:stop, size:]
                 rest = before[stop, : num_devices + 1 - size]
-                rest = np.minimum(rest + places[position, size:], INFINITE)
+                rest = np.minimum(rest + penalties[position, size:], INFINITE)
                 np.minimum(rows, column[:, None] + rest[None, :], out=rows)
-        sums.append(least)
+        sums.append(lowest)
     count = min(counts, key=lambda s: (sums[s][0, num_devices], s))
     total = int(sums[count][0, num_devices])
     if total >= INFINITE:
         return None
-    return _trace(allowed, sizes, places, sums, count, total)
+    return _trace(allowed, sizes, penalties, sums, count, total)
 
 
 def straddles(offset: int, size: int, node: int) -> bool:
@@ -185,31 +186,31 @@ def straddles(offset: int, size: int, node: int) -> bool:
 def _trace(
     allowed: Ints,
     sizes: Sequence[int],
-    places: Ints,
+    penalties: Ints,
     sums: Sequence[Ints],
     count: int,
     total: int,
 ) -> Pipeline:
     """Follow the least sum back; the first choice that reaches it counts."""
     num_clusters = allowed.shape[1]
-    start, devices, left = 0, sums[0].shape[1] - 1, total
+    start, devices, remaining = 0, sums[0].shape[1] - 1, total
     largest = 0
     stages = []
-    for behind in range(count - 1, -1, -1):
+    for num_after in range(count - 1, -1, -1):
         start, stop, position = next(
             (start, stop, position)
             for stop in range(start + 1, num_clusters + 1)
             for position, size in enumerate(sizes)
             if size <= devices
-            and places[position, devices] == 0
-            and allowed[behind, start, stop - 1, position]
-            + sums[behind][stop, devices - size]
-            == left
+            and penalties[position, devices] == 0
+            and allowed[num_after, start, stop - 1, position]
+            + sums[num_after][stop, devices - size]
+            == remaining
         )
-        time = int(allowed[behind, start, stop - 1, position])
+        time = int(allowed[num_after, start, stop - 1, position])
         stages.append((start, stop, position))
         largest = max(largest, time)
-        left -= time
+        remaining -= time
         devices -= sizes[position]
         start = stop
     return Pipeline(total, largest, tuple(stages))

@@ -145,8 +145,8 @@ def mesh_configurations(
     together = [
         tuple(s for s in fitting if (s.dp, s.tp) in mesh) for mesh in meshes
     ]
-    found = dict.fromkeys([*alone, *together])
-    return [choices for choices in found if choices]
+    configurations = dict.fromkeys([*alone, *together])
+    return [choices for choices in configurations if choices]
 
 
 def candidates(
@@ -184,7 +184,7 @@ def candidates(
         if len(ends) == 2
     ]
     capacity = model.problem.cluster.memory_bytes()
-    known: dict[object, list[Pick]] = {}
+    solved: dict[object, list[Pick]] = {}
     for start, (first, _) in enumerate(clusters):
         picks: list[Pick] = []
         sums = Sums()
@@ -192,7 +192,7 @@ def candidates(
             added = options[slice(*span)]
             if not all(added):
                 break
-            more = [min(found.values()) for found in added]
+            more = [min(choices.values()) for choices in added]
             picks, sums = picks + more, sums.plus(more)
             chosen, total = picks, sums
             if len({pick.strategy.layout for pick in picks}) > 1:
@@ -202,12 +202,12 @@ def candidates(
                     if first <= u and v < span[1]
                 ]
                 key = (*kinds[first : span[1]], *here)
-                if key not in known:
+                if key not in solved:
                     deadline.check()
-                    known[key] = least_shardings(
+                    solved[key] = least_shardings(
                         options[first : span[1]], here, list(shapes)
                     )
-                chosen = known[key]
+                chosen = solved[key]
                 used = [pick.strategy.layout for pick in chosen]
                 total = Sums(
                     sum(q for u, v, q in here if used[u] != used[v])
@@ -228,15 +228,15 @@ def _fastest(
     strategies: Sequence[Strategy],
 ) -> dict[Layout, Pick]:
     """Return what a layer may choose: the fastest of every layout."""
-    found: dict[Layout, Pick] = {}
+    fastest: dict[Layout, Pick] = {}
     for rank, strategy in enumerate(strategies):
         terms = front_terms(model, case, layer, strategy)
         if terms is not None:
             time = terms.forward + terms.backward
             pick = Pick(time, rank, strategy, terms)
-            known = found.get(strategy.layout, pick)
-            found[strategy.layout] = min(known, pick)
-    return found
+            incumbent = fastest.get(strategy.layout, pick)
+            fastest[strategy.layout] = min(incumbent, pick)
+    return fastest
 
 
 def least_shardings(
@@ -269,9 +269,9 @@ def least_shardings(
     for u, v, quanta in edges:
         graph.add_edge(u, v, capacity=quanta)
         graph.add_edge(v, u, capacity=quanta)
-    _, (_, behind) = networkx.minimum_cut(graph, "source", "sink")
+    _, (_, sink_side) = networkx.minimum_cut(graph, "source", "sink")
     return [
-        picks[second if i in behind else first]
+        picks[second if i in sink_side else first]
         for i, picks in enumerate(options)
     ]
 

@@ -62,9 +62,9 @@ def cluster(
     if num_clusters >= len(work):
         return [(i, i + 1) for i in range(len(work))]
     for count in range(num_clusters, 1, -1):
-        found = _cluster(work, reads, count)
-        if found is not None:
-            return found
+        clusters = _cluster(work, reads, count)
+        if clusters is not None:
+            return clusters
     return [(0, len(work))]
 
 
@@ -81,10 +81,10 @@ def _cluster(
     for _ in range(num_clusters):
         after = {}
         for stop, candidates in enumerate(spans, 1):
-            found = [
+            options = [
                 (
                     (
-                        max(most, size_bytes),
+                        max(largest, size_bytes),
                         total + size_bytes,
                         squares + (stop - first) ** 2,
                     ),
@@ -92,10 +92,10 @@ def _cluster(
                 )
                 for first, size_bytes in candidates
                 if first in best
-                for (most, total, squares), starts in [best[first]]
+                for (largest, total, squares), starts in [best[first]]
             ]
-            if found:
-                after[stop] = min(found, key=lambda pair: pair[0])
+            if options:
+                after[stop] = min(options, key=lambda pair: pair[0])
         best = after
     if len(work) not in best:
         return None

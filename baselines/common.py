@@ -110,12 +110,12 @@ def why_not_contexts(problem: Problem) -> str | None:
     Layers that have costs on several context ranks alone.
     """
     for kind in problem.graph.kinds:
-        found = sorted({cost.cp for cost in kind.costs})
-        if found and 1 not in found:
+        cps = sorted({cost.cp for cost in kind.costs})
+        if cps and 1 not in cps:
             return (
                 f"$.graph.kinds: expected costs of kind {kind.name!r} at cp "
                 f"1, as the planner knows no context parallelism, got cp "
-                f"{', '.join(map(str, found))} alone; add them or use another "
+                f"{', '.join(map(str, cps))} alone; add them or use another "
                 f"solver"
             )
     return None
@@ -130,7 +130,7 @@ def alone(problem: Problem) -> list[Problem]:
     """
     job, model = problem.job, CostModel(problem)
     everywhere = range(len(problem.graph.layers))
-    found = dict.fromkeys(
+    usable = dict.fromkeys(
         strategy
         for micro_batch in sorted(job.micro_batches)
         for strategy in strategies(problem, micro_batch)
@@ -141,7 +141,7 @@ def alone(problem: Problem) -> list[Problem]:
     )
     plain = {
         tp: model.rules.plain(problem, tp)
-        for tp in {strategy.tp for strategy in found}
+        for tp in {strategy.tp for strategy in usable}
     }
     return [
         replace(
@@ -156,7 +156,7 @@ def alone(problem: Problem) -> list[Problem]:
                 recompute=(strategy.recompute,),
             ),
         )
-        for strategy in found
+        for strategy in usable
     ]
 
 
@@ -230,10 +230,10 @@ class Search:
             If it is something else.
         """
         text = self.options.extra.get(key, str(default))
-        number = whole_number(text)
-        if not number:
+        value = whole_number(text)
+        if not value:
             raise self.refusal(key, "a whole number >= 1")
-        return number
+        return value
 
     def choice(self, key: str, choices: Mapping[str, T], default: str) -> T:
         """Return what an option chooses, of values by their texts.
@@ -277,14 +277,14 @@ class Search:
 
     def answer(self, *notes: str) -> SolverOutput:
         """Return the best plan, without any proof, or none."""
-        said = [*self.notes, *notes]
+        remarks = [*self.notes, *notes]
         if self.stopped and self.plan is None and not notes:
-            said.append("the limit passed before it had a plan")
+            remarks.append("the limit passed before it had a plan")
         return SolverOutput(
             status=Status.FEASIBLE if self.plan else Status.NO_SOLUTION,
             plan=self.plan,
             limit=Limit.TIME if self.stopped else None,
-            detail="; ".join(said),
+            detail="; ".join(remarks),
             own_objective_ns=self.own_ns,
         )
 
@@ -355,12 +355,12 @@ class Planner(ABC):
         Each has an even share of the time that is left.
         """
         deadline = Deadline(options.time_limit_s)
-        found: list[SolverOutput] = []
+        outputs: list[SolverOutput] = []
         values_ns: list[float] = []
-        for number, problem in enumerate(problems):
+        for index, problem in enumerate(problems):
             share_s = deadline.remaining_s
             if share_s is not None:
-                share_s /= len(problems) - number
+                share_s /= len(problems) - index
             search = Search(
                 self.name,
                 problem,
@@ -369,23 +369,23 @@ class Planner(ABC):
                 by_replicas=True,
                 least_ns=min(values_ns, default=math.inf),
             )
-            found.append(self.run(search))
-            value_ns = found[-1].own_objective_ns
+            outputs.append(self.run(search))
+            value_ns = outputs[-1].own_objective_ns
             values_ns.append(math.inf if value_ns is None else value_ns)
-        if not found:
+        if not outputs:
             return SolverOutput(
                 status=Status.NO_SOLUTION,
                 detail="no strategy has costs for all layers",
             )
-        best = found[values_ns.index(min(values_ns))]
-        if len(found) == 1:
+        best = outputs[values_ns.index(min(values_ns))]
+        if len(outputs) == 1:
             return best
-        details = dict.fromkeys(output.detail for output in found)
-        word = "none"
+        details = dict.fromkeys(output.detail for output in outputs)
+        which = "none"
         if best.plan is not None:
-            details, word = {best.detail: None}, "best"
-        text = f"{word} of {len(found)} strategies, each searched alone"
-        limits = (output.limit for output in found)
+            details, which = {best.detail: None}, "best"
+        text = f"{which} of {len(outputs)} strategies, each searched alone"
+        limits = (output.limit for output in outputs)
         return dataclasses.replace(
             best,
             limit=next(filter(None, limits), None),
@@ -444,8 +444,8 @@ def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     length, longer = divmod(num_layers, num_stages)
     return ranges(
         [
-            number * length + min(number, longer)
-            for number in range(1, num_stages + 1)
+            count * length + min(count, longer)
+            for count in range(1, num_stages + 1)
         ]
     )
 

@@ -189,13 +189,13 @@ def plan_of(
 
 
 def least_degrees(
-    found: Iterable[Strategy],
+    offered: Iterable[Strategy],
     key: Callable[[Strategy], tuple[int, int]],
     rest: Callable[[Strategy], tuple[int, ...]],
 ) -> list[list[Strategy]]:
     """Return strategies by a key, of each only those with the least rest."""
     grouped: dict[tuple[int, int], list[Strategy]] = {}
-    for strategy in found:
+    for strategy in offered:
         grouped.setdefault(key(strategy), []).append(strategy)
     return [
         [s for s in grouped[k] if rest(s) == min(map(rest, grouped[k]))]

@@ -121,23 +121,23 @@ class Frontier:
 
     def choices(self, point: int) -> dict[int, int]:
         """Return the configuration of every layer that a point is made of."""
-        found: dict[int, int] = {}
+        chosen: dict[int, int] = {}
         todo: list[tuple[Frontier, int]] = [(self, point)]
         while todo:
             frontier, row = todo.pop()
             if frontier.chosen is not None:
                 layer, configuration = frontier.chosen
-                found[layer] = configuration
+                chosen[layer] = configuration
             if frontier.parts is not None:
                 rows = frontier.parts.rows[:, row].tolist()
                 todo += [
-                    (part, at)
-                    for part, at in zip(
+                    (source, at)
+                    for source, at in zip(
                         frontier.parts.frontiers, rows, strict=True
                     )
                     if at >= 0
                 ]
-        return found
+        return chosen
 
 
 def point(
@@ -156,10 +156,10 @@ def reduce(values: Ints, parts: Parts) -> Frontier:
     """Return the points that no other one is as good as in both."""
     order = np.lexsort(values[::-1])
     size_bytes = values[1, order]
-    least = np.minimum.accumulate(size_bytes)
-    kept = np.ones(len(order), dtype=np.bool_)
-    kept[1:] = size_bytes[1:] < least[:-1]
-    order = order[kept]
+    smallest = np.minimum.accumulate(size_bytes)
+    mask = np.ones(len(order), dtype=np.bool_)
+    mask[1:] = size_bytes[1:] < smallest[:-1]
+    order = order[mask]
     return Frontier(
         values[:, order], Parts(parts.frontiers, parts.rows[:, order])
     )
@@ -246,8 +246,8 @@ class Tracking:
                 if heuristic is None:
                     raise StuckError(layer)
                 self._eliminate(layer, heuristic)
-        found = [self._along(path) for path in self._paths()]
-        return product(self._done, *found)
+        frontiers = [self._along(path) for path in self._paths()]
+        return product(self._done, *frontiers)
 
     # The graph
 
@@ -323,19 +323,19 @@ class Tracking:
                 next(s for s, t in self.edges if t == layer),
                 next(t for s, t in self.edges if s == layer),
             )
-            front = self.edges[before, layer]
-            behind = self.edges[layer, after]
-            own = self.nodes[layer]
+            entering = self.edges[before, layer]
+            leaving = self.edges[layer, after]
+            frontiers = self.nodes[layer]
             joined = [
-                [product(a, b) for a, b in zip(row, own, strict=True)]
-                for row in front
+                [product(a, b) for a, b in zip(row, frontiers, strict=True)]
+                for row in entering
             ]
             table = [
                 [
                     union(
                         [
-                            product(part, behind[via][to])
-                            for via, part in enumerate(row)
+                            product(piece, leaving[via][to])
+                            for via, piece in enumerate(row)
                         ]
                     )
                     for to in range(len(self.nodes[after]))
@@ -362,28 +362,31 @@ class Tracking:
         return False
 
     def _absorb(
-        self, layer: int, table: Table, own: Sequence[Frontier]
+        self, layer: int, table: Table, added: Sequence[Frontier]
     ) -> None:
         """Make another layer, and the edge to it, a part of a layer."""
         self.nodes[layer] = [
             product(
-                known,
-                union([product(a, b) for a, b in zip(row, own, strict=True)]),
+                current,
+                union(
+                    [product(a, b) for a, b in zip(row, added, strict=True)]
+                ),
             )
-            for known, row in zip(self.nodes[layer], table, strict=True)
+            for current, row in zip(self.nodes[layer], table, strict=True)
         ]
 
     def _eliminate(self, layer: int, row: int) -> None:
         """Choose a configuration for a layer by what it alone takes."""
-        own = self.nodes[layer]
+        points = self.nodes[layer]
         chosen = min(
-            range(len(own)), key=lambda c: int(own[c].values[row].min())
+            range(len(points)),
+            key=lambda c: int(points[c].values[row].min()),
         )
         for other in self._around(layer):
             table = self._table(other, layer)
             assert table is not None
             self._absorb(other, [[r[chosen]] for r in table], [NOTHING])
-        self._done = product(self._done, own[chosen])
+        self._done = product(self._done, points[chosen])
         self.fixed.append(layer)
         self._drop(layer)
 
@@ -391,23 +394,23 @@ class Tracking:
 
     def _along(self, path: Sequence[int]) -> Frontier:
         """Return the frontier of a path."""
-        known = self.nodes[path[0]]
+        current = self.nodes[path[0]]
         for before, layer in pairwise(path):
             table = self._table(before, layer)
             assert table is not None
-            known = [
+            current = [
                 product(
-                    own,
+                    frontier,
                     union(
                         [
-                            product(part, row[to])
-                            for part, row in zip(known, table, strict=True)
+                            product(piece, row[to])
+                            for piece, row in zip(current, table, strict=True)
                         ]
                     ),
                 )
-                for to, own in enumerate(self.nodes[layer])
+                for to, frontier in enumerate(self.nodes[layer])
             ]
-        return union(known)
+        return union(current)
 
 
 class Offer(NamedTuple):
@@ -425,14 +428,14 @@ def offers(problem: Problem, *, by_replicas: bool = False) -> Iterator[Offer]:
     """
     cases: dict[int, tuple[BatchSplit, list[Strategy]]] = {}
     for case in batch_splits(problem):
-        found = plainest(problem, case_strategies(problem, case))
-        if found and by_replicas:
-            cases[case.micro_batch] = case, found
-        cases.setdefault(case.micro_batch, (case, found))
-    for case, found in cases.values():
-        most = max((s.devices for s in found), default=0)
-        if most:
-            yield Offer(case, [s for s in found if s.devices == most])
+        pool = plainest(problem, case_strategies(problem, case))
+        if pool and by_replicas:
+            cases[case.micro_batch] = case, pool
+        cases.setdefault(case.micro_batch, (case, pool))
+    for case, pool in cases.values():
+        largest = max((s.devices for s in pool), default=0)
+        if largest:
+            yield Offer(case, [s for s in pool if s.devices == largest])
 
 
 def tracked(model: CostModel, offer: Offer) -> Tracking | None:
@@ -458,9 +461,9 @@ def tracked(model: CostModel, offer: Offer) -> Tracking | None:
             point(
                 count * (t.forward + t.backward) + t.sync,
                 t.static_bytes + inflight * t.kept_bytes,
-                (layer, number),
+                (layer, index),
             )
-            for number, t in enumerate(terms)
+            for index, t in enumerate(terms)
             if t is not None
         ]
         if not nodes[layer]:
@@ -527,34 +530,34 @@ def frontier(
     if graph is None:
         return [], []
     if one_strategy_per_stage(problem):
-        found = _alike(graph, len(offer.strategies))
+        points = _alike(graph, len(offer.strategies))
     else:
-        found = graph.frontier(heuristic)
+        points = graph.frontier(heuristic)
     answers = []
-    for number in range(found.values.shape[1]):
-        chosen = found.choices(number)
+    for index in range(points.values.shape[1]):
+        chosen = points.choices(index)
         strategies = [offer.strategies[chosen[layer]] for layer in order]
         plan = make_plan(
             problem, offer.case, [(0, len(order), tuple(strategies))]
         )
-        quanta, size_bytes = found.values[:, number].tolist()
+        quanta, size_bytes = points.values[:, index].tolist()
         answers.append(Answer(quanta, size_bytes, plan))
     return answers, graph.fixed
 
 
 def _alike(graph: Tracking, count: int) -> Frontier:
     """Return the frontier of plans whose layers have one configuration."""
-    found = []
-    for number in range(count):
-        parts = [
-            own
+    unions = []
+    for index in range(count):
+        pieces = [
+            frontier
             for layers in graph.nodes.values()
-            for own in layers
-            if own.chosen is not None and own.chosen[1] == number
+            for frontier in layers
+            if frontier.chosen is not None and frontier.chosen[1] == index
         ]
-        if len(parts) == len(graph.nodes):
-            found.append(product(*parts))
-    return union(found) if found else Frontier(np.zeros((2, 0), np.int64))
+        if len(pieces) == len(graph.nodes):
+            unions.append(product(*pieces))
+    return union(unions) if unions else Frontier(np.zeros((2, 0), np.int64))
 
 
 def why_not_whole_stage(problem: Problem) -> str | None:
@@ -599,7 +602,7 @@ class FtPlanner(Planner):
                 break
             search.say(f"tracking frontiers of B={offer.case.micro_batch}")
             try:
-                found, chosen = frontier(search.model, offer, heuristic)
+                points, chosen = frontier(search.model, offer, heuristic)
             except StuckError as error:
                 layer = problem.graph.layers[error.args[0]].id
                 return search.answer(
@@ -607,7 +610,7 @@ class FtPlanner(Planner):
                     f"the heuristic one is off"
                 )
             fixed.update(str(problem.graph.layers[i].id) for i in chosen)
-            for answer in found:
+            for answer in points:
                 fits = answer.memory_bytes <= capacity
                 if fits and (
                     best is None or answer.step_quanta < best.step_quanta

@@ -194,14 +194,14 @@ def solve_all(search: Search, problem: Problem) -> int:
                 f"predicted {choice.time_s:.6g} s",
             )
 
-        found = solve_tasks(
+        best = solve_tasks(
             [tables for _, tables in made],
             budget_units(problem.cluster.memory_bytes()),
             coarse=pricing.coarse,
             stop=search.out_of_time,
             report=improve,
         )
-        if found is not None:
+        if best is not None:
             break
     return len(tasks)
 
@@ -262,7 +262,7 @@ def list_tasks(model: CostModel) -> list[Task]:
     order = chain(problem)
     first, last = repeated_range(problem)
     ends = [*order[:first], *order[last:]]
-    found: list[Task] = []
+    tasks: list[Task] = []
     most_used: dict[tuple[int, int], int] = {}
     for case in batch_splits(problem):
         offers = _offers(problem, case)
@@ -271,8 +271,8 @@ def list_tasks(model: CostModel) -> list[Task]:
             for key, offered in offers.items()
         }
         for num_stages in stage_counts(problem, case):
-            most = min(last - first, case.num_micro_batches)
-            if not _is_power_of_two(num_stages) or num_stages > most:
+            max_stages = min(last - first, case.num_micro_batches)
+            if not _is_power_of_two(num_stages) or num_stages > max_stages:
                 continue
             room = case.devices // num_stages
             for ep in sorted({ep for ep, _ in offers}):
@@ -287,14 +287,14 @@ def list_tasks(model: CostModel) -> list[Task]:
                 used = case.replicas * devices
                 key = (ep, num_stages)
                 most_used[key] = max(used, most_used.get(key, 0))
-                found += [
+                tasks += [
                     Task(case, num_stages, devices, *choice)
                     for choice in choices[ep, devices]
                 ]
     return sorted(
         (
             task
-            for task in found
+            for task in tasks
             if task.case.replicas * task.devices
             == most_used[task.ep, task.num_stages]
         ),
@@ -302,8 +302,8 @@ def list_tasks(model: CostModel) -> list[Task]:
     )
 
 
-def _is_power_of_two(number: int) -> bool:
-    return not number & (number - 1)
+def _is_power_of_two(count: int) -> bool:
+    return not count & (count - 1)
 
 
 def _offers(
@@ -421,14 +421,14 @@ class Pricing:
 
         size = (len(names), len(task.offered))
         with_sync, without = np.full(size, np.inf), np.full(size, np.inf)
-        static, kept = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        static, kept = np.zeros((2, *size), np.int64)
         for i, name in enumerate(names):
             for j, strategy in enumerate(task.offered):
-                found = self.layer_pass(task.case, position[name], strategy)
+                times = self.layer_pass(task.case, position[name], strategy)
                 terms = self.terms(task, position[name], strategy)
-                if found is not None and terms is not None:
-                    with_sync[i, j] = _layer_s(found, strategy, found.sync_s)
-                    without[i, j] = _layer_s(found, strategy, 0.0)
+                if times is not None and terms is not None:
+                    with_sync[i, j] = _layer_s(times, strategy, times.sync_s)
+                    without[i, j] = _layer_s(times, strategy, 0.0)
                     static[i, j] = terms.static_bytes
                     kept[i, j] = terms.kept_bytes
         counts = np.array(self.in_flight(task), np.int64)[:, None, None]
@@ -489,10 +489,10 @@ class Pricing:
 
     def ends(self, task: Task) -> list[tuple[int, int]]:
         """Return position and stage of embedding and head layers."""
-        behind = range(self.last, len(self.order))
+        heads = range(self.last, len(self.order))
         return [
             *((i, 0) for i in range(self.first)),
-            *((i, task.num_stages - 1) for i in behind),
+            *((i, task.num_stages - 1) for i in heads),
         ]
 
     def others(self, task: Task) -> tuple[Other, ...]:
@@ -508,13 +508,13 @@ class Pricing:
             reserve = self.reserve_bytes(task, head)
             memory = [reserve] * task.num_stages
             for position, stage in self.ends(task):
-                found = self.layer_pass(task.case, position, head)
-                assert found is not None
-                gather_s = found.sync_s / 2 if head.zero == 3 else 0.0
+                head_pass = self.layer_pass(task.case, position, head)
+                assert head_pass is not None
+                gather_s = head_pass.sync_s / 2 if head.zero == 3 else 0.0
                 times[stage] += (
-                    hidden_s(gather_s, found.forward_s, OVERLAP_SLOWDOWN)
-                    + found.backward_s
-                    + found.messages_s
+                    hidden_s(gather_s, head_pass.forward_s, OVERLAP_SLOWDOWN)
+                    + head_pass.backward_s
+                    + head_pass.messages_s
                 )
                 terms = self.terms(task, position, head)
                 assert terms is not None
@@ -533,7 +533,7 @@ class Pricing:
         tp = head.tp if self.coarse else max(s.tp for s in task.offered)
         wide = [s for s in task.offered if s.tp == tp]
         wide = [s for s in wide if s.recompute != "full"] or wide
-        found = [
+        sizes = [
             terms.working_bytes
             for strategy in wide
             for position in {k: i for i, k in enumerate(self.kinds)}.values()
@@ -546,7 +546,7 @@ class Pricing:
                 )
             )
         ]
-        return max(found, default=0)
+        return max(sizes, default=0)
 
     def divide(self, task: Task) -> tuple[tuple[int, int], ...]:
         """Return the stages as ranges of the layers."""
@@ -616,8 +616,8 @@ class Pricing:
         if job.sequence_parallel is True or True in job.sequence_choices(2):
             sizes = self.cuts[self.first : self.last]
             for tp in gathers_s.keys() - {min(gathers_s)}:
-                known = {x: self.gather_s(task, tp, x) for x in set(sizes)}
-                gathers_s[tp] = [TRANSITION_FACTOR * known[x] for x in sizes]
+                by_size = {x: self.gather_s(task, tp, x) for x in set(sizes)}
+                gathers_s[tp] = [TRANSITION_FACTOR * by_size[x] for x in sizes]
         table = np.zeros((len(sizes), num, num))
         for i, before in enumerate(offered):
             for j, after in enumerate(offered):
@@ -644,15 +644,15 @@ class Pricing:
         return time_ns / NS_PER_S
 
 
-def _layer_s(found: _Pass, strategy: Strategy, sync_s: float) -> float:
+def _layer_s(times: _Pass, strategy: Strategy, sync_s: float) -> float:
     """Return the time of a layer with so much gradient sync.
 
     ZeRO-3 adds half of a whole sync, overlapping nothing.
     """
-    gather_s = found.sync_s / 2 if strategy.zero == 3 else 0.0
+    gather_s = times.sync_s / 2 if strategy.zero == 3 else 0.0
     return (
-        found.forward_s
-        + overlapped_s(sync_s, found.backward_s, OVERLAP_SLOWDOWN)
-        + found.messages_s
+        times.forward_s
+        + overlapped_s(sync_s, times.backward_s, OVERLAP_SLOWDOWN)
+        + times.messages_s
         + gather_s
     )

@@ -347,15 +347,15 @@ def solve_layers(
     if largest < 0:
         return [None] * len(budgets_units)
     usable = np.isfinite(time_s)
-    most = np.where(usable, memory_units, 0).max(axis=1)
-    least = np.where(usable, memory_units, largest + 1).min(axis=1)
-    if least.sum() > largest:
+    max_units = np.where(usable, memory_units, 0).max(axis=1)
+    min_units = np.where(usable, memory_units, largest + 1).min(axis=1)
+    if min_units.sum() > largest:
         return [None] * len(budgets_units)
     smallest = min(budget for budget in budgets_units if budget >= 0)
     # what layers 0..i use at most, and i+1.. at most and at least
-    so_far = np.cumsum(most)
+    so_far = np.cumsum(max_units)
     to_come_most = so_far[-1] - so_far
-    to_come_least = least.sum() - np.cumsum(least)
+    to_come_least = min_units.sum() - np.cumsum(min_units)
     highs = np.minimum(largest - to_come_least, so_far)
     lows = np.clip(smallest - to_come_most, 0, np.maximum(highs, 0))
 
@@ -435,14 +435,14 @@ def _trace(
     if time_s == np.inf:
         return None
     chosen = [strategy]
-    left = budget - int(memory_units[last, strategy])
+    remaining = budget - int(memory_units[last, strategy])
     for layer in range(last, 0, -1):
         low, high = int(lows[layer - 1]), int(highs[layer - 1])
-        index = min(max(left, low), high) - low
+        index = min(max(remaining, low), high) - low
         strategy = int(marks[layer][strategy, index])
         chosen.append(strategy)
-        left -= int(memory_units[layer - 1, strategy])
-    return LayerChoice(time_s, tuple(reversed(chosen)), budget - left)
+        remaining -= int(memory_units[layer - 1, strategy])
+    return LayerChoice(time_s, tuple(reversed(chosen)), budget - remaining)
 
 
 # One task
@@ -458,12 +458,12 @@ def solve_task(
     Returns ``None`` if some stage fits under no embedding strategy, or
     ``stop`` says so.
     """
-    found = []
+    by_stage = []
     for stage, (start, end) in enumerate(tables.stages):
         budgets = [
             budget_units - other.memory_units[stage] for other in tables.others
         ]
-        found.append(
+        by_stage.append(
             solve_layers(
                 tables.layer_sync_s[start:end],
                 tables.memory_units[stage, start:end],
@@ -474,7 +474,7 @@ def solve_task(
         )
     best: Choice | None = None
     for position, other in enumerate(tables.others):
-        stages = [answers[position] for answers in found]
+        stages = [answers[position] for answers in by_stage]
         if any(answer is None for answer in stages):
             continue
         made = [answer for answer in stages if answer is not None]

@@ -157,12 +157,12 @@ class McmcSolver(Planner):
         improve(best, best_value, "data parallel")
         current, current_value = best, best_value
         span = min(1000, max(1, budget // 100))
-        number = num_taken = 0
-        while number <= budget and not search.out_of_time():
-            if number and number % span == 0:
+        num_tried = num_taken = 0
+        while num_tried <= budget and not search.out_of_time():
+            if num_tried and num_tried % span == 0:
                 current, current_value = best, best_value
             proposal = walk.rewrite(draw, current)
-            number += 1
+            num_tried += 1
             if proposal is None:
                 continue
             value = walk.value(proposal)
@@ -176,8 +176,8 @@ class McmcSolver(Planner):
                 num_taken += 1
             if value < best_value:
                 best, best_value = proposal, value
-                improve(best, best_value, f"proposal {number}")
-        return search.answer(f"{num_taken} of {number} proposals taken")
+                improve(best, best_value, f"proposal {num_tried}")
+        return search.answer(f"{num_taken} of {num_tried} proposals taken")
 
 
 def _read_alpha(search: Search, default: float) -> float:

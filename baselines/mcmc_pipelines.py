@@ -51,8 +51,8 @@ class PipelinedWalk(Walk):
         """Return the state with as many replicas as there are devices for."""
         used = sum(state.layers[start].devices for start, _ in state.stages)
         splits = self._by_size[state.split.micro_batch]
-        number = bisect_right(splits, -used, key=lambda x: -x.devices)
-        return state._replace(split=splits[max(number, 1) - 1])
+        index = bisect_right(splits, -used, key=lambda x: -x.devices)
+        return state._replace(split=splits[max(index, 1) - 1])
 
     def _propagate(self, draw: random.Random, state: State) -> State:
         return self._full(super()._propagate(draw, state))
@@ -88,11 +88,11 @@ class PipelinedWalk(Walk):
         ]
         if not counts:
             return None
-        parts = even_split(self.num_layers, draw.choice(counts))
+        stages = even_split(self.num_layers, draw.choice(counts))
         return self._full(
             State(
                 roomy,
-                tuple(stop for _, stop in parts),
+                tuple(stop for _, stop in stages),
                 (strategy,) * self.num_layers,
             )
         )

@@ -109,10 +109,10 @@ class Walk:
     def pool(self, split: BatchSplit) -> list[Strategy]:
         """Return the strategies of a split that the walk may use."""
         if split not in self._pools:
-            found = case_strategies(self.problem, split)
+            usable = case_strategies(self.problem, split)
             if self.reduced:
-                found = plainest(self.problem, found)
-            self._pools[split] = found
+                usable = plainest(self.problem, usable)
+            self._pools[split] = usable
         return self._pools[split]
 
     def is_legal(self, state: State) -> bool:
@@ -160,7 +160,7 @@ class Walk:
         Where some layer has no cost for it, the first legal one of a number
         of random plans.
         """
-        found: list[tuple[tuple[int, ...], State]] = []
+        starts: list[tuple[tuple[int, ...], State]] = []
         for split in self.splits:
             counts = stage_counts(self.problem, split)
             for strategy in self.pool(split) if counts else []:
@@ -178,8 +178,8 @@ class Walk:
                     split.num_micro_batches,
                     split.replicas,
                 )
-                found.append((rank, state))
-        for _, state in sorted(found, key=lambda pair: pair[0]):
+                starts.append((rank, state))
+        for _, state in sorted(starts, key=lambda pair: pair[0]):
             if self.is_legal(state):
                 return state
         return self._random_start(draw)
@@ -214,19 +214,19 @@ class Walk:
         split = state.split
         loads: list[int] = []
         sync = lacking_bytes = offset = 0
-        for number, (start, stop) in enumerate(state.stages):
+        for index, (start, stop) in enumerate(state.stages):
             devices = state.layers[start].devices
             block = Block(split.replicas, split.devices, offset, devices)
             load, stage_sync, static_bytes, kept_bytes = self._known_stage(
                 split, block, start, state.layers[start:stop]
             )
             sync = max(sync, stage_sync)
-            num_kept = self.in_flight(split, len(state.stops) - number)
+            num_kept = self.in_flight(split, len(state.stops) - index)
             need_bytes = static_bytes + num_kept * kept_bytes
             lacking_bytes += (
                 max(0, need_bytes - self.capacity) * devices * split.replicas
             )
-            if number:
+            if index:
                 load += self.transfers.receive(
                     start,
                     block,

@@ -228,8 +228,8 @@ class Rules:
         num_layers = len(self.problem.graph.layers)
         if num_stages > self.stop - self.start:
             return even_split(num_layers, num_stages)
-        parts = even_split(self.stop - self.start, num_stages)
-        ends = [self.start + stop for _, stop in parts[:-1]]
+        pieces = even_split(self.stop - self.start, num_stages)
+        ends = [self.start + stop for _, stop in pieces[:-1]]
         return ranges([*ends, num_layers])
 
     def plan(self, setup: Setup, num_stages: int) -> Plan:
@@ -246,24 +246,24 @@ class Rules:
 
     def data_parallel(self, tp: int, num_stages: int) -> list[Setup]:
         """Return the setups with as many data parallel ranks as possible."""
-        found: list[Setup] = []
-        most = 0
+        setups: list[Setup] = []
+        max_ranks = 0
         for case in self.cases:
             if num_stages not in stage_counts(self.problem, case):
                 continue
             for strategy in self._strategies(tp, case):
                 ranks = case.replicas * strategy.dp
                 if num_stages * strategy.devices > case.devices or (
-                    ranks < most
+                    ranks < max_ranks
                 ):
                     continue
                 setup = self.setup(case, strategy)
                 if setup is None:
                     continue
-                if ranks > most:
-                    found, most = [], ranks
-                found.append(setup)
-        return found
+                if ranks > max_ranks:
+                    setups, max_ranks = [], ranks
+                setups.append(setup)
+        return setups
 
     def _strategies(self, tp: int, case: BatchSplit) -> Iterator[Strategy]:
         job = self.problem.job

@@ -129,10 +129,10 @@ class PhazeSolver(Planner):
                     if count * setting.devices <= case.devices
                     and _may_take_turns(model, case, setting, count)
                 ]
-                found = best_stages(stages, tables, counts, best_ns)
-                if found is not None:
-                    best_ns = found.step_ns
-                    layers = [stages.layers(x) for x in found.stages]
+                partition = best_stages(stages, tables, counts, best_ns)
+                if partition is not None:
+                    best_ns = partition.step_ns
+                    layers = [stages.layers(x) for x in partition.stages]
                     chosen = [[setting.main]] * (len(layers) - 1)
                     plan = plan_of(
                         search.problem,
@@ -183,12 +183,12 @@ class Setting(NamedTuple):
 def settings(model: CostModel, case: BatchSplit) -> Iterator[Setting]:
     """Yield the tensor parallel degrees and flags of a case."""
     round_robin = model.rules.round_robin
-    for alike in least_degrees(
+    for group in least_degrees(
         case_strategies(model.problem, case),
         key=lambda s: (s.tp, s.dp if round_robin else 0),
         rest=lambda s: (s.dp, s.cp, s.ep, s.zero),
     ):
-        by_recompute = {s.recompute: s for s in alike}
+        by_recompute = {s.recompute: s for s in group}
         plain = by_recompute.get("none")
         recomputing = by_recompute.get("full") or by_recompute.get("selective")
         if plain is not None and not _runs(model, case, plain):
@@ -248,7 +248,8 @@ def make_tables(
 ) -> Tables:
     """Return the tables of a run that every layer has costs for."""
     problem, main = model.problem, setting.main
-    forward, backward, repeated, held, kept, weights = [], [], [], [], [], []
+    forward, backward, repeated = [], [], []
+    static, stored, weights = [], [], []
     for layer in range(len(problem.graph.layers)):
         terms = front_terms(model, case, layer, main)
         last = front_terms(model, case, layer, setting.last)
@@ -260,11 +261,11 @@ def make_tables(
         repeated.append(
             terms.forward if main.recompute == "full" else terms.recomputed
         )
-        held.append(terms.static_bytes)
-        kept.append(last.kept_bytes)
+        static.append(terms.static_bytes)
+        stored.append(last.kept_bytes)
         if setting.last.recompute != "none":
             # Also what it computes again.
-            kept[-1] += last.working_bytes - problem.cluster.reserve_bytes()
+            stored[-1] += last.working_bytes - problem.cluster.reserve_bytes()
         weights.append(weight_bytes(model, layer, main, case.micro_batch))
 
     quantum_ns = problem.quantum_ps / 1000
@@ -284,7 +285,7 @@ def make_tables(
     )
     last_ns = into_ns + f + out_ns + g
     inner_ns = last_ns
-    activations = stages.sums(kept)
+    activations = stages.sums(stored)
     stash = activations.astype(np.float64)
     if setting.recomputing is not None:
         inner_ns = into_ns + f + np.maximum(again_ns, out_ns) + g
@@ -292,11 +293,11 @@ def make_tables(
 
     cluster = problem.cluster
     capacity = cluster.memory_bytes() - cluster.reserve_bytes()
-    room = capacity - stages.sums(held) - activations
+    room = capacity - stages.sums(static) - activations
     further = np.full(len(room), float(UNLIMITED))
     np.divide(room, stash, out=further, where=stash > 0)
-    most = 1 + np.minimum(np.floor(further), UNLIMITED).astype(np.int64)
-    most[room < 0] = 0
+    max_stages = 1 + np.minimum(np.floor(further), UNLIMITED).astype(np.int64)
+    max_stages[room < 0] = 0
 
     replicas = case.replicas * main.data_ranks
     shared = 4 * (replicas - 1) / replicas * stages.sums(weights)
@@ -304,7 +305,7 @@ def make_tables(
     return Tables(
         last_ns,
         inner_ns,
-        most,
+        max_stages,
         shared.astype(np.float64) / bandwidth * NS_PER_S,
         ceil_div(case.num_micro_batches, ranks),
     )
@@ -337,10 +338,10 @@ def best_stages(
     first_end = stages.first[1]
     values = np.full(stages.sets.count, np.inf)
     values[-1] = 0
-    known = [values]
+    by_count = [values]
     best: tuple[int, int] | None = None
     for count in range(1, max(counts, default=0) + 1):
-        worst = _worst(stages, tables, known[-1], count)
+        worst = _worst(stages, tables, by_count[-1], count)
         if count in counts:
             rounds = tables.num_micro_batches + count - 1
             steps = worst[:first_end] * rounds + tables.first_ns[:first_end]
@@ -350,19 +351,19 @@ def best_stages(
         # Nothing leads from the whole graph to a further stage.
         values = np.full(stages.sets.count, np.inf)
         values[:-1] = np.minimum.reduceat(worst, stages.first[:-2])
-        known.append(values)
+        by_count.append(values)
     if best is None:
         return None
     count, stage = best
-    found = [stage]
+    path = [stage]
     while count > 1:
         count -= 1
         a = stages.target[stage]
-        worst = _worst(stages, tables, known[count - 1], count)
+        worst = _worst(stages, tables, by_count[count - 1], count)
         first, end = stages.first[a], stages.first[a + 1]
         stage = int(first + worst[first:end].argmin())
-        found.append(stage)
-    return Found(upper_ns, found)
+        path.append(stage)
+    return Found(upper_ns, path)
 
 
 def _worst(

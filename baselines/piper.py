@@ -144,9 +144,9 @@ class PiperSolver(Planner):
             batch_splits(problem),
             key=lambda case: (case.devices, -case.micro_batch),
         )
-        for number, case in enumerate(runs, 1):
+        for count, case in enumerate(runs, 1):
             rounds = _rounds(model, case)
-            search.say(f"case {number} of {len(runs)}")
+            search.say(f"case {count} of {len(runs)}")
             try:
                 program = Program(
                     stages,
@@ -156,16 +156,16 @@ class PiperSolver(Planner):
                     _allowed_counts(problem, case),
                     deadline,
                 )
-                found = program.best(best_ns / rounds)
+                better = program.best(best_ns / rounds)
             except OutOfTimeError:
                 search.stopped = True
                 return search.answer(
-                    f"{number - 1} of {len(runs)} cases searched"
+                    f"{count - 1} of {len(runs)} cases searched"
                 )
-            if found is not None and rounds * found.load_ns < best_ns:
-                best_ns = rounds * found.load_ns
-                layers = [stages.layers(x.stage) for x in found.stages]
-                chosen = map(Placed.strategies, found.stages, layers)
+            if better is not None and rounds * better.load_ns < best_ns:
+                best_ns = rounds * better.load_ns
+                layers = [stages.layers(x.stage) for x in better.stages]
+                chosen = map(Placed.strategies, better.stages, layers)
                 plan = plan_of(problem, case, zip(layers, chosen, strict=True))
                 search.improve(plan, best_ns)
         if search.plan is None:
@@ -279,10 +279,10 @@ def greedy(
         for kind in order:
             # rounded up: the last layer may save more than is needed
             needed = -(-np.maximum(excess, 0) // saved[kind])
-            number = np.minimum(here[:, kind], needed)
-            smallest[rows, kind] = number
-            excess -= number * saved[kind]
-            more += number * slower[kind]
+            switched = np.minimum(here[:, kind], needed)
+            smallest[rows, kind] = switched
+            excess -= switched * saved[kind]
+            more += switched * slower[kind]
         quanta[rows] += more
     quanta[impossible] = NEVER
     return Chosen(quanta, smallest)
@@ -299,13 +299,13 @@ def alike(
 
     NEVER where that does not fit, or a layer cannot.
     """
-    found = [
+    chosen = [
         next((x for x in options if x.recompute == recompute), None)
         for options in kinds
     ]
-    size = counts @ _column(x.size_bytes(inflight) if x else 0 for x in found)
-    quanta: Ints = counts @ _column(x.quanta if x else 0 for x in found)
-    missing = counts @ _column(x is None for x in found)
+    size = counts @ _column(x.size_bytes(inflight) if x else 0 for x in chosen)
+    quanta: Ints = counts @ _column(x.quanta if x else 0 for x in chosen)
+    missing = counts @ _column(x is None for x in chosen)
     quanta[(size > capacity) | (missing > 0)] = NEVER
     return quanta
 
@@ -363,12 +363,12 @@ class Knapsacks:
         counts, kinds, capacity = self.counts, self.kinds, self.capacity
         if not self.shared:
             return greedy(counts, kinds, inflight, capacity).quanta
-        found = [
+        columns = [
             alike(counts, kinds, recompute, inflight, capacity)
             for recompute in self.shared
         ]
-        least: Ints = np.minimum.reduce(found)
-        return least
+        fewest: Ints = np.minimum.reduce(columns)
+        return fewest
 
     def choices(self, stage: int, inflight: int) -> list[list[Recompute]]:
         """Return the recomputation of the layers of a stage, kind by kind."""
@@ -382,16 +382,16 @@ class Knapsacks:
             if alike(row, kinds, recompute, inflight, capacity)[0] == target:
                 return [[recompute] * int(n) for n in row[0]]
         chosen = greedy(row, kinds, inflight, capacity)
-        found: list[list[Recompute]] = []
+        by_kind: list[list[Recompute]] = []
         for options, count, small in zip(
             kinds, row[0], chosen.smallest[0], strict=True
         ):
-            found.append([])
+            by_kind.append([])
             if count:
                 fastest, smallest = extremes(options, inflight)
-                found[-1] += [smallest.recompute] * int(small)
-                found[-1] += [fastest.recompute] * int(count - small)
-        return found
+                by_kind[-1] += [smallest.recompute] * int(small)
+                by_kind[-1] += [fastest.recompute] * int(count - small)
+        return by_kind
 
 
 # The ways to run a stage
@@ -438,7 +438,7 @@ def make_ways(
     """
     per_layer = not one_strategy_per_stage(model.problem)
     grouped: dict[tuple[tuple[Options, ...], tuple[int, ...]], int] = {}
-    found = []
+    ways = []
     for choices in least_degrees(
         case_strategies(model.problem, case),
         key=lambda s: (s.tp, s.dp),
@@ -447,13 +447,13 @@ def make_ways(
         kinds, kind_of, weights = _kinds(model, case, choices)
         strategy = choices[0]
         ranks = strategy.dp + case.devices - strategy.devices
-        most = ceil_div(min(ranks, _most_ranks(model, case)), strategy.dp)
+        longest = ceil_div(min(ranks, _most_ranks(model, case)), strategy.dp)
         key = (kinds, kind_of)
-        grouped[key] = max(most, grouped.get(key, 0))
-        found.append((strategy, key, most, weights))
+        grouped[key] = max(longest, grouped.get(key, 0))
+        ways.append((strategy, key, longest, weights))
     cluster = model.problem.cluster
     solved = {}
-    for (kinds, kind_of), most in grouped.items():
+    for (kinds, kind_of), longest in grouped.items():
         counts = np.stack(
             [
                 stages.sums([of == kind for of in kind_of])
@@ -464,7 +464,7 @@ def make_ways(
         solved[kinds, kind_of] = Knapsacks(
             counts,
             kinds,
-            most,
+            longest,
             cluster.memory_bytes() - cluster.reserve_bytes(),
             per_layer,
             deadline,
@@ -476,10 +476,10 @@ def make_ways(
             key[1],
             _loads(
                 *(model, stages, case, strategy, weights),
-                solved[key].quanta[:, :most],
+                solved[key].quanta[:, :longest],
             ),
         )
-        for strategy, key, most, weights in found
+        for strategy, key, longest, weights in ways
     ]
 
 
@@ -490,7 +490,7 @@ def _kinds(
     numbers: dict[Options, int] = {}
     kind_of, weights = [], []
     num_layers = len(model.problem.graph.layers)
-    most = MAX_BYTES // (2 * num_layers * (case.devices + 1))
+    max_bytes = MAX_BYTES // (2 * num_layers * (case.devices + 1))
     for layer in range(num_layers):
         options = []
         held = 0
@@ -501,8 +501,8 @@ def _kinds(
                 options.append(
                     Option(
                         terms.forward + terms.backward,
-                        min(terms.kept_bytes, most),
-                        min(terms.static_bytes, most),
+                        min(terms.kept_bytes, max_bytes),
+                        min(terms.static_bytes, max_bytes),
                         strategy.recompute,
                     )
                 )
@@ -555,9 +555,9 @@ class Placed(NamedTuple):
     def strategies(self, layers: Sequence[int]) -> list[Strategy]:
         """Return the strategies of its layers, by position."""
         way = self.way
-        left = way.knapsacks.choices(self.stage, self.inflight)
+        choices = way.knapsacks.choices(self.stage, self.inflight)
         return [
-            replace(way.strategy, recompute=left[way.kind_of[layer]].pop(0))
+            replace(way.strategy, recompute=choices[way.kind_of[layer]].pop(0))
             for layer in layers
         ]
 
@@ -605,19 +605,19 @@ class Program:
 
     def best(self, upper_ns: float) -> Found | None:
         """Return the best plan with a largest load below a bound."""
-        found = self.within(float(np.nextafter(upper_ns, 0)))
-        if found is None:
+        best = self.within(float(np.nextafter(upper_ns, 0)))
+        if best is None:
             return None
         # Bisect over values until few loads are left, then over those.
         low = 0.0
-        while (found.load_ns - low) * 64 > found.load_ns:
-            middle = (low + found.load_ns) / 2
+        while (best.load_ns - low) * 64 > best.load_ns:
+            middle = (low + best.load_ns) / 2
             better = self.within(middle)
             if better is None:
                 low = middle
             else:
-                found = better
-        loads = self._loads_between(low, found.load_ns)
+                best = better
+        loads = self._loads_between(low, best.load_ns)
         first, end = 0, len(loads)
         while first < end:
             middle_load = float(loads[(first + end) // 2])
@@ -625,9 +625,9 @@ class Program:
             if better is None:
                 first = (first + end) // 2 + 1
             else:
-                found = better
+                best = better
                 end = int(np.searchsorted(loads, better.load_ns))
-        return found
+        return best
 
     def _loads_between(self, low_ns: float, high_ns: float) -> Floats:
         return np.unique(
@@ -647,14 +647,14 @@ class Program:
         The one with the fewest devices, and the least ``Σ d`` on those.
         """
         # Largest Σ d behind every stage, -1 where it takes too long anyway.
-        most = np.full((len(self.ways), self.stages.count), -1)
-        for number, way in enumerate(self.ways):
+        max_ranks = np.full((len(self.ways), self.stages.count), -1)
+        for index, way in enumerate(self.ways):
             inflight = (way.load_ns <= limit_ns).sum(axis=1)
             some = inflight > 0
-            most[number, some] = way.dp * (inflight[some] - 1)
+            max_ranks[index, some] = way.dp * (inflight[some] - 1)
         placed = [
-            Placed(stage, self.ways[number], inflight)
-            for stage, number, inflight in self.pipelines.find(most) or ()
+            Placed(stage, self.ways[index], inflight)
+            for stage, index, inflight in self.pipelines.find(max_ranks) or ()
         ]
         if not placed:
             return None

@@ -98,14 +98,14 @@ class RandomSolver(Planner):
                 continue
             plan = make_plan(problem, split, chosen)
             try:
-                found = score(problem, plan, model)
+                verdict = score(problem, plan, model)
             except InvalidPlanError:
                 continue
-            if not found.feasible:
+            if not verdict.feasible:
                 continue
             num_fit += 1
-            if search.plan is None or found.step_quanta < best_quanta:
-                search.plan, best_quanta = plan, found.step_quanta
+            if search.plan is None or verdict.step_quanta < best_quanta:
+                search.plan, best_quanta = plan, verdict.step_quanta
                 search.report(Progress(plan=plan, claimed_quanta=best_quanta))
         return search.answer(f"{num_fit} plans that fit in {num_drawn} draws")
 
@@ -130,16 +130,16 @@ class Room:
         capacity = self.problem.cluster.memory_bytes()
         counted = self.problem.preset == "standard"
         counted &= self.problem.job.schedule in SCHEDULES
-        for number, (start, stop, strategy) in enumerate(stages):
+        for index, (start, stop, strategy) in enumerate(stages):
             num_kept = 1
             if counted:
-                num_kept = in_flight(self.problem, split, len(stages) - number)
+                num_kept = in_flight(self.problem, split, len(stages) - index)
             sums = self._sums(split.micro_batch, strategy)
-            static, kept = (
+            static_bytes, kept_bytes = (
                 after - before
                 for before, after in zip(sums[start], sums[stop], strict=True)
             )
-            if static + num_kept * kept > capacity:
+            if static_bytes + num_kept * kept_bytes > capacity:
                 return True
         return False
 
@@ -147,16 +147,16 @@ class Room:
         self, micro_batch: int, strategy: Strategy
     ) -> list[tuple[int, int]]:
         """Return static and kept bytes of the first layers of the chain."""
-        static = kept = 0
+        static_bytes = kept_bytes = 0
         sums = [(0, 0)]
         for position in self.order:
             terms = self.model.layer_terms(
                 position, strategy, micro_batch, None
             )
             if terms is not None:
-                static += terms.static_bytes
-                kept += terms.kept_bytes
-            sums.append((static, kept))
+                static_bytes += terms.static_bytes
+                kept_bytes += terms.kept_bytes
+            sums.append((static_bytes, kept_bytes))
         return sums
 
 
@@ -169,15 +169,15 @@ def drawable(
     stages that a plan can have. Cases in which some layer has no strategy are
     left out.
     """
-    found = []
+    cases = []
     for split in batch_splits(problem):
         usable = usable_strategies(problem, model, split)
         counts = stage_counts(problem, split)
         if counts and all(
             usable(i, i + 1) for i in range(len(problem.graph.layers))
         ):
-            found.append((split, usable, counts))
-    return found
+            cases.append((split, usable, counts))
+    return cases
 
 
 def usable_strategies(
@@ -199,8 +199,8 @@ def usable_strategies(
 
     @cache
     def shared(kinds: frozenset[str]) -> list[Strategy]:
-        found = set.intersection(*(by_kind[kind] for kind in kinds))
-        return [strategy for strategy in allowed if strategy in found]
+        common = set.intersection(*(by_kind[kind] for kind in kinds))
+        return [strategy for strategy in allowed if strategy in common]
 
     return lambda start, stop: shared(
         frozenset(layers[i].kind for i in order[start:stop])
@@ -230,10 +230,10 @@ def draw_stages(
         shared = [draw.choice(fitting)]
     chosen: list[tuple[int, int, Strategy]] = []
     free = split.devices
-    for number, (start, stop) in enumerate(ranges([*cuts, num_layers])):
-        left = num_stages - number
-        most = min(2 * free // left, free - (left - 1))
-        fitting = shared or _at_most(usable(start, stop), most)
+    for index, (start, stop) in enumerate(ranges([*cuts, num_layers])):
+        remaining = num_stages - index
+        limit = min(2 * free // remaining, free - (remaining - 1))
+        fitting = shared or _at_most(usable(start, stop), limit)
         if not fitting:
             return None
         strategy = draw.choice(fitting)

@@ -140,25 +140,26 @@ class Program:
 
     def bound(self) -> int | None:
         """Return what no solution is below, ``None`` if there is none."""
-        least = []
+        fastest = []
         for row in self.passes:
-            known = [time for time in row if time is not None]
-            if not known:
+            times = [time for time in row if time is not None]
+            if not times:
                 return None
-            least.append(min(known))
-        longest = max(ceil_div(sum(least), self.pair.num_stages), *least, 0)
-        return sum(least) + (self.num_micro_batches - 1) * longest
+            fastest.append(min(times))
+        total = sum(fastest)
+        longest = max(ceil_div(total, self.pair.num_stages), *fastest, 0)
+        return total + (self.num_micro_batches - 1) * longest
 
     def start(self) -> Solution | None:
         """Return the best even split with one strategy, if one fits."""
         size = len(self.groups)
         stops = [stop for _, stop in even_split(size, self.pair.num_stages)]
-        found = [
+        solutions = [
             Solution(stops, [k] * size, value)
             for k in range(len(self.choices))
             if (value := self.value(stops, [k] * size)) is not None
         ]
-        return min(found, key=lambda x: x.value, default=None)
+        return min(solutions, key=lambda x: x.value, default=None)
 
     def value(self, stops: Sequence[int], chosen: Sequence[int]) -> int | None:
         """Return the objective, ``None`` if something does not fit.
@@ -171,7 +172,7 @@ class Program:
             The strategy of every group.
         """
         total = longest = 0
-        for number, (start, stop) in enumerate(ranges(stops)):
+        for stage, (start, stop) in enumerate(ranges(stops)):
             time = need_bytes = 0
             for g in range(start, stop):
                 passes = self.passes[g][chosen[g]]
@@ -180,7 +181,7 @@ class Program:
                 time += passes
                 need_bytes += self.static_bytes[g][chosen[g]]
                 need_bytes += (
-                    self.in_flight[number] * self.kept_bytes[g][chosen[g]]
+                    self.in_flight[stage] * self.kept_bytes[g][chosen[g]]
                 )
                 if g > start:
                     time += self.change[g - 1][chosen[g - 1]][chosen[g]]
@@ -252,11 +253,11 @@ class UniapSolver(Planner):
             return search.answer("no stages of equal size have costs")
         best: int | None = None
 
-        def improve(program: Program, found: Solution, text: str = "") -> None:
+        def improve(program: Program, new: Solution, text: str = "") -> None:
             nonlocal best
-            best = found.value
+            best = new.value
             own_ns = quanta_to_ns(best, search.problem.quantum_ps)
-            search.improve(builder.plan(program, found), own_ns, text)
+            search.improve(builder.plan(program, new), own_ns, text)
 
         starts = [
             (start, program)
@@ -277,11 +278,11 @@ class UniapSolver(Planner):
                 f"{program.num_micro_batches} micro-batches, "
                 f"{num_solved} of {len(programs)} programs done"
             )
-            found, finished = optimise(program, best, search, effort)
+            better, finished = optimise(program, best, search, effort)
             num_solved += 1
             num_stopped += not finished
-            if found is not None:
-                improve(program, found)
+            if better is not None:
+                improve(program, better)
         detail = f"{num_solved} of {len(programs)} programs"
         if num_stopped:
             detail += f", {num_stopped} stopped early"
@@ -332,8 +333,8 @@ class Builder:
 
     def _pool(self, case: BatchSplit) -> list[Strategy]:
         zero = [3] if 3 in self.problem.job.zero else []
-        found = case_strategies(self.problem, case)
-        return plainest(self.problem, found, zero)
+        usable = case_strategies(self.problem, case)
+        return plainest(self.problem, usable, zero)
 
     def program(self, pair: Pair) -> Program:
         """Return the numbers of a program."""
@@ -450,10 +451,10 @@ def group_layers(problem: Problem, num_groups: int) -> list[tuple[int, int]]:
     """
     start, stop = repeated_range(problem)
     length = stop - start
-    most = min(length, num_groups)
-    count = max(n for n in range(1, most + 1) if length % n == 0)
-    if 2 * count <= most:
-        count = most
+    max_groups = min(length, num_groups)
+    count = max(n for n in range(1, max_groups + 1) if length % n == 0)
+    if 2 * count <= max_groups:
+        count = max_groups
     return [
         *((i, i + 1) for i in range(start)),
         *((start + a, start + b) for a, b in even_split(length, count)),
@@ -555,20 +556,20 @@ class Formulation:
         for g in self.numbers[1:]:
             self.cut[g] = engine.new_bool_var(f"cut{g}")
             # g is on the stage of the group in front, or on the next one
-            number = sum(s * self.y[g, s] for s in self.stages)
+            stage = sum(s * self.y[g, s] for s in self.stages)
             before = sum(s * self.y[g - 1, s] for s in self.stages)
-            engine.add(number - before == self.cut[g])
+            engine.add(stage - before == self.cut[g])
             for s in self.stages:
                 in_front = sum(self.y[g - 1, r] for r in self.stages[: s + 1])
-                behind = sum(self.y[g, r] for r in self.stages[: s + 1])
-                engine.add(behind <= in_front)
+                until = sum(self.y[g, r] for r in self.stages[: s + 1])
+                engine.add(until <= in_front)
         if self.program.alike:
             for g in self.numbers[1:]:
                 for k in {*self.known[g], *self.known[g - 1]}:
-                    own = self.x.get((g, k), 0)
+                    this = self.x.get((g, k), 0)
                     other = self.x.get((g - 1, k), 0)
-                    engine.add(own - other <= self.cut[g])
-                    engine.add(other - own <= self.cut[g])
+                    engine.add(this - other <= self.cut[g])
+                    engine.add(other - this <= self.cut[g])
 
     def _objective(self, cutoff: int | None) -> None:
         program, engine = self.program, self.engine
@@ -593,9 +594,9 @@ class Formulation:
                     )
                 if g and (change := changes[g]) is not None:
                     # it counts if the group is on the stage
-                    quanta, most = change
-                    here = engine.new_int_var(0, most, f"change{g}_{s}")
-                    engine.add(here >= quanta - most * (1 - self.y[g, s]))
+                    quanta, largest = change
+                    here = engine.new_int_var(0, largest, f"change{g}_{s}")
+                    engine.add(here >= quanta - largest * (1 - self.y[g, s]))
                     time.append(here)
             engine.add(sum(time) <= longest)
             engine.add(sum(need) <= program.capacity_bytes)
@@ -625,7 +626,7 @@ class Formulation:
         if self.program.alike:
             return None
         table = self.program.change[g - 1]
-        terms, most = [], 0
+        terms, largest = [], 0
         for k in self.known[g - 1]:
             for m in self.known[g]:
                 if not table[k][m]:
@@ -635,8 +636,8 @@ class Formulation:
                     both >= self.x[g - 1, k] + self.x[g, m] - 1 - self.cut[g]
                 )
                 terms.append(table[k][m] * both)
-                most = max(most, table[k][m])
-        return (sum(terms), most) if terms else None
+                largest = max(largest, table[k][m])
+        return (sum(terms), largest) if terms else None
 
     def _move(self, g: int) -> list[Any]:
         """Return what a stage boundary in front of a group takes."""

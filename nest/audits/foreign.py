@@ -99,18 +99,18 @@ def check_ids(
         If two nodes have one id, an edge ends at no node, or two edges have
         the same ends.
     """
-    known: set[int] = set()
+    distinct: set[int] = set()
     for node in ids:
-        if node in known:
+        if node in distinct:
             raise ValueError(
                 f"nodes{part}: expected distinct ids, got {node} twice; "
                 f"remove one"
             )
-        known.add(node)
+        distinct.add(node)
     seen: set[tuple[int, int]] = set()
     for source, target in ends:
         for end in (source, target):
-            if end not in known:
+            if end not in distinct:
                 raise ValueError(
                     f"edges{part}: expected ids of nodes{part}, got {end}; "
                     f"add the node or remove the edge"

@@ -57,12 +57,12 @@ def check_parallel(jobs: int, workers: int, dask: str | None) -> None:
         raise InvalidOptionError(
             f"--jobs {jobs}: expected it or --dask, got both; remove one"
         )
-    number = whole_number(dask)
-    most = MOST_SHARING * num_cpus() // workers
-    if number is not None and not 1 <= number <= most:
+    num_workers = whole_number(dask)
+    limit = MOST_SHARING * num_cpus() // workers
+    if num_workers is not None and not 1 <= num_workers <= limit:
         raise InvalidOptionError(
             f"--dask {dask}: expected the address of a scheduler, or 1 to "
-            f"{most} local workers ({MOST_SHARING} threads per CPU at hand), "
+            f"{limit} local workers ({MOST_SHARING} threads per CPU at hand), "
             f"got {dask}; correct the value"
         )
     try:
@@ -159,11 +159,11 @@ def run_missing(
             if work.cell.solver in broken:
                 keep(without_answer(work, broken[work.cell.solver]))
         sound = [work for work in works if work.cell.solver not in broken]
-        found = answers(
+        encoded = answers(
             sound, run_cell, died, jobs=jobs, dask=dask, client=client
         )
-        stack.enter_context(contextlib.closing(found))
-        for data in found:
+        stack.enter_context(contextlib.closing(encoded))
+        for data in encoded:
             keep(data)
 
 

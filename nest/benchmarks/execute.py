@@ -149,15 +149,15 @@ class Recorder:
         step: int | None = None
         bound: int | None = None
         for wall_s, report in self.reports:
-            found = step
+            best_step = step
             if report.plan is not None:
-                found = _least(step, _step_quanta(problem, report.plan))
+                best_step = _least(step, _step_quanta(problem, report.plan))
             proven = bound
             claim = finite(report.lower_bound_quanta)
             if result.exact and claim is not None:
                 proven = max(bound or 0, claim)
-            if (found, proven) != (step, bound):
-                step, bound = found, proven
+            if (best_step, proven) != (step, bound):
+                step, bound = best_step, proven
                 points.append(_point(wall_s, step, bound))
         claim = result.lower_bound_quanta
         if result.outcome is Outcome.INVALID_PLAN and result.exact:
@@ -185,7 +185,7 @@ def _step_quanta(problem: Problem, plan: Plan) -> int | None:
     from nest.cost.score import score
 
     try:
-        found = score(problem, plan)
+        verdict = score(problem, plan)
     except InvalidPlanError:
         return None
-    return found.step_quanta if found.feasible else None
+    return verdict.step_quanta if verdict.feasible else None

@@ -89,13 +89,13 @@ def build(recipe: Recipe, calibration: str | None = None) -> Problem:
         the calibration is not one of its devices.
     """
     model = architecture(recipe.model)
-    parts, cluster = find_cluster(recipe.cluster)
-    parts, found = with_calibration(parts, calibration)
-    site, _ = parts[0]
-    choices = choose(model, site, sum(count for _, count in parts), recipe)
-    problem = build_on(model, parts, choices, cluster, recipe.name)
-    if found is not None and calibration is not None:
-        problem = resting_on(problem, found, parts, calibration)
+    machines, cluster = find_cluster(recipe.cluster)
+    machines, fitted = with_calibration(machines, calibration)
+    site, _ = machines[0]
+    choices = choose(model, site, sum(count for _, count in machines), recipe)
+    problem = build_on(model, machines, choices, cluster, recipe.name)
+    if fitted is not None and calibration is not None:
+        problem = resting_on(problem, fitted, machines, calibration)
     return problem
 
 
@@ -108,17 +108,17 @@ def named(text: str) -> list[Instance] | None:
         return [Instance(text, builtin.load(text), text)]
     if text in library.names():
         return [_stored(text)]
-    wanted = library.class_words(text)
-    if not {*wanted} <= {*_classes()}:
+    classes = library.class_words(text)
+    if not {*classes} <= {*_classes()}:
         return None
-    return [_stored(name) for name in library.names(wanted)]
+    return [_stored(name) for name in library.names(classes)]
 
 
 def _stored(name: str) -> Instance:
     """Return an instance of the library."""
-    known = library.best_known(name)
+    record = library.best_known(name)
     return Instance(
-        name, library.problem(name), name, best_quanta=known.value_quanta
+        name, library.problem(name), name, best_quanta=record.value_quanta
     )
 
 
@@ -155,11 +155,11 @@ def find_set(texts: Iterable[str]) -> list[Instance]:
         If a word names nothing, or a problem cannot be read; none is left
         out silently.
     """
-    found: dict[str, Instance] = {}
+    by_hash: dict[str, Instance] = {}
     for text in texts:
         for instance in _find(text, Path(), ()):
-            found.setdefault(instance.hash, instance)
-    instances = list(found.values())
+            by_hash.setdefault(instance.hash, instance)
+    instances = list(by_hash.values())
     if not instances:
         raise InvalidOptionError(
             "SET: expected at least one problem, got none; name a problem, a "
@@ -208,9 +208,9 @@ def _find(
 
 
 def _named(text: str, path: Path) -> list[Instance]:
-    known = named(text)
-    if known is not None:
-        return known
+    instances = named(text)
+    if instances is not None:
+        return instances
     if os.sep in text or text.endswith((*_PROBLEMS, *_LISTS)):
         return [_read(path)]  # says that there is no such file
     names = [*set_names(), *builtin.names()]
@@ -231,8 +231,8 @@ def _read_any(path: Path, inside: tuple[str, ...]) -> Iterator[Instance]:
     if path.suffix not in _LISTS:
         yield _read(path)
         return
-    place = os.path.realpath(path)
-    if place in inside:
+    real_path = os.path.realpath(path)
+    if real_path in inside:
         raise InvalidOptionError(
             f"{path}: expected a list of problems, got one that lists itself; "
             f"remove it from there"
@@ -249,7 +249,7 @@ def _read_any(path: Path, inside: tuple[str, ...]) -> Iterator[Instance]:
         if not isinstance(entries, list):
             yield _read(path)
             return
-    yield from _listed(entries, str(path), path.parent, (*inside, place))
+    yield from _listed(entries, str(path), path.parent, (*inside, real_path))
 
 
 def _listed(

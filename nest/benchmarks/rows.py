@@ -160,19 +160,19 @@ def _check(problem: Problem, finished: Finished) -> None:
     """Raise ``ValueError`` unless the plan takes what the file says."""
     from nest.cost.score import score
 
-    found: dict[str, Any] = finished.result
-    if found["plan"] is None:
-        if found["step_time_quanta"] is not None:
+    result: dict[str, Any] = finished.result
+    if result["plan"] is None:
+        if result["step_time_quanta"] is not None:
             raise ValueError("got a step time without a plan")
         return
     try:
-        priced = score(problem, msgspec.convert(found["plan"], Plan))
+        priced = score(problem, msgspec.convert(result["plan"], Plan))
     except InvalidPlanError as error:
         raise ValueError(f"got {error}") from None
     step = priced.step_quanta if priced.feasible else None
-    if step != found["step_time_quanta"]:
+    if step != result["step_time_quanta"]:
         raise ValueError(
-            f"got a step of {found['step_time_quanta']} quanta for a plan "
+            f"got a step of {result['step_time_quanta']} quanta for a plan "
             f"that takes {step}"
         )
 
@@ -180,23 +180,23 @@ def _check(problem: Problem, finished: Finished) -> None:
 def _row(
     entry: Entry, cell: BenchCell, problem: Problem, finished: Finished
 ) -> Row:
-    found: dict[str, Any] = finished.result
-    status, limit = found["status"], found["limit"]
+    result: dict[str, Any] = finished.result
+    status, limit = result["status"], result["limit"]
     return Row(
         entry=entry,
         cell=cell,
-        exact=found["exact"],
-        outcome=Outcome(found["outcome"]),
+        exact=result["exact"],
+        outcome=Outcome(result["outcome"]),
         status=None if status is None else Status(status),
         limit=None if limit is None else Limit(limit),
-        detail=" ".join(found["detail"].split()),
-        step_quanta=found["step_time_quanta"],
-        bound_quanta=found["lower_bound_quanta"],
-        over_memory_bytes=found["over_memory_bytes"],
-        own_objective_ns=found["own_objective_ns"],
-        wall_s=found["wall_s"],
-        cpu_s=found["cpu_s"],
-        peak_rss_bytes=found["peak_rss_bytes"],
+        detail=" ".join(result["detail"].split()),
+        step_quanta=result["step_time_quanta"],
+        bound_quanta=result["lower_bound_quanta"],
+        over_memory_bytes=result["over_memory_bytes"],
+        own_objective_ns=result["own_objective_ns"],
+        wall_s=result["wall_s"],
+        cpu_s=result["cpu_s"],
+        peak_rss_bytes=result["peak_rss_bytes"],
         trace=finished.trace,
         host=str(finished.machine.get("host", "")),
         shares_cpus=_shares_cpus(finished),
@@ -261,10 +261,10 @@ def _refute(row: Row, best_quanta: int, whose: str) -> Row:
 
 def known(rows: Sequence[Row]) -> dict[str, Known]:
     """Return what is known of every problem by its hash."""
-    found: dict[str, list[Row]] = {}
+    by_problem: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.entry.hash, []).append(row)
-    return {key: _known(group) for key, group in found.items()}
+        by_problem.setdefault(row.entry.hash, []).append(row)
+    return {key: _known(group) for key, group in by_problem.items()}
 
 
 def _known(rows: Sequence[Row]) -> Known:

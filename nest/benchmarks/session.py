@@ -107,11 +107,11 @@ def _check_trusted(folder: RunFolder, named: bool) -> None:
     for name in dict.fromkeys(cell.solver for cell in folder.missing()):
         planner = run.planners.get(name)
         if planner is not None and not is_registered(name, planner):
-            own = ",".join(x if x != name else "FILE" for x in run.solvers)
+            text = ",".join(x if x != name else "FILE" for x in run.solvers)
             raise NestError(
                 f"-o {folder.path}: expected this call to name planner "
                 f"{name!r} as the run began, because nest runs no command "
-                f"that only {MANIFEST} names, got none; add --solvers {own}, "
+                f"that only {MANIFEST} names, got none; add --solvers {text}, "
                 f"where FILE is the description of {name!r}"
             )
         if not named and (log := run.extra.get(name, {}).get("log")):

@@ -54,22 +54,23 @@ def profile(
         Per solver the points at which its profile rises, from ``τ = 1`` on.
     """
     count = len(next(iter(costs.values())))
-    least = [min(column) for column in zip(*costs.values(), strict=True)]
-    found = {}
+    lowest = [min(column) for column in zip(*costs.values(), strict=True)]
+    profiles = {}
     for name, own in costs.items():
         ratios = [
-            _ratio(mine, best) for mine, best in zip(own, least, strict=True)
+            _ratio(mine, best) for mine, best in zip(own, lowest, strict=True)
         ]
-        found[name] = _rises([r for r in ratios if r < math.inf], 1.0, count)
-    return found
+        finite = [ratio for ratio in ratios if ratio < math.inf]
+        profiles[name] = _rises(finite, 1.0, count)
+    return profiles
 
 
-def _ratio(cost: float, least: float) -> float:
+def _ratio(cost: float, lowest: float) -> float:
     if cost == math.inf:
         return math.inf
-    if least == 0:
+    if lowest == 0:
         return 1.0 if cost == 0 else math.inf
-    return cost / least
+    return cost / lowest
 
 
 def cactus(times: Iterable[float]) -> Steps:

@@ -89,29 +89,29 @@ class RunFolder:
         write_atomically(self.path / name, data, durable=True)
 
     def _load(self) -> None:
-        wanted = {cell.key: cell for _, cell in self.run.cells()}
+        cells = {cell.key: cell for _, cell in self.run.cells()}
         for path in sorted((self.path / "cells").iterdir()):
-            if half_written(path) or path.stem not in wanted:
+            if half_written(path) or path.stem not in cells:
                 continue
             try:
                 data = read_bytes(path, NestError, "finished cell")
-                found = decode(
+                stored = decode(
                     data, str(path), Finished, "finished cell", NestError
                 )
-                if found.key != path.stem or found.cell != wanted[path.stem]:
+                if stored.key != path.stem or stored.cell != cells[path.stem]:
                     raise NestError(
                         f"{path}: expected the cell of its name, got another; "
                         f"restore or remove the file"
                     )
-                if found.killed:
+                if stored.killed:
                     raise NestError(
                         f"{path}: expected an answer, got none as "
-                        f"{found.killed}"
+                        f"{stored.killed}"
                     )
             except NestError as error:
                 self.complaints.append(f"{error}; the cell counts as not run")
             else:
-                self.finished[path.stem] = found
+                self.finished[path.stem] = stored
 
 
 @contextlib.contextmanager
@@ -276,10 +276,10 @@ def _problems(path: Path, run: Run) -> Iterator[tuple[str, Problem]]:
             problem = read_problem(file)
         except InvalidProblemError as error:
             raise InvalidProblemError(f"{error}; {remedy}") from None
-        found = problem_hash(problem)
-        if found != entry.hash:
+        computed = problem_hash(problem)
+        if computed != entry.hash:
             raise InvalidProblemError(
                 f"{file}: expected the problem with the hash of its name, "
-                f"got {found}; {remedy}"
+                f"got {computed}; {remedy}"
             )
         yield entry.hash, problem

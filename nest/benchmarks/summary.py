@@ -50,7 +50,9 @@ def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the document of a run, finished or not."""
     facts = known(rows)
     whole = _whole(run, rows)
-    own = {s: [row for row in rows if row.solver == s] for s in run.solvers}
+    by_solver = {
+        s: [row for row in rows if row.solver == s] for s in run.solvers
+    }
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "run": _run(run),
@@ -58,7 +60,7 @@ def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
             "cells": run.size,
             "finished": len(rows),
             "problems": _problems(run, rows, facts),
-            "solvers": [_answers(s, own[s], facts) for s in run.solvers],
+            "solvers": [_answers(s, by_solver[s], facts) for s in run.solvers],
             "pairs": _pairs(run, rows),
             "step_time_profile": _profile(whole, facts),
             "rows": [_answer(row, facts[row.entry.hash]) for row in rows],
@@ -69,7 +71,9 @@ def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
             "close": CLOSE,
             "hosts": sorted({row.host for row in rows} - {""}),
             "sharing_cpus": sum(row.shares_cpus for row in rows),
-            "solvers": [_times(run, s, own[s], facts) for s in run.solvers],
+            "solvers": [
+                _times(run, s, by_solver[s], facts) for s in run.solvers
+            ],
             "proof_time_profile": _proof_profile(whole),
             "cactus": _cactus(run, rows, facts),
             "gap_over_time": _gaps(run, rows, facts),
@@ -114,12 +118,12 @@ def _problems(
     run: Run, rows: Sequence[Row], facts: Mapping[str, Known]
 ) -> list[dict[str, Any]]:
     some = {row.entry.hash: row for row in rows}
-    found = []
+    parts = []
     for entry in run.problems:
         fact, row = facts.get(entry.hash), some.get(entry.hash)
         if fact is None or row is None:
             continue
-        found.append(
+        parts.append(
             {
                 "problem": entry.name,
                 "time_unit": row.time_unit,
@@ -131,32 +135,32 @@ def _problems(
                 "proven_by": list(fact.proven_by),
             }
         )
-    return found
+    return parts
 
 
 def _answers(
     solver: str,
-    own: Sequence[Row],
+    rows: Sequence[Row],
     facts: Mapping[str, Known],
 ) -> dict[str, Any]:
     ratios = [
         row.step_quanta / best
-        for row in own
+        for row in rows
         if row.step_quanta is not None
         and (best := facts[row.entry.hash].best_quanta)
     ]
-    solvable = [row for row in own if not facts[row.entry.hash].infeasible]
+    solvable = [row for row in rows if not facts[row.entry.hash].infeasible]
     return {
         "solver": solver,
-        "exact": any(row.exact for row in own),
-        "cells": len(own),
-        "outcomes": dict(sorted(Counter(row.word for row in own).items())),
-        "failed": sum(row.outcome.failed for row in own),
-        "proven": sum(row.proven for row in own),
+        "exact": any(row.exact for row in rows),
+        "cells": len(rows),
+        "outcomes": dict(sorted(Counter(row.word for row in rows).items())),
+        "failed": sum(row.outcome.failed for row in rows),
+        "proven": sum(row.proven for row in rows),
         "best": sum(
             row.step_quanta is not None
             and row.step_quanta == facts[row.entry.hash].best_quanta
-            for row in own
+            for row in rows
         ),
         "close": sum(ratio <= 1 + CLOSE for ratio in ratios),
         "with_plan": len(ratios),
@@ -195,11 +199,11 @@ def _pair(
 ) -> dict[str, Any]:
     wins = ties = losses = neither = 0
     logs = []
-    for key, own in mine.items():
+    for key, steps in mine.items():
         against = theirs.get(key, [])
-        if not len(own) == len(against) == seeds:
+        if not len(steps) == len(against) == seeds:
             continue
-        a, b = upper_median(own), upper_median(against)
+        a, b = upper_median(steps), upper_median(against)
         if a == b == math.inf:
             neither += 1
         else:
@@ -210,7 +214,7 @@ def _pair(
             )
         both = [
             math.log(x / y)
-            for x, y in zip(own, against, strict=True)
+            for x, y in zip(steps, against, strict=True)
             if max(x, y) < math.inf and min(x, y) > 0
         ]
         if both:
@@ -279,11 +283,11 @@ def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 ("seed", row.cell.seed),
             )
             groups.setdefault(key, {})[factor] = row
-    found = []
+    grid = []
     for key, by_factor in groups.items():
         base = 1.0 if 1.0 in by_factor else min(by_factor)
         first = by_factor[base].step_quanta
-        found.append(
+        grid.append(
             {
                 **dict(key),
                 "base": base,
@@ -300,7 +304,7 @@ def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 ],
             }
         )
-    return found
+    return grid
 
 
 # Times
@@ -309,26 +313,28 @@ def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def _times(
     run: Run,
     solver: str,
-    own: Sequence[Row],
+    rows: Sequence[Row],
     facts: Mapping[str, Known],
 ) -> dict[str, Any]:
-    answered = [row for row in own if _answered(row, facts[row.entry.hash])]
-    integrals = _integrals(run, own, facts)
+    answered = [row for row in rows if _answered(row, facts[row.entry.hash])]
+    integrals = _integrals(run, rows, facts)
     return {
         "solver": solver,
-        "cells": len(own),
+        "cells": len(rows),
         "answered": len(answered),
         "wall_s": {
-            "sum": sum(row.wall_s for row in own),
-            "max": max((row.wall_s for row in own), default=0.0),
+            "sum": sum(row.wall_s for row in rows),
+            "max": max((row.wall_s for row in rows), default=0.0),
         },
-        "cpu_s": sum(row.cpu_s or 0.0 for row in own),
-        "peak_rss_bytes": max((x.peak_rss_bytes or 0 for x in own), default=0),
+        "cpu_s": sum(row.cpu_s or 0.0 for row in rows),
+        "peak_rss_bytes": max(
+            (x.peak_rss_bytes or 0 for x in rows), default=0
+        ),
         "shifted_geometric_mean_s": {
             str(penalty): _mean_s(
                 run,
-                own,
-                len(own) - len(answered),
+                rows,
+                len(rows) - len(answered),
                 [row.wall_s for row in answered],
                 penalty,
             )
@@ -352,13 +358,13 @@ def _answered(row: Row, fact: Known) -> bool:
 
 def _mean_s(
     run: Run,
-    own: Sequence[Row],
+    rows: Sequence[Row],
     unanswered: int,
     walls: Sequence[float],
     penalty: int,
 ) -> float | None:
     """Return the mean time; none where a penalty is due without a limit."""
-    if not own or (unanswered and run.time_limit_s is None):
+    if not rows or (unanswered and run.time_limit_s is None):
         return None
     worst = penalty * (run.time_limit_s or 0.0)
     return shifted_geometric_mean([*walls, *[worst] * unanswered], SHIFT_S)
@@ -369,24 +375,24 @@ def _steps_over_time(row: Row) -> list[tuple[float, float | None]]:
 
 
 def _measured(
-    run: Run, own: Iterable[Row], facts: Mapping[str, Known]
+    run: Run, rows: Iterable[Row], facts: Mapping[str, Known]
 ) -> list[tuple[Row, int]]:
     """Return cells for which the gap over time means something."""
     if run.time_limit_s is None:
         return []
     return [
         (row, best)
-        for row in own
+        for row in rows
         if (best := facts[row.entry.hash].best_quanta) is not None
     ]
 
 
 def _integrals(
-    run: Run, own: Iterable[Row], facts: Mapping[str, Known]
+    run: Run, rows: Iterable[Row], facts: Mapping[str, Known]
 ) -> list[float]:
     return [
         primal_integral(_steps_over_time(row), best, run.time_limit_s or 0.0)
-        for row, best in _measured(run, own, facts)
+        for row, best in _measured(run, rows, facts)
     ]
 
 
@@ -396,17 +402,17 @@ def _gaps(
     """Return the mean primal gap over time per solver."""
     if run.time_limit_s is None:
         return {}
-    least = 0.01
-    ratio = max(run.time_limit_s / least, 1.0)
+    first = 0.01
+    ratio = max(run.time_limit_s / first, 1.0)
     moments = [
-        least * ratio ** (i / (_GAP_POINTS - 1)) for i in range(_GAP_POINTS)
+        first * ratio ** (i / (_GAP_POINTS - 1)) for i in range(_GAP_POINTS)
     ]
-    found = {}
+    gaps = {}
     for solver in run.solvers:
-        own = [row for row in rows if row.solver == solver]
-        cells = _measured(run, own, facts)
+        of_solver = [row for row in rows if row.solver == solver]
+        cells = _measured(run, of_solver, facts)
         if cells:
-            found[solver] = [
+            gaps[solver] = [
                 [
                     moment,
                     math.fsum(
@@ -417,16 +423,16 @@ def _gaps(
                 ]
                 for moment in moments
             ]
-    return found
+    return gaps
 
 
 def _at(row: Row, moment: float) -> int | None:
-    found = None
+    step = None
     for point in row.trace:
         if point.wall_s > moment:
             break
-        found = point.step_quanta
-    return found
+        step = point.step_quanta
+    return step
 
 
 def _cactus(
@@ -435,13 +441,14 @@ def _cactus(
     """Return how many cells were proven, and close to the best, by when."""
     proofs, close = {}, {}
     for solver in run.solvers:
-        own = [row for row in rows if row.solver == solver]
-        if any(row.exact for row in own):
+        of_solver = [row for row in rows if row.solver == solver]
+        if any(row.exact for row in of_solver):
             proofs[solver] = cactus(
-                row.wall_s if row.proven else math.inf for row in own
+                row.wall_s if row.proven else math.inf for row in of_solver
             )
         close[solver] = cactus(
-            _close_after(row, facts[row.entry.hash].best_quanta) for row in own
+            _close_after(row, facts[row.entry.hash].best_quanta)
+            for row in of_solver
         )
     return {"proven": proofs, "close": close}
 
@@ -483,11 +490,11 @@ def _time(row: Row) -> dict[str, Any]:
 
 def _whole(run: Run, rows: Sequence[Row]) -> list[dict[str, Row]]:
     """Return problem and seed by solver, where every solver has finished."""
-    found: dict[tuple[str, int], dict[str, Row]] = {}
+    groups: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
         key = (row.entry.hash, row.cell.seed)
-        found.setdefault(key, {})[row.solver] = row
-    return [each for each in found.values() if len(each) == len(run.solvers)]
+        groups.setdefault(key, {})[row.solver] = row
+    return [each for each in groups.values() if len(each) == len(run.solvers)]
 
 
 def _profile(

@@ -90,7 +90,7 @@ def expand(
     InvalidProblemError
         If one of them cannot be built; ``where`` names the file.
     """
-    found = []
+    instances = []
     for model, cluster, batch in product(
         sweep.models, sweep.clusters, sweep.batches or (None,)
     ):
@@ -108,7 +108,7 @@ def expand(
             if len(sweep.bandwidths) > 1:
                 name += f" ×{factor:g}"
             faster = widened(problem.cluster, factor, sweep.within_nodes)
-            found.append(
+            instances.append(
                 Instance(
                     name,
                     replace(problem, name=name, cluster=faster),
@@ -121,7 +121,7 @@ def expand(
                     },
                 )
             )
-    return found
+    return instances
 
 
 def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:

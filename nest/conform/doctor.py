@@ -81,34 +81,34 @@ def examine(file: IO[str]) -> Iterator[Finding]:
 
 def _required() -> dict[str, list[tuple[str, str]]]:
     """Return packages and their versions by extra; ``""`` is the core."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    required: dict[str, list[tuple[str, str]]] = {}
     try:
         texts = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         texts = []
     for text in texts:
-        wanted, _, marker = text.partition(";")
-        match = re.match(r"([A-Za-z0-9._-]+)\s*(.*)", wanted.strip())
+        requirement, _, marker = text.partition(";")
+        match = re.match(r"([A-Za-z0-9._-]+)\s*(.*)", requirement.strip())
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", marker)
-        if match is not None and "[" not in wanted:
+        if match is not None and "[" not in requirement:
             name, version = match.groups()
             key = extra[1] if extra is not None else ""
-            found.setdefault(key, []).append((name, version))
-    return found
+            required.setdefault(key, []).append((name, version))
+    return required
 
 
 def _packages() -> Iterator[Finding]:
-    for name, wanted in _required().get("", ()):
+    for name, bounds in _required().get("", ()):
         version = package_version(name)
-        if version is not None and satisfies(version, wanted):
-            yield Finding(name, "ok", f"{version} (wanted {wanted})")
+        if version is not None and satisfies(version, bounds):
+            yield Finding(name, "ok", f"{version} (wanted {bounds})")
             continue
         text = "not installed" if version is None else version
         yield Finding(
             name,
             "broken",
-            f"{text} (wanted {wanted})",
-            f"pip install '{name}{wanted}'",
+            f"{text} (wanted {bounds})",
+            f"pip install '{name}{bounds}'",
         )
 
 
@@ -118,13 +118,13 @@ def satisfies(version: str, wanted: str) -> bool:
     def parts(text: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", text)]
 
-    found = parts(version)
+    numbers = parts(version)
     for bound in filter(None, wanted.split(",")):
         match = re.fullmatch(r"\s*(>=|<)\s*([\d.]+)\s*", bound)
         if match is None:
             continue  # only these are used
         sign, limit = match[1], parts(match[2])
-        if (found >= limit) != (sign == ">="):
+        if (numbers >= limit) != (sign == ">="):
             return False
     return True
 
@@ -142,11 +142,11 @@ def _engine(solver: str) -> Finding:
     if reason is not None:
         text, _, remedy = reason.partition("; ")
         return Finding(what, worst, text, remedy)
-    known = next(x for x in references() if x.name == f"conform-{_PROBLEM}")
+    problem = next(x for x in references() if x.name == f"conform-{_PROBLEM}")
     limits = SolveOptions(time_limit_s=_LIMIT_S)
-    result = run_solver(known.problem, solver, limits)
+    result = run_solver(problem.problem, solver, limits)
     proven = result.status is Status.OPTIMAL
-    if proven and result.step_quanta == known.optimum_quanta:
+    if proven and result.step_quanta == problem.optimum_quanta:
         version = solver_version(solver) or "unknown version"
         text = f"proves a stored optimum in {result.wall_s:.2f} s ({version})"
         return Finding(what, "ok", text)
@@ -185,10 +185,10 @@ def _others() -> Iterator[Finding]:
 
 def _extras() -> Iterator[Finding]:
     """Yield the optional parts."""
-    for extra, wanted in sorted(_required().items()):
+    for extra, packages in sorted(_required().items()):
         if extra in ("", "all"):
             continue
-        there = {name: package_version(name) for name, _ in wanted}
+        there = {name: package_version(name) for name, _ in packages}
         text = ", ".join(
             f"{name} {version or 'not installed'}"
             for name, version in there.items()

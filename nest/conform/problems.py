@@ -108,7 +108,7 @@ def _own(name: str) -> Reference:
 
 
 def _closed(name: str) -> Reference:
-    known = instances.best_known(name)
+    record = instances.best_known(name)
     return Reference(
-        name, instances.problem(name), known.value_quanta, known.plan
+        name, instances.problem(name), record.value_quanta, record.plan
     )

@@ -70,15 +70,15 @@ class Trial:
     @property
     def ended(self) -> SolveResult | None:
         """Its result, if it is one and no limit cut it short."""
-        found = self.result
-        if found is None or found.outcome is not Outcome.SOLVED:
+        result = self.result
+        if result is None or result.outcome is not Outcome.SOLVED:
             return None
-        return None if found.limit is not None or self.killed else found
+        return None if result.limit is not None or self.killed else result
 
     def to_json(self) -> dict[str, Any]:
         """Return what the report says of it."""
         options = self.options
-        asked = {
+        request = {
             "problem": self.name,
             "time_limit_s": options.time_limit_s,
             "workers": options.num_workers,
@@ -86,9 +86,9 @@ class Trial:
             "options": dict(options.extra),
         }
         if self.result is None:
-            return {**asked, "outcome": "error", "detail": self.detail}
+            return {**request, "outcome": "error", "detail": self.detail}
         return {
-            **asked,
+            **request,
             "outcome": str(self.outcome),
             **self.result.summary(),
             "step_time_quanta": self.result.step_quanta,

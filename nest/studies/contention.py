@@ -37,8 +37,8 @@ class Alone(GraphNetwork):
         home = tuple(self._home(np.array([ranks]))[0].tolist())
         if home not in self._alone:
             self._alone[home] = self.prices([home])
-        found: Prices = self._alone[home]
-        return found
+        prices: Prices = self._alone[home]
+        return prices
 
     def collective_ns(
         self, kind: CollectiveKind, groups: Any, size_bytes: float

@@ -161,18 +161,18 @@ def _pool(
         # those that are not yet through their imports, with a traceback. A
         # pool that has started half of its threads cannot be closed.
         with unheard(), deferred():
-            found: Generator[tuple[str, bytes]] = pool(
+            results: Generator[tuple[str, bytes]] = pool(
                 delayed(_keyed)(run, task) for task in tasks
             )
         try:
             # Not "yield from", which would close it before the line below.
-            for answer in found:  # noqa: UP028
+            for answer in results:  # noqa: UP028
                 yield answer
         finally:
             with warnings.catch_warnings():
                 # Of tasks that are cut off: whoever does so says why.
                 warnings.simplefilter("ignore")
-                found.close()
+                results.close()
 
 
 @functools.cache
@@ -204,8 +204,8 @@ def _keyed(run: Run, task: Task) -> tuple[str, bytes]:
 def _broken_pool() -> type[BaseException]:
     from joblib.externals.loky import BrokenProcessPool
 
-    found: type[BaseException] = BrokenProcessPool
-    return found
+    broken: type[BaseException] = BrokenProcessPool
+    return broken
 
 
 @contextlib.contextmanager

@@ -51,13 +51,13 @@ class NamedPlan(msgspec.Struct, frozen=True, kw_only=True):
         last one the rest. The intended split does not count the embedding.
         """
         each = ceil_div(self.num_transformer_layers, self.p)
-        front = list(self.layer_partition or [each] * self.p)[:-1]
-        if intended and front:
-            front[0] += 1
-        found: list[int] = []
-        for size in [*front, num_nodes]:
-            found.append(min(size, num_nodes - sum(found)))
-        return [size for size in found if size]
+        before_last = list(self.layer_partition or [each] * self.p)[:-1]
+        if intended and before_last:
+            before_last[0] += 1
+        sizes: list[int] = []
+        for size in [*before_last, num_nodes]:
+            sizes.append(min(size, num_nodes - sum(sizes)))
+        return [size for size in sizes if size]
 
 
 def named_plans(file: ArtifactFile, where: str) -> dict[str, NamedPlan]:
@@ -106,11 +106,11 @@ def printed_time(
     if replicas * devices > file.maxDevices or width not in file.nodes:
         return None
     nodes = {node.id: node for node in file.nodes[width]}
-    place = {layer: i for i, layer in enumerate(nodes_in_order(file, width))}
+    rank = {layer: i for i, layer in enumerate(nodes_in_order(file, width))}
     offsets = [(len(stages) - 1 - i) * size for i in range(len(stages))]
     longest = 0.0
     for index, members in enumerate(stages):
-        left = len(stages) - index
+        stages_left = len(stages) - index
         inside = set(members)
         before = offsets[index - 1] if index else offsets[-1] + size
         after = offsets[min(index + 1, len(stages) - 1)]
@@ -123,7 +123,7 @@ def printed_time(
             if (source in inside) == (target in inside):
                 continue
             size_bytes = edge.communicationCost
-            follows = place[target] - place[source] == 1
+            follows = rank[target] - rank[source] == 1
             if target in inside:
                 stash += size_bytes
                 if follows:
@@ -133,13 +133,13 @@ def printed_time(
                 time = _transfer(file, size_bytes, level_out)
                 leaving = max(leaving, time)
         weights = sum(nodes[i].parameterSize for i in members)
-        kept = sum(nodes[i].activationSize for i in members)
+        kept_bytes = sum(nodes[i].activationSize for i in members)
         # From the end on, as doubles add up.
         backwards = [nodes[i].optimalLatencyBw for i in members[::-1]]
         again = 0.0
         for time in backwards:
             again += time
-        recomputes = file.activationRecomputation and left > 1
+        recomputes = file.activationRecomputation and stages_left > 1
         load = entering
         for i in members[::-1]:
             load += nodes[i].optimalLatencyFw
@@ -148,8 +148,8 @@ def printed_time(
             backward += time
         longest = max(longest, load + backward)
         state = 6 * weights if file.optimizerAlgorithm == "Adam" else 0
-        further = stash if file.activationRecomputation else kept
-        held = 2 * weights + state + kept + (left - 1) * further
+        further = stash if file.activationRecomputation else kept_bytes
+        held = 2 * weights + state + kept_bytes + (stages_left - 1) * further
         if held > file.maxMemoryPerDevice:
             return None
     first = sum(nodes[i].parameterSize for i in stages[0])

@@ -305,11 +305,11 @@ def _fine_ps(file: ArtifactFile, graph: Graph) -> float:
 def _check_network(file: ArtifactFile) -> None:
     levels = len(file.devices_per_level)
     for field in ("bws", "latency_per_level"):
-        given = len(getattr(file, field))
-        if given != levels:
+        length = len(getattr(file, field))
+        if length != levels:
             raise ValueError(
                 f"{field}: expected one value for each of the {levels} "
-                f"levels of devices_per_level, got {given}; give all three "
+                f"levels of devices_per_level, got {length}; give all three "
                 f"the same length"
             )
     for i in range(levels):

@@ -40,14 +40,15 @@ def plain_problem(problem: Problem, tp: int | None = None) -> Problem:
     )
     for edge in edges:
         entering[edge.target] += edge.bytes_per_sample
-    most: dict[str, int] = {}
+    biggest: dict[str, int] = {}
     for layer in graph.layers:
-        most[layer.kind] = max(most.get(layer.kind, 0), entering[layer.id])
+        size_bytes = entering[layer.id]
+        biggest[layer.kind] = max(biggest.get(layer.kind, 0), size_bytes)
     kinds = tuple(
         replace(
             kind,
             costs=tuple(
-                _plain_cost(cost, most.get(kind.name, 0))
+                _plain_cost(cost, biggest.get(kind.name, 0))
                 for cost in kind.costs
             ),
         )

@@ -37,11 +37,11 @@ def search(task: SearchTask) -> SolverOutput:
     best = int(INFINITE) if task.upper is None else task.upper
     gpipe = model.problem.job.schedule == "gpipe"
     # Cases with the same memory share one program.
-    alike: dict[tuple[int, int | None], list[BatchSplit]] = {}
+    groups: dict[tuple[int, int | None], list[BatchSplit]] = {}
     for case in batch_splits(model.problem):
         inflight = case.num_micro_batches if gpipe else None
-        alike.setdefault((case.micro_batch, inflight), []).append(case)
-    for (micro_batch, inflight), group in alike.items():
+        groups.setdefault((case.micro_batch, inflight), []).append(case)
+    for (micro_batch, inflight), group in groups.items():
         for strategy in strategies(model.problem, micro_batch):
             program = Program(model, task.sets, strategy, micro_batch)
             try:
@@ -51,9 +51,9 @@ def search(task: SearchTask) -> SolverOutput:
             except OutOfTimeError:
                 detail = f"at strategy {strategy}"
                 return exact_output(plan, best, 0, Limit.TIME, detail)
-            found = program.best(group, best)
-            if found is not None:
-                best, plan = found
+            better = program.best(group, best)
+            if better is not None:
+                best, plan = better
                 task.report(Progress(plan=plan, claimed_quanta=best))
     return exact_output(plan, best, best)
 
@@ -137,16 +137,16 @@ class Program:
         return np.array(times, dtype=np.int64)[inverse]
 
     def _terms(self, block: Block) -> list[LayerTerms]:
-        found = (
+        terms_of_layers = (
             self.model.layer_terms(i, self.strategy, self.micro_batch, block)
             for i in self._layers
         )
-        return [terms for terms in found if terms is not None]
+        return [terms for terms in terms_of_layers if terms is not None]
 
     def _place(self, block: Block) -> _Place:
         terms, sums = self._terms(block), self.sets.sums
-        kept = sums(self._cut([t.kept_bytes for t in terms]))
-        working = np.zeros_like(kept)
+        kept_bytes = sums(self._cut([t.kept_bytes for t in terms]))
+        working = np.zeros_like(kept_bytes)
         sizes = self._cut([t.working_bytes for t in terms])
         for size in sorted(set(sizes)):
             working[sums([size == other for other in sizes]) > 0] = size
@@ -155,8 +155,8 @@ class Program:
             forward=sums([t.forward for t in terms]),
             backward=sums([t.backward - t.recomputed for t in terms]),
             recomputed=sums([t.recomputed for t in terms]),
-            memory=static + kept + working,
-            kept=kept,
+            memory=static + kept_bytes + working,
+            kept=kept_bytes,
         )
 
     def _edge(self, first: int, second: int) -> Edge | None:
@@ -198,34 +198,34 @@ class Program:
             return
         sets, n = self.sets, self.strategy.devices
         entering, leaving, stash = self._crossing()
-        places: dict[Block, _Place] = {}
-        behind = np.full(sets.count, INFINITE)
-        behind[-1] = 0
-        for left in range(1, min(devices // n, len(self._layers)) + 1):
+        by_block: dict[Block, _Place] = {}
+        later = np.full(sets.count, INFINITE)
+        later[-1] = 0
+        for num_stages in range(1, min(devices // n, len(self._layers)) + 1):
             deadline.check()
-            offset = (left - 1) * n
+            offset = (num_stages - 1) * n
             block = self.model.network.alike(Block(1, 0, offset, n))
-            if block not in places:
-                places[block] = self._place(block)
-            place = places[block]
-            further = (left if inflight is None else inflight) - 1
+            if block not in by_block:
+                by_block[block] = self._place(block)
+            sums = by_block[block]
+            further = (num_stages if inflight is None else inflight) - 1
             # Recomputing from a stage's inputs, only they are kept.
             if self.strategy.recompute != "full":
-                stash = place.kept
-            room = self._capacity - place.memory
+                stash = sums.kept
+            room = self._capacity - sums.memory
             usable = room >= 0
             usable &= stash <= (room // further if further else INFINITE)
             receive = self._receive(entering, self._edge(offset, offset + n))
             gradient = self._receive(leaving, self._edge(offset - n, offset))
             # Recomputation hides that receive; the last stage has none.
-            if left > 1:
-                gradient = np.maximum(gradient, place.recomputed)
-            load = place.forward + receive + place.backward + gradient
+            if num_stages > 1:
+                gradient = np.maximum(gradient, sums.recomputed)
+            load = sums.forward + receive + sums.backward + gradient
             load[~usable] = INFINITE
-            self.worst.append(np.maximum(load, behind[sets.pair_target]))
-            behind[:-1] = np.minimum.reduceat(self.worst[-1], sets.first[:-2])
-            behind[-1] = INFINITE
-            if (behind >= INFINITE).all():
+            self.worst.append(np.maximum(load, later[sets.pair_target]))
+            later[:-1] = np.minimum.reduceat(self.worst[-1], sets.first[:-2])
+            later[-1] = INFINITE
+            if (later >= INFINITE).all():
                 break
 
     def best(

@@ -128,7 +128,7 @@ def import_piper(
         If the file cannot be read or is not such a file; the text names the
         file, the place in it, what was expected and what came.
     """
-    given = {
+    options = {
         "devices": devices,
         "micro_batches": micro_batches,
         "memory_bytes": memory_bytes,
@@ -138,7 +138,7 @@ def import_piper(
     def make_problem(file: _File, name: str) -> Problem:
         setting = {
             option: _choose(file, option, value)
-            for option, value in given.items()
+            for option, value in options.items()
         }
         _check(file)
         return _problem(file, setting, name)
@@ -146,15 +146,15 @@ def import_piper(
     return import_file(path, _File, make_problem)
 
 
-def _choose(file: _File, option: str, given: float | None) -> float:
+def _choose(file: _File, option: str, chosen: float | None) -> float:
     """Return what was given, or else what the file says."""
     field, minimum, maximum = _SETTING[option]
-    value: float | None = getattr(file, field) if given is None else given
+    value: float | None = getattr(file, field) if chosen is None else chosen
     if value is None:
         raise ValueError(
             f"{field}: expected a value, got none; add it or give {option}"
         )
-    name = field if given is None else option
+    name = field if chosen is None else option
     check_range(name, value, minimum, maximum)
     return value
 
@@ -321,13 +321,13 @@ def _activations(
 
     ``⌈a⌉ y + ⌈a + b⌉ - ⌈a⌉ >= a y + b`` for every ``y >= 1``.
     """
-    kept = _exact(alternative.memoryUsageA)
-    total = kept + _exact(alternative.memoryUsageB)
+    kept_bytes = _exact(alternative.memoryUsageA)
+    total = kept_bytes + _exact(alternative.memoryUsageB)
     extra = alternative.timePerSample - first.timePerSample
     return Activations(
         recompute=ALTERNATIVES[alternative.id],
-        kept_bytes=_whole(kept),
-        static_bytes=_whole(total) - _whole(kept),
+        kept_bytes=_whole(kept_bytes),
+        static_bytes=_whole(total) - _whole(kept_bytes),
         extra_ns=extra * NS_PER_UNIT,
     )
 
@@ -337,13 +337,13 @@ def _edge(edge: _Edge, nodes: dict[int, _Node]) -> Edge:
     size_bytes = _whole(size)
 
     def extra(node: _Node, field: str, neighbour: int) -> dict[int, int]:
-        found = {}
+        more_bytes = {}
         for degree in sorted(node.TMPCs):
             sizes: dict[int, float] = getattr(node.TMPCs[degree][0], field)
             more = _whole(size + _exact(sizes[neighbour])) - size_bytes
             if more:
-                found[degree] = more
-        return found
+                more_bytes[degree] = more
+        return more_bytes
 
     return Edge(
         source=edge.sourceId,

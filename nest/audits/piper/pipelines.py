@@ -59,7 +59,7 @@ class Pipelines(NamedTuple):
     counts: Collection[int] | None
     check_time: Callable[[], object]
 
-    def find(self, most: Ints) -> list[Placed] | None:
+    def find(self, limits: Ints) -> list[Placed] | None:
         """Return one on the fewest devices, with the least ``Σ d`` on them.
 
         Parameters
@@ -68,7 +68,7 @@ class Pipelines(NamedTuple):
             ``(ways, pairs)``: the largest ``Σ d`` behind a stage, -1 where
             it is too long whatever follows.
         """
-        tables = self._tables(most)
+        tables = self._tables(limits)
         fewest = [
             (int(fits[0]), number)
             for number, table in enumerate(tables)
@@ -83,13 +83,13 @@ class Pipelines(NamedTuple):
         while a < self.sets.count - 1:
             ranks = int(tables[number][a, devices])
             number = max(number - 1, 0)
-            pair, way = self._step(ranks, tables[number], most, a, devices)
+            pair, way = self._step(ranks, tables[number], limits, a, devices)
             dp, size = self.degrees[way]
             placed.append(Placed(pair, way, ceil_div(ranks, dp)))
             a, devices = int(self.sets.pair_target[pair]), devices - size
         return placed
 
-    def _tables(self, most: Ints) -> list[Ints]:
+    def _tables(self, limits: Ints) -> list[Ints]:
         """Return the least ``Σ d`` of the layers outside each set.
 
         One table ``(sets, devices + 1)``, or one per number of stages from 0
@@ -98,35 +98,35 @@ class Pipelines(NamedTuple):
         end = np.full((self.sets.count, self.num_devices + 1), NEVER)
         end[-1] = 0
         if self.counts is None:
-            self._fill(end, end, most)
+            self._fill(end, end, limits)
             return [end]
         tables = [end]
         for _ in range(max(self.counts, default=0)):
             tables.append(np.full_like(end, NEVER))
-            self._fill(tables[-1], tables[-2], most)
+            self._fill(tables[-1], tables[-2], limits)
         return tables
 
-    def _fill(self, table: Ints, following: Ints, most: Ints) -> None:
+    def _fill(self, table: Ints, following: Ints, limits: Ints) -> None:
         """Fill a table from the one of the stages behind."""
         first = self.sets.first
         for a in range(len(table) - 2, -1, -1):
             self.check_time()
-            here = most[:, first[a] : first[a + 1]]
+            here = limits[:, first[a] : first[a + 1]]
             ways = np.flatnonzero((here >= 0).any(axis=1))
             rows = np.flatnonzero((here >= 0).any(axis=0))
             if not len(ways):
                 continue
-            behind = following[self.sets.pair_target[first[a] + rows]]
+            later = following[self.sets.pair_target[first[a] + rows]]
             for way in ways.tolist():
                 dp, size = self.degrees[way]
-                ranks = behind[:, : self.num_devices + 1 - size]
+                ranks = later[:, : self.num_devices + 1 - size]
                 allowed = ranks <= here[way, rows, None]
-                least = np.where(allowed, ranks, NEVER - dp).min(axis=0)
+                fewest = np.where(allowed, ranks, NEVER - dp).min(axis=0)
                 after = table[a, size:]
-                np.minimum(after, least + dp, out=after)
+                np.minimum(after, fewest + dp, out=after)
 
     def _step(
-        self, ranks: int, following: Ints, most: Ints, a: int, devices: int
+        self, ranks: int, following: Ints, caps: Ints, a: int, devices: int
     ) -> tuple[int, int]:
         """Return a stage that leads to a value, and its way."""
         first, end = self.sets.first[a : a + 2]
@@ -134,8 +134,8 @@ class Pipelines(NamedTuple):
         for way, (dp, size) in enumerate(self.degrees):
             if size > devices:
                 continue
-            behind = following[targets, devices - size]
-            good = (behind <= most[way, first:end]) & (behind + dp == ranks)
+            later = following[targets, devices - size]
+            good = (later <= caps[way, first:end]) & (later + dp == ranks)
             if good.any():
                 return int(first + np.argmax(good)), way
         raise AssertionError("a value without a stage that leads to it")

@@ -46,10 +46,10 @@ class PiperRules(CostRules):
     def check(self, problem: Problem) -> None:
         """Refuse what these rules cannot express."""
         super().check(problem)
-        for place, expected, got in _demands(problem):
+        for field, expected, got in _demands(problem):
             if got != expected:
                 raise InvalidProblemError(
-                    f"$.{place}: expected {_shown(expected)} under preset "
+                    f"$.{field}: expected {_shown(expected)} under preset "
                     f"{self.name!r}, got {_shown(got)}; change it or use "
                     f"preset 'standard'"
                 )

@@ -140,10 +140,10 @@ class Knapsack:
         self.options = options
         self.capacity, self.most_inflight = capacity, most_inflight
         # What does not fit alone never fits; cut, it stays in 64 bits.
-        most = (MAX_TOTAL, capacity + 1, capacity + 1)
+        limits = (MAX_TOTAL, capacity + 1, capacity + 1)
         #: (quanta, kept, static) of every layer's alternatives.
         self._tables = [
-            np.minimum([x[:3] for x in of_layer] or np.zeros((0, 3)), most)
+            np.minimum([x[:3] for x in of_layer] or np.zeros((0, 3)), limits)
             .astype(np.int64)
             .T
             for of_layer in options
@@ -159,14 +159,15 @@ class Knapsack:
         if not count:
             return front
         chosen, before = np.divmod(np.arange(table.shape[1] * count), count)
-        compute, kept, static = (
+        compute, kept_bytes, static_bytes = (
             (values[:, None] + column).ravel()
             for values, column in zip(table, front[:3], strict=True)
         )
-        least, most = kept + static, kept * self.most_inflight + static
-        rows = cheaper_or_smaller(compute, least, most)
-        rows = rows[least[rows] <= self.capacity]
-        columns = compute, kept, static, before, chosen
+        with_one = kept_bytes + static_bytes
+        with_all = kept_bytes * self.most_inflight + static_bytes
+        rows = cheaper_or_smaller(compute, with_one, with_all)
+        rows = rows[with_one[rows] <= self.capacity]
+        columns = compute, kept_bytes, static_bytes, before, chosen
         return Front(*(column[rows] for column in columns))
 
     def inflight(self, front: Front) -> Ints:
@@ -177,22 +178,22 @@ class Knapsack:
         return np.minimum(fit, self.most_inflight)
 
 
-def cheaper_or_smaller(compute: Ints, least: Ints, most: Ints) -> Ints:
+def cheaper_or_smaller(compute: Ints, with_one: Ints, with_all: Ints) -> Ints:
     """Return non-dominated rows of one column of time and two of memory.
 
     They are in the order of the first.
     """
-    order = np.lexsort((most, least, compute))
-    least, most = least[order], most[order]
-    if len(order) and least[0] == least.min() == least.max():
+    order = np.lexsort((with_all, with_one, compute))
+    with_one, with_all = with_one[order], with_all[order]
+    if len(order) and with_one[0] == with_one.min() == with_one.max():
         # One memory decides: keep what needs less than all before it.
         keep = np.ones(len(order), dtype=np.bool_)
-        keep[1:] = most[1:] < np.minimum.accumulate(most)[:-1]
+        keep[1:] = with_all[1:] < np.minimum.accumulate(with_all)[:-1]
         rows = np.flatnonzero(keep)
     else:
-        rows = non_dominated(np.zeros_like(order), [least, most])
-    found: Ints = order[rows]
-    return found
+        rows = non_dominated(np.zeros_like(order), [with_one, with_all])
+    smallest: Ints = order[rows]
+    return smallest
 
 
 # Stages and pipelines
@@ -286,17 +287,17 @@ class Program:
             deadline.check,
         )
 
-    def _options(self, alike: Sequence[Strategy]) -> list[list[Option]]:
+    def _options(self, group: Sequence[Strategy]) -> list[list[Option]]:
         """Return what every layer may choose among strategies."""
-        found: list[list[Option]] = []
+        by_layer: list[list[Option]] = []
         for layer in range(len(self._order)):
-            found.append([])
-            for strategy in alike:
+            by_layer.append([])
+            for strategy in group:
                 terms = self.model.layer_terms(
                     layer, strategy, self.split.micro_batch, None
                 )
                 if terms is not None:
-                    found[-1].append(
+                    by_layer[-1].append(
                         Option(
                             terms.forward + terms.backward,
                             terms.kept_bytes,
@@ -304,7 +305,7 @@ class Program:
                             strategy.recompute,
                         )
                     )
-        return found
+        return by_layer
 
     def _capacity(self) -> int:
         """Return the memory of a device, or more than any stage can need."""
@@ -321,11 +322,11 @@ class Program:
         free = cluster.memory_bytes() - cluster.reserve_bytes()
         capacity: int = min(free, need)
         # Two fronts are added before what does not fit is dropped.
-        most = 2 * (self.num_devices + 1)
-        if most * (capacity + 1) > MAX_BYTES:
+        num_sizes = 2 * (self.num_devices + 1)
+        if num_sizes * (capacity + 1) > MAX_BYTES:
             raise UnsupportedProblemError(
                 f"$.cluster.device.memory_bytes: expected at most "
-                f"{MAX_BYTES // most - 1} with so many devices and "
+                f"{MAX_BYTES // num_sizes - 1} with so many devices and "
                 f"layers, got {cluster.memory_bytes()}; correct it"
             )
         return capacity
@@ -421,21 +422,21 @@ class Program:
 
         And the least load of a stage that is more.
         """
-        most = np.full((len(self.ways), len(self.sets.pair_source)), -1)
+        max_ranks = np.full((len(self.ways), len(self.sets.pair_source)), -1)
         next_load = int(INFINITE)
-        for number, way in enumerate(self.ways):
+        for index, way in enumerate(self.ways):
             self.deadline.check()
             table, compute = way.compute, way.most_compute(limit)
             inflight = (table <= compute[:, None]).sum(axis=1)
             rows = np.flatnonzero(inflight)
-            most[number, rows] = way.strategy.dp * (inflight[rows] - 1)
+            max_ranks[index, rows] = way.strategy.dp * (inflight[rows] - 1)
             rows = np.flatnonzero(inflight < table.shape[1])
             beyond = table[rows, inflight[rows]]
             load = self._load(way, beyond, way.constant[rows])
             next_load = min(
                 next_load, int(load[beyond < INFINITE].min(initial=INFINITE))
             )
-        return self._pipelines.find(most), next_load
+        return self._pipelines.find(max_ranks), next_load
 
     def _load(self, way: Way, compute: Ints, constant: Ints) -> Ints:
         load: Ints = self.rules.in_turn(compute, way.strategy.dp) + constant
@@ -477,10 +478,10 @@ class Program:
             chosen.append(replace(way.strategy, recompute=option.recompute))
             point = int(front.before[point])
         layers = self.model.problem.graph.layers
-        alike = len(set(chosen)) == 1
+        uniform = len(set(chosen)) == 1
         return Stage(
             layers=tuple(layers[layer].id for layer in inside),
             devices=way.strategy.devices,
-            strategy=chosen[0] if alike else None,
-            strategies=None if alike else tuple(chosen[::-1]),
+            strategy=chosen[0] if uniform else None,
+            strategies=None if uniform else tuple(chosen[::-1]),
         )
