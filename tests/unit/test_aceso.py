@@ -792,12 +792,6 @@ def test_tuning_is_an_option() -> None:
         ("layer", "stages"): 150,
         ("layer", "none"): 165,
     }
-    with pytest.raises(
-        ValueError,
-        match=r"^option aceso\.tune: expected layers or stages or none, got "
-        r"'all'; correct the value$",
-    ):
-        solve(mixed(), tune="all")
 
 
 # As a planner

@@ -28,7 +28,6 @@ from baselines.alpa_layers import cluster, read_graph
 from baselines.transfers import Transfers
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.errors import InvalidOptionError
 from nest.ir import Activations, Strategy
 from nest.solvers.base import Limit, OutOfTimeError, SolveOptions, Status
 from nest.solvers.run import run_solver
@@ -735,33 +734,6 @@ def test_jobs_outside_its_space_are_refused(change, message):
     reason = AlpaSolver().unsupported(two_layers(**change))
     assert reason is not None
     assert re.search(message, reason)
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        (
-            {"recompute": "full"},
-            "alpa.recompute: expected auto or none, got 'full'; correct the "
-            "value",
-        ),
-        (
-            {"zero": "3"},
-            "alpa.zero: expected 0, got '3'",
-        ),
-        (
-            {"submeshes": "odd"},
-            "alpa.submeshes: expected power_of_two or all, got 'odd'",
-        ),
-        (
-            {"placement": "odd"},
-            "alpa.placement: expected aligned or any, got 'odd'",
-        ),
-    ],
-)
-def test_options_are_checked(extra, message):
-    with pytest.raises(InvalidOptionError, match=message):
-        solve(two_layers(), **extra)
 
 
 def test_all_numbers_of_nodes_are_submeshes_on_request():

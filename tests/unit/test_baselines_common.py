@@ -38,6 +38,7 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
+from nest.solvers.judge import judge
 from nest.solvers.registry import get_solver, solver_names
 from tests.builders import FLAT, make_cost, make_levels, make_problem
 from tests.planners import chain_of, two_layers
@@ -114,30 +115,43 @@ def test_choices_are_read() -> None:
         search(size="all").choice("size", choices, "few")
 
 
+COUNT = "a whole number >= 1"
+REFUSED_OPTIONS = [
+    *(("aceso", key, "0", COUNT) for key in ("effort", "hops", "stages")),
+    ("aceso", "tune", "all", "layers or stages or none"),
+    ("alpa", "clusters", "0", COUNT),
+    ("alpa", "recompute", "full", "auto or none"),
+    ("alpa", "zero", "3", "0"),
+    ("alpa", "submeshes", "odd", "power_of_two or all"),
+    ("alpa", "placement", "odd", "aligned or any"),
+    ("ft", "heuristic", "luck", "time or memory or none"),
+    ("mcmc", "budget", "0", COUNT),
+    ("mcmc", "pipelines", "maybe", "no or yes"),
+    ("mcmc", "unit", "maybe", "ms or percent"),
+    *(
+        ("mcmc", "alpha", text, "a number > 0")
+        for text in ("0", "-1", "x", "nan", "inf")
+    ),
+    ("phaze", "max_closed_sets", "0", COUNT),
+    ("piper", "max_closed_sets", "0", COUNT),
+    *(("random", key, "0", COUNT) for key in ("draws", "plans")),
+    *(("uniap", key, "0", COUNT) for key in ("effort", "groups")),
+]
+
+
 @pytest.mark.parametrize(
-    ("planner", "key"),
-    [
-        ("aceso", "effort"),
-        ("aceso", "hops"),
-        ("aceso", "stages"),
-        ("alpa", "clusters"),
-        ("mcmc", "budget"),
-        ("phaze", "max_closed_sets"),
-        ("piper", "max_closed_sets"),
-        ("random", "draws"),
-        ("random", "plans"),
-        ("uniap", "effort"),
-        ("uniap", "groups"),
-    ],
+    ("planner", "key", "text", "expected"), REFUSED_OPTIONS
 )
-def test_planners_check_their_counts(planner: str, key: str) -> None:
+def test_planners_check_their_options(
+    planner: str, key: str, text: str, expected: str
+) -> None:
     solver = get_solver(planner)()
     with pytest.raises(
         InvalidOptionError,
-        match=rf"^option {planner}\.{key}: expected a whole number >= 1, got "
-        rf"'0'; correct the value$",
+        match=rf"^option {planner}\.{key}: expected {expected}, got "
+        rf"'{text}'; correct the value$",
     ):
-        solver.solve(two_layers(), options(**{key: "0"}))
+        solver.solve(two_layers(), options(**{key: text}))
 
 
 # Presets
@@ -564,3 +578,35 @@ def test_planners_without_time_say_so(planner: str) -> None:
     _, detail = WORDS[planner]
     assert (output.limit, output.detail) == (Limit.TIME, detail)
     assert (output.plan is not None) is (planner in BEGIN_WITH_A_PLAN)
+
+
+@pytest.mark.parametrize("planner", ["phaze", "piper", "uniap"])
+def test_planners_blind_to_working_sets(planner: str) -> None:
+    """A layer keeps 100 bytes, all there are, and works with 60 more."""
+    cost = make_cost(10, 20, kept_bytes=100, working_bytes=60)
+    problem = make_problem({"a": cost}, devices=1, memory_bytes=100)
+    solver = get_solver(planner)()
+    output = solver.solve(problem, SolveOptions())
+    verdict = judge(problem, output, capabilities=solver.capabilities)
+    assert verdict.status is Status.OVER_MEMORY
+    assert verdict.over_memory_bytes == 60
+
+
+@pytest.mark.parametrize(
+    ("planner", "detail"),
+    [
+        ("alpa", "4 clusters; no pipeline of submeshes uses exactly 4 dev"),
+        ("galvatron", "no plan fits by Galvatron's memory model"),
+        ("phaze", "no plan fits by its own memory model"),
+        ("piper", "no plan fits by its own memory model"),
+        ("megatron", "no model parallel size fits by its estimate of the "),
+        ("uniap", "no plan fits by its memory model ("),
+        ("ft", "no point of the frontiers fits"),
+        ("aceso", "nothing fits by its own count of the memory; "),
+    ],
+)
+def test_planners_without_a_plan_that_fits(planner: str, detail: str) -> None:
+    problem = four_layers(memory_bytes=5)
+    output = get_solver(planner)().solve(problem, SolveOptions())
+    assert (output.status, output.plan) == (Status.NO_SOLUTION, None)
+    assert output.detail.startswith(detail)

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from baselines.ft import (
     HEURISTICS,
@@ -277,25 +276,10 @@ def test_every_micro_batch_with_the_fewest_replicas():
     assert found == [(1, 1), (2, 1)]
 
 
-def test_nothing_fits():
-    problem = make()
-    cluster = problem.cluster
-    device = replace(cluster.device, memory_bytes=1)
-    problem = replace(problem, cluster=replace(cluster, device=device))
-    output = solve(problem)
-    assert output.plan is None
-    assert output.detail == "no point of the frontiers fits"
-
-
 def test_pipelines_alone_are_refused():
     reason = FtPlanner().unsupported(make(pipeline_parallel=(2,)))
     assert reason is not None
     assert "expected 1 among the allowed values" in reason
-
-
-def test_a_heuristic_it_does_not_know_is_refused():
-    with pytest.raises(ValueError, match=r"option ft.heuristic: expected"):
-        solve(make(), heuristic="luck")
 
 
 def crossed(**fields: object) -> Problem:

@@ -20,7 +20,6 @@ from baselines.mcmc_pipelines import PipelinedWalk
 from baselines.mcmc_walk import State, Walk
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.errors import InvalidOptionError
 from nest.ir import Activations, Problem, Strategy
 from nest.solvers.base import Progress, SolveOptions, Status
 from tests.builders import make_cost, make_levels, make_problem
@@ -475,19 +474,6 @@ def test_where_all_stages_share_a_strategy() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [("pipelines", "no or yes"), ("unit", "ms or percent")],
-)
-def test_bad_choice(key: str, expected: str) -> None:
-    with pytest.raises(
-        InvalidOptionError,
-        match=rf"^option mcmc\.{key}: expected {expected}, got 'maybe'; "
-        rf"correct the value$",
-    ):
-        solve(chain_of(), **{key: "maybe"})
-
-
 def test_alpha(script: Any) -> None:
     """exp(-2) = 0.1353 for 2 per ms."""
     current, _ = script([10, 11, 11], [0.136, 0.135], budget="400", alpha="2")
@@ -584,16 +570,6 @@ def test_other_seeds_walk_elsewhere() -> None:
         solve(problem, seed=seed, budget="200").detail for seed in range(5)
     }
     assert len(details) > 1
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "x", "nan", "inf"])
-def test_bad_alpha(text: str) -> None:
-    with pytest.raises(
-        InvalidOptionError,
-        match=rf"^option mcmc\.alpha: expected a number > 0, got '{text}'; "
-        rf"correct the value$",
-    ):
-        solve(chain_of(), alpha=text)
 
 
 def test_levels_of_the_moves() -> None:

@@ -448,17 +448,3 @@ def test_truncated_file(tmp_path: Path, document: Document) -> None:
         r".*; check that the file is complete",
     ):
         import_nest_artifact(path)
-
-
-def test_directory(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidProblemError, match=r"expected a file, got a directory; name"
-    ):
-        import_nest_artifact(tmp_path)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidProblemError, match=r"expected a readable file, got No such"
-    ):
-        import_nest_artifact(tmp_path / "none.json")

@@ -27,7 +27,6 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import Activations, Problem
 from nest.solvers.base import SolveOptions, Status
-from nest.solvers.judge import judge
 from nest.solvers.registry import get_solver
 from tests.builders import PAIRS, make_cost, make_levels, make_problem
 from tests.planners import shape, two_layers
@@ -282,15 +281,6 @@ def test_the_knapsack_costs_it_the_optimum():
     assert solve(problem).own_objective_ns == 26
     best = get_solver("dp")().solve(problem, SolveOptions())
     assert best.claimed_quanta == 22
-
-
-def test_working_sets_are_its_blind_spot():
-    """It counts 100 bytes; what runs needs 60 more than there are."""
-    problem = chain(kept(100, working_bytes=60), memory_bytes=100)
-    output = solve(problem)
-    verdict = judge(problem, output, capabilities=PiperSolver.capabilities)
-    assert verdict.status is Status.OVER_MEMORY
-    assert verdict.over_memory_bytes == 60
 
 
 # Restrictions

@@ -26,7 +26,7 @@ from baselines.uniap import (
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import BatchSplit
-from nest.ir import Activations, Graph, Layer, Problem, Strategy
+from nest.ir import Graph, Layer, Problem, Strategy
 from nest.solvers.base import (
     Deadline,
     Limit,
@@ -418,31 +418,11 @@ def test_grouped_layers_share_a_strategy() -> None:
         assert len(stage.layers) in (4, 8)
 
 
-def test_nothing_fits() -> None:
-    output = solve(chain_of(memory_bytes=5))
-    assert output.status is Status.NO_SOLUTION
-    assert output.detail.startswith("no plan fits by its memory model (")
-
-
 def test_no_costs() -> None:
     problem = make_problem({"a": make_cost(1, 1, tp=2)}, devices=1)
     output = solve(problem)
     assert output.status is Status.NO_SOLUTION
     assert output.detail == "no stages of equal size have costs"
-
-
-def test_blind_to_working_sets() -> None:
-    cost = make_cost(
-        10,
-        20,
-        weight_bytes=2,
-        working_bytes=50,
-        activations=(Activations(kept_bytes=0),),
-    )
-    problem = make_problem({"a": cost}, devices=1, memory_bytes=16)
-    output = solve(problem)
-    assert output.plan == make_plan(("a", ONE))
-    assert not score(problem, output.plan).feasible
 
 
 def test_time_limit_keeps_the_best_plan(
