@@ -319,28 +319,22 @@ def trace_of(solver: str = "quick", **extra: str) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_the_trace_of_a_cell():
-    """A plan with a bound of 60, then the proof."""
-    assert trace_of(report="good") == [(90, 60), (90, 90)]
-
-
-def test_a_trace_believes_no_claim():
-    """It claims 89 for a plan that takes 90, and stays below its limit."""
-    found = trace_of(report="lie", act="feasible")
-    assert found == [(90, 60), (90, 60)]
-
-
-def test_plans_that_do_not_fit_are_in_no_trace():
-    found = trace_of(report="infeasible", act="no-solution")
-    assert found == [(None, 60)]
-
-
-def test_what_no_plan_takes_is_in_no_trace():
-    assert trace_of(report="endless", act="endless") == [(None, None)]
-
-
-def test_a_trace_has_the_bound_of_a_refused_plan():
-    assert trace_of(act="big-plan-and-bound") == [(None, 91)]
+@pytest.mark.parametrize(
+    ("extra", "trace"),
+    [
+        # a plan with a bound of 60, then the proof
+        ({"report": "good"}, [(90, 60), (90, 90)]),
+        # it claims 89 for a plan that takes 90, and stays below its limit
+        ({"report": "lie", "act": "feasible"}, [(90, 60), (90, 60)]),
+        # plans that do not fit, and what no plan takes, count for nothing
+        ({"report": "infeasible", "act": "no-solution"}, [(None, 60)]),
+        ({"report": "endless", "act": "endless"}, [(None, None)]),
+        # the bound of a refused plan
+        ({"act": "big-plan-and-bound"}, [(None, 91)]),
+    ],
+)
+def test_the_trace_of_a_cell(extra, trace):
+    assert trace_of(**extra) == trace
 
 
 def test_a_trace_has_no_bounds_of_who_may_not_prove():
@@ -545,7 +539,7 @@ def test_another_run_in_the_directory(folder, solvers, seeds, text):
         go(folder, other, instances(2), resume=True)
 
 
-def test_other_versions_than_the_run_began_with(folder, monkeypatch):
+def test_other_versions_than_the_run_began_with(folder):
     path = folder / "run.json"
     text = path.read_text().replace('"ortools": "9', '"ortools": "8')
     path.write_text(text)
@@ -555,36 +549,29 @@ def test_other_versions_than_the_run_began_with(folder, monkeypatch):
         opened(folder)
 
 
-def test_a_run_is_not_overwritten(folder):
-    run = make_run(instances(2), ["quick"])
-    with pytest.raises(NestError, match="got that of a run; add --resume"):
-        go(folder, run, instances(2))
-
-
-def test_other_files_are_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").touch()
-    run = make_run(instances(1), ["quick"])
-    with pytest.raises(NestError, match=r"other files in it \(thesis.tex\)"):
-        go(tmp_path, run, instances(1))
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
 def test_nothing_to_resume(tmp_path):
     with pytest.raises(NestError, match=r"got one without run\.json"):
         opened(tmp_path / "none")
 
 
-def test_a_directory_that_is_a_file(tmp_path):
-    (tmp_path / "file").touch()
-    run = make_run(instances(1), ["quick"])
-    with pytest.raises(NestError, match="a directory, got a file"):
-        go(tmp_path / "file", run, instances(1))
-
-
-def test_a_directory_that_cannot_be_made(tmp_path):
-    run = make_run(instances(1), ["quick"])
-    with pytest.raises(NestError, match="expected a directory that can be"):
-        go(Path("/proc/none/run"), run, instances(1))
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("run", r"got that of a run; add --resume"),
+        ("others", r"other files in it \(thesis.tex\)"),
+        ("others/thesis.tex", "a directory, got a file"),
+        ("/proc/none/run", "expected a directory that can be"),
+    ],
+)
+def test_a_directory_that_a_run_cannot_have(folder, path, text):
+    """What is in it is left alone."""
+    others = folder.parent / "others"
+    others.mkdir()
+    (others / "thesis.tex").touch()
+    run = make_run(instances(2), ["quick"])
+    with pytest.raises(NestError, match=text):
+        go(folder.parent / path, run, instances(2))
+    assert [file.name for file in others.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize(("at_once", "expected"), [(3, 1), (1, 0)])

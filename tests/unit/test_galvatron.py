@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,15 @@ from nest.cost.score import score
 from nest.errors import InvalidProblemError
 from nest.ir import Activations, Graph, Layer, Problem, Strategy
 from nest.ir.graph import LayerKind
-from nest.solvers.base import Limit, Progress, SolveOptions, Status
+from nest.solvers.base import (
+    Deadline,
+    Limit,
+    Progress,
+    SolveOptions,
+    Status,
+)
 from tests.builders import call, make_cost, make_problem
+from tests.documents import change, drop
 
 # Formulas
 
@@ -700,29 +708,36 @@ def test_layers_need_no_more_time_than_one_strategy() -> None:
         assert len(set(coarse.strategies)) == 1
 
 
-def test_degrees_must_be_profiled() -> None:
-    with pytest.raises(
-        InvalidProblemError,
-        match="activations: expected degrees 1, 2, 4, got 1, 2; profile "
-        "degree 4 or search smaller ones only",
-    ):
-        profiles.search_profiles(
-            dataclasses.replace(MODEL, activations_mb={1: 9.0, 2: 5.0}),
-            HARDWARE,
-            CHOICES,
-        )
+FEWER = {1: 9.0, 2: 5.0}
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "text"),
+    [
+        (
+            {"activations_mb": FEWER},
+            {},
+            "activations: expected degrees 1, 2, 4, got 1, 2; profile degree "
+            "4 or search smaller ones only",
+        ),
+        (
+            {},
+            {"all_to_alls": {2: LINE}},
+            "all-to-all times: expected degrees 2, 4, got 2; profile",
+        ),
+    ],
+)
+def test_degrees_must_be_profiled(
+    model: dict[str, Any], hardware: dict[str, Any], text: str
+) -> None:
+    profiled = (
+        dataclasses.replace(MODEL, **model),
+        dataclasses.replace(HARDWARE, **hardware),
+    )
+    with pytest.raises(InvalidProblemError, match=text):
+        profiles.search_profiles(*profiled, CHOICES)
     fewer = replace_search(max_degree=2)
-    model = dataclasses.replace(MODEL, activations_mb={1: 9.0, 2: 5.0})
-    assert profiles.search_profiles(model, HARDWARE, fewer) is None
-    with pytest.raises(
-        InvalidProblemError,
-        match="all-to-all times: expected degrees 2, 4, got 2; profile",
-    ):
-        profiles.search_profiles(
-            MODEL,
-            dataclasses.replace(HARDWARE, all_to_alls={2: LINE}),
-            CHOICES,
-        )
+    assert profiles.search_profiles(*profiled, fewer) is None
 
 
 # Files
@@ -781,37 +796,32 @@ def test_reading_hardware(tmp_path: Path) -> None:
             {"p2p": {"pp_size_2": True}},
             "pp_size_2: expected a number above 0, got True; profile it",
         ),
+        (
+            None,
+            "expected a readable profile, got No such file or directory; "
+            "check the path",
+        ),
+        (
+            "{",
+            "expected a profile in JSON, got malformed text; check that the "
+            "file is complete",
+        ),
+        (
+            "[]",
+            "expected a JSON object, got list; check that it is a profile",
+        ),
     ],
 )
 def test_bad_hardware(
-    tmp_path: Path, changes: dict[str, Any], text: str
+    tmp_path: Path, changes: dict[str, Any] | str | None, text: str
 ) -> None:
-    write_hardware(tmp_path, **changes)
+    """Changes of entries, or the text of a file; ``None`` is no file."""
+    if changes is not None:
+        entries = changes if isinstance(changes, dict) else {}
+        write_hardware(tmp_path, **entries)
+    if isinstance(changes, str):
+        (tmp_path / "overlap_coefficient.json").write_text(changes)
     with pytest.raises(InvalidProblemError, match=text):
-        profiles.read_hardware(tmp_path, 1, 2)
-
-
-def test_missing_and_malformed_files(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidProblemError,
-        match="expected a readable profile, got No such file or directory; "
-        "check the path",
-    ):
-        profiles.read_hardware(tmp_path, 1, 2)
-    write_hardware(tmp_path)
-    path = tmp_path / "overlap_coefficient.json"
-    path.write_text("{")
-    with pytest.raises(
-        InvalidProblemError,
-        match="expected a profile in JSON, got malformed text; check that "
-        "the file is complete",
-    ):
-        profiles.read_hardware(tmp_path, 1, 2)
-    path.write_text("[]")
-    with pytest.raises(
-        InvalidProblemError,
-        match="expected a JSON object, got list; check that it is a profile",
-    ):
         profiles.read_hardware(tmp_path, 1, 2)
 
 
@@ -860,28 +870,36 @@ def test_reading_a_model(tmp_path: Path) -> None:
     assert found.first == OtherMemory({1: 8.0}, {1: 2.0})
 
 
-def test_bad_models(tmp_path: Path) -> None:
-    times, memory = model_files(7)
-    with pytest.raises(
-        InvalidProblemError,
-        match="layertype_0_bsz…_seq512: expected at least 8 sizes, got 7; "
-        "profile more of them",
-    ):
-        read_model(tmp_path, times, memory)
-    times, memory = model_files()
-    del memory["other_memory_pp_off_sp"]
-    with pytest.raises(
-        InvalidProblemError,
-        match="other_memory_pp_off_sp: expected an object, got none; profile",
-    ):
-        read_model(tmp_path, times, memory)
-    times, memory = model_files()
-    memory["layertype_0_sp"]["512"]["tp_activation_per_bsz_dict"] = 3
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"layertype_0_sp\.512\.tp_activation_per_bsz_dict: expected an "
-        r"object, got int",
-    ):
+@pytest.mark.parametrize(
+    ("sizes", "spoil", "text"),
+    [
+        (
+            7,
+            lambda memory: None,
+            "layertype_0_bsz…_seq512: expected at least 8 sizes, got 7; "
+            "profile more of them",
+        ),
+        (
+            8,
+            drop("other_memory_pp_off_sp"),
+            "other_memory_pp_off_sp: expected an object, got none; profile",
+        ),
+        (
+            8,
+            change(
+                *("layertype_0_sp", "512", "tp_activation_per_bsz_dict"), to=3
+            ),
+            r"layertype_0_sp\.512\.tp_activation_per_bsz_dict: expected an "
+            r"object, got int",
+        ),
+    ],
+)
+def test_bad_models(
+    tmp_path: Path, sizes: int, spoil: Callable[[Any], Any], text: str
+) -> None:
+    times, memory = model_files(sizes)
+    spoil(memory)
+    with pytest.raises(InvalidProblemError, match=text):
         read_model(tmp_path, times, memory)
 
 
@@ -1265,12 +1283,8 @@ def test_time_limit_keeps_the_best_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock runs out as soon as there is a plan."""
-    from nest.solvers.base import Deadline
-
     plans: list[Progress] = []
-    monkeypatch.setattr(
-        Deadline, "passed", property(lambda self: any(p.plan for p in plans))
-    )
+    stop_with_a_plan(monkeypatch, plans)
     problem = chain_of("llll", devices=4, global_batch=12)
     output = GalvatronSolver().solve(problem, SolveOptions(), plans.append)
     assert output.limit is Limit.TIME
@@ -1283,23 +1297,14 @@ def test_time_limit_falls_back_on_one_strategy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock runs out when the coarse mode has its plan."""
-    from nest.solvers.base import Deadline
-
     plans: list[Progress] = []
+    limits = SolveOptions(time_limit_s=1e6)
     problem = chain_of(
         "llll", devices=1, granularity="layer", recompute=("none",)
     )
-    output = GalvatronSolver().solve(
-        problem, SolveOptions(time_limit_s=1e6), plans.append
-    )
-    assert output.limit is None
-    plans.clear()
-    monkeypatch.setattr(
-        Deadline, "passed", property(lambda self: any(p.plan for p in plans))
-    )
-    output = GalvatronSolver().solve(
-        problem, SolveOptions(time_limit_s=1e6), plans.append
-    )
+    assert GalvatronSolver().solve(problem, limits).limit is None
+    stop_with_a_plan(monkeypatch, plans)
+    output = GalvatronSolver().solve(problem, limits, plans.append)
     assert output.limit is Limit.TIME
     assert output.plan is not None
     assert [p.plan for p in plans if p.plan] == [output.plan]
@@ -1307,3 +1312,11 @@ def test_time_limit_falls_back_on_one_strategy(
     assert output.detail == (
         "one strategy for all layers: no other task was solved in time"
     )
+
+
+def stop_with_a_plan(
+    monkeypatch: pytest.MonkeyPatch, reports: list[Progress]
+) -> None:
+    """Let the time run out when a report has a plan."""
+    passed = property(lambda self: any(report.plan for report in reports))
+    monkeypatch.setattr(Deadline, "passed", passed)
