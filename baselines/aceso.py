@@ -66,7 +66,7 @@ from baselines.aceso_primitives import (
     tune_layers,
     tune_stages,
 )
-from baselines.aceso_view import Config, Judged, View
+from baselines.aceso_view import Config, View
 from baselines.common import Planner, Search, why_not_turns
 from nest.solvers.base import Capabilities, SolverOutput
 from nest.units import quanta_to_ns
@@ -109,6 +109,7 @@ class Trials:
         self, view: View, start: Config, ledger: Ledger, hops: int
     ) -> None:
         self.view = view
+        self.judged = view.judged
         self.start = start
         self.ledger = ledger
         self.hops = hops
@@ -117,12 +118,6 @@ class Trials:
         self._seen: set[Config] = set()
         self._explored: dict[Config, int] = {}
         self._aside: dict[Config, None] = {}
-
-    def judged(self, config: Config) -> Judged:
-        """Return a configuration that is a plan, judged."""
-        judged = self.view.judge(config)
-        assert judged is not None
-        return judged
 
     def improves(self, config: Config) -> bool:
         """Whether a configuration fits and is better than the best."""
@@ -200,14 +195,14 @@ class Trials:
             Whether stages that were bottlenecks before count again.
         """
         self.ledger.forget_partners()
-        chain = [config]
+        results = [config]
         for _ in range(config.num_stages):
             new = self.hop(config, 0, again=again)
             if new is not None:
-                chain.append(new)
+                results.append(new)
                 if self.improves(new):
                     return new
-        best = self.best_of(chain)
+        best = self.best_of(results)
         assert best is not None
         return best
 
@@ -229,7 +224,7 @@ class Trials:
         )
         if bottleneck is None:
             return None
-        chain = [config]
+        results = [config]
         for primitives in groups(self.view, config, bottleneck):
             new = []
             for primitive in primitives:
@@ -251,13 +246,13 @@ class Trials:
             if better:
                 return min(better, key=lambda c: self.judged(c).step)
             for result in sorted(new, key=lambda c: self.judged(c).step):
-                chain.append(result)
+                results.append(result)
                 deeper = self.hop(result, depth + 1, again=False)
                 if deeper is not None:
                     if self.improves(deeper):
                         return deeper
-                    chain.append(deeper)
-        return self.best_of(chain)
+                    results.append(deeper)
+        return self.best_of(results)
 
 
 class AcesoSolver(Planner):

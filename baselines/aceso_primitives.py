@@ -107,8 +107,7 @@ class Ledger:
         That with most idle time to make use of, or the least memory; none
         that was a partner before.
         """
-        judged = view.judge(config)
-        assert judged is not None
+        judged = view.judged(config)
         seen = self._partners.setdefault((config, target, step), set())
         if by_memory:
             values = [-load.memory_bytes for load in judged.loads]
@@ -140,8 +139,7 @@ def idle_time(view: View, config: Config) -> list[float]:
     half of what is beyond the memory: as much of its time as it has memory
     free.
     """
-    judged = view.judge(config)
-    assert judged is not None
+    judged = view.judged(config)
     times = []
     for (start, stop), load, overhead, used in zip(
         config.stages, judged.loads, judged.own, judged.times, strict=True
@@ -217,8 +215,7 @@ class Shares(NamedTuple):
 
 def shares(view: View, config: Config) -> list[Shares]:
     """Return where the time of every stage goes."""
-    judged = view.judge(config)
-    assert judged is not None
+    judged = view.judged(config)
     fractions = []
     for (start, stop), load in zip(config.stages, judged.loads, strict=True):
         ideal = sum(view.ideal(config.split, i) for i in range(start, stop))
@@ -239,8 +236,7 @@ def groups(
     bottleneck has more of than the average comes later; at the end all that
     is left.
     """
-    judged = view.judge(config)
-    assert judged is not None
+    judged = view.judged(config)
     if not judged.fits:
         yield [p for p in PRIMITIVES if p.memory < 0]
         return
@@ -307,8 +303,7 @@ def migrate(
     is a time, of which less and less is asked, or the memory. Up to
     :data:`MOST_MIGRATIONS` in a row, each from the then slowest stage.
     """
-    judged = view.judge(config)
-    assert judged is not None
+    judged = view.judged(config)
     by_memory = not judged.fits
     target: int | None = bottleneck
     partner = ledger.partner(view, config, bottleneck, by_memory=by_memory)
@@ -320,8 +315,7 @@ def migrate(
         if new is None:
             break
         config = best = new
-        judged = view.judge(config)
-        assert judged is not None
+        judged = view.judged(config)
         step = f"migration {index}"
         target = ledger.target(config, judged, step, by_time=True)
         if target is not None:
@@ -340,8 +334,7 @@ def _migrated(
     by_memory: bool,
 ) -> Config | None:
     """Return the first migration that reaches a goal."""
-    judged = view.judge(config)
-    assert judged is not None
+    judged = view.judged(config)
     if by_memory:
         goals = [5 * view.capacity]
     else:
@@ -453,37 +446,37 @@ def _fastest(
     config: Config,
     visited: set[int],
     step: int,
-    max_stages: int | None = None,
+    limit: int | None = None,
 ) -> tuple[int, str] | None:
     """Return the stage and degree that is fastest once it has changed.
 
     Of those that need at most so many devices more, or free so many.
     """
-    best, lowest = None, None
+    times: dict[tuple[int, str], int] = {}
     for stage in range(config.num_stages):
         size = view.stage_devices(config, stage)
         size = size if step > 0 else size // 2
-        if stage in visited or (max_stages is not None and size > max_stages):
+        if stage in visited or (limit is not None and size > limit):
             continue
         for what in ("tp", "dp"):
             if not _may_change(view, config, stage, what, step):
                 continue
             degrees = _changed(config.of(stage), what, step)
             load = view.stage(config, stage, degrees=degrees)
-            if load is not None and (lowest is None or load.near < lowest):
-                best, lowest = (stage, what), load.near
-    return best
+            if load is not None:
+                times[stage, what] = load.near
+    return min(times, key=lambda change: times[change], default=None)
 
 
 def _may_change(
-    view: View, config: Config, number: int, what: str, step: int
+    view: View, config: Config, stage: int, what: str, step: int
 ) -> bool:
     """Whether a degree of a stage can be doubled, or halved."""
-    size = view.stage_devices(config, number)
+    size = view.stage_devices(config, stage)
     others = config.num_stages - 1
     if step > 0 and 2 * size > config.split.devices - others:
         return False
-    degrees = config.of(number)
+    degrees = config.of(stage)
     which = _place(what)
     if step < 0 and any(each[which] % 2 for each in degrees):
         return False
@@ -508,8 +501,8 @@ def _changed(
     return changed
 
 
-def _scaled(config: Config, number: int, what: str, step: int) -> Config:
-    return config.with_stage(number, _changed(config.of(number), what, step))
+def _scaled(config: Config, stage: int, what: str, step: int) -> Config:
+    return config.with_stage(stage, _changed(config.of(stage), what, step))
 
 
 def is_legal(view: View, config: Config) -> bool:
@@ -582,24 +575,20 @@ def refit(view: View, config: Config, old: Config) -> Config | None:
 
 
 def best_degrees(
-    view: View, config: Config, number: int, devices: int
+    view: View, config: Config, stage: int, devices: int
 ) -> Degrees | None:
     """Return the fastest degrees of a stage on so many devices.
 
     Memory beyond the budget counts as time: all that the stage holds.
     """
-    best, lowest = None, None
-    start, stop = config.span(number)
-    for degrees in view.pool(config.split):
-        if view.devices(config.split, degrees) != devices:
-            continue
-        load = view.stage(config, number, degrees=[degrees] * (stop - start))
-        if load is None:
-            continue
-        value = weighed(view, load)
-        if lowest is None or value < lowest:
-            best, lowest = degrees, value
-    return best
+    num_layers = len(config.of(stage))
+    values = {
+        degrees: weighed(view, load)
+        for degrees in view.pool(config.split)
+        if view.devices(config.split, degrees) == devices
+        if (load := view.stage(config, stage, degrees=[degrees] * num_layers))
+    }
+    return min(values, key=lambda degrees: values[degrees], default=None)
 
 
 def weighed(view: View, load: Load) -> int:
@@ -615,7 +604,7 @@ def _rebatched_alike(
     view: View, config: Config, micro_batch: int
 ) -> Config | None:
     """Return the best degrees for all stages on as many devices each."""
-    best, lowest = None, None
+    values: dict[Config, int] = {}
     size = view.stage_devices(config, 0)
     keys = {
         degrees
@@ -630,12 +619,9 @@ def _rebatched_alike(
         layers = (degrees,) * view.num_layers
         new = config._replace(split=split, degrees=layers)
         judged = view.judge(new)
-        if judged is None:
-            continue
-        value = sum(weighed(view, load) for load in judged.loads)
-        if lowest is None or value < lowest:
-            best, lowest = new, value
-    return best
+        if judged is not None:
+            values[new] = sum(weighed(view, load) for load in judged.loads)
+    return min(values, key=lambda new: values[new], default=None)
 
 
 # Fine-tuning
@@ -648,8 +634,7 @@ def tune_layers(view: View, ledger: Ledger, config: Config) -> Config:
     direction. The fastest that fits is taken if its stage is then faster.
     """
     for stage in range(config.num_stages):
-        before = view.judge(config)
-        assert before is not None
+        before = view.judged(config)
         new = _tuned(view, ledger, config, stage)
         after = None if new is None else view.judge(new)
         if (
@@ -663,34 +648,34 @@ def tune_layers(view: View, ledger: Ledger, config: Config) -> Config:
 
 
 def _tuned(
-    view: View, ledger: Ledger, config: Config, number: int
+    view: View, ledger: Ledger, config: Config, stage: int
 ) -> Config | None:
     """Return the best change of a run of layers in a stage."""
     best: tuple[bool, int, list[Degrees]] | None = None
-    for degrees in _runs(view, config, number):
+    for degrees in _runs(view, config, stage):
         if ledger.spent:
             break
         ledger.tried += 1
-        load = view.stage(config, number, degrees=degrees)
+        load = view.stage(config, stage, degrees=degrees)
         if load is None:
             continue
         lacks = load.memory_bytes > view.capacity
         value = load.memory_bytes if lacks else load.near
         if best is None or (lacks, value) < best[:2]:
             best = (lacks, value, degrees)
-    return None if best is None else config.with_stage(number, best[2])
+    return None if best is None else config.with_stage(stage, best[2])
 
 
-def _runs(view: View, config: Config, number: int) -> Iterator[list[Degrees]]:
+def _runs(view: View, config: Config, stage: int) -> Iterator[list[Degrees]]:
     """Yield the degrees of a stage with a run of them shifted."""
-    layers = config.of(number)
+    layers = config.of(stage)
     pool = view.pool(config.split)
     for first in range(len(layers)):
         for what in ("tp", "dp"):
             for run in (range(first, len(layers)), range(first, -1, -1)):
                 new = list(layers)
-                for place in run:
-                    dp, tp = layers[place]
+                for position in run:
+                    dp, tp = layers[position]
                     halved = dp if what == "tp" else tp
                     if halved % 2:
                         break
@@ -701,7 +686,7 @@ def _runs(view: View, config: Config, number: int) -> Iterator[list[Degrees]]:
                     )
                     if shifted not in pool:
                         break
-                    new[place] = shifted
+                    new[position] = shifted
                 if new != list(layers):
                     yield new
 

@@ -510,6 +510,12 @@ class View:
 
     # What a configuration takes
 
+    def judged(self, config: Config) -> Judged:
+        """Return what :meth:`judge` says of a configuration that is a plan."""
+        judged = self.judge(config)
+        assert judged is not None
+        return judged
+
     def _judge(self, config: Config) -> Judged | None:
         """Return a configuration's times; ``None`` if it is no plan."""
         split = config.split
@@ -561,8 +567,7 @@ class View:
 
     def plan(self, config: Config) -> Plan:
         """Return the plan of a configuration."""
-        judged = self.judge(config)
-        assert judged is not None
+        judged = self.judged(config)
         return make_plan(
             self.problem,
             config.split,

@@ -17,7 +17,7 @@ from baselines.common import (
 )
 from baselines.random_plans import draw_stages, drawable
 from baselines.transfers import Transfers
-from nest.cost.model import Block, CostModel
+from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Plan, Strategy
 
@@ -68,6 +68,12 @@ class Terms(NamedTuple):
     sync: int
     static_bytes: int
     kept_bytes: int
+
+    @classmethod
+    def of(cls, terms: LayerTerms) -> Terms:
+        """Return what the walk reads of a layer's terms."""
+        passes = terms.forward + terms.backward
+        return cls(passes, terms.sync, terms.static_bytes, terms.kept_bytes)
 
 
 class Walk:
@@ -226,22 +232,12 @@ class Walk:
             lacking_bytes += (
                 max(0, need_bytes - self.capacity) * devices * split.replicas
             )
-            if index:
-                load += self.transfers.receive(
-                    start,
-                    block,
-                    split.micro_batch,
-                    state.layers[start],
-                    forward=True,
-                )
-            if stop < self.num_layers:
-                load += self.transfers.receive(
-                    stop,
-                    block,
-                    split.micro_batch,
-                    state.layers[stop - 1],
-                    forward=False,
-                )
+            for cut, layer in ((start, start), (stop, stop - 1)):
+                if 0 < cut < self.num_layers:
+                    load += self.transfers.receive(
+                        *(cut, block, split.micro_batch, state.layers[layer]),
+                        forward=cut == start,
+                    )
             loads.append(load)
             offset += devices
         time = self.passes(loads, split.num_micro_batches) + sync
@@ -291,22 +287,13 @@ class Walk:
     ) -> list[Terms | None]:
         key = (split, self.model.network.alike(block).offset, strategy)
         if key not in self._terms:
-            found: list[Terms | None] = []
-            for position in self.order:
-                terms = self.model.layer_terms(
-                    position, strategy, split.micro_batch, block
+            of_layers = (
+                self.model.layer_terms(
+                    layer, strategy, split.micro_batch, block
                 )
-                found.append(
-                    None
-                    if terms is None
-                    else Terms(
-                        terms.forward + terms.backward,
-                        terms.sync,
-                        terms.static_bytes,
-                        terms.kept_bytes,
-                    )
-                )
-            self._terms[key] = found
+                for layer in self.order
+            )
+            self._terms[key] = [x and Terms.of(x) for x in of_layers]
         return self._terms[key]
 
     # The moves

@@ -520,7 +520,7 @@ def order(
         fits: bool
 
     class Fake:
-        def judge(self, config: object) -> Judged:
+        def judged(self, config: object) -> Judged:
             return Judged(fits)
 
     monkeypatch.setattr("baselines.aceso_primitives.shares", lambda *_: every)
@@ -648,6 +648,8 @@ class Script:
 
     def judge(self, node: Node) -> Node:
         return node
+
+    judged = judge
 
 
 A, B, C, D = Node("A", 10), Node("B", 12), Node("C", 11), Node("D", 8)
