@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nest.benchmarks.cells import Run
 from nest.benchmarks.instances import Instance
-from nest.benchmarks.session import Ended, execute, plan_run
+from nest.benchmarks.session import Ended, execute, plan_run, ready
+from nest.benchmarks.store import RunFolder
 from nest.present.pages.benchmark import write_reports
 from nest.solvers.base import SolveOptions
 from tests.loopback import tiny_problem
@@ -38,8 +39,12 @@ def go(
     path: Path,
     run: Run | None,
     problems: Sequence[Instance],
+    resume: bool = False,
+    on_open: Callable[[RunFolder], object] = lambda folder: None,
     **settings: Any,
 ) -> Ended:
-    """Run it with its report, and return what came of it."""
+    """Run it with its report, and return the outcome."""
     settings.setdefault("on_end", write_reports)
-    return execute(path, run, problems, **settings)
+    with ready(path, run, problems, resume=resume) as folder:
+        on_open(folder)
+        return execute(folder, **settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,59 +145,66 @@ class Ended:
         return any(row.outcome.failed for row in self.rows)
 
 
-def execute(  # noqa: PLR0913
+@contextlib.contextmanager
+def ready(
     path: str | Path,
     run: Run | None,
     instances: Sequence[Instance] = (),
     *,
     resume: bool = False,
-    jobs: int = 1,
-    dask: str | None = None,
-    on_open: Callable[[RunFolder], None] | None = None,
-    on_finished: OnFinished | None = None,
-    on_end: Callable[[Ended], None] | None = None,
-) -> Ended:
-    """Run what is missing of a run.
+) -> Iterator[RunFolder]:
+    """Open the directory of a run, and refuse what nobody may run.
 
-    Parameters
-    ----------
-    path, run, instances, resume
-        See :func:`~nest.benchmarks.store.open_run`.
-    jobs, dask, on_finished
-        See :func:`~nest.benchmarks.engine.run_missing`.
-    on_open
-        Called with the folder before anything runs.
-    on_end
-        Called with what is finished at the end, also of a run that was
-        stopped.
-
-    Returns
-    -------
-    Ended
-        What came of it.
+    See :func:`~nest.benchmarks.store.open_run`; ``run`` is ``None`` if this
+    call does not name the options of the run.
 
     Raises
     ------
     NestError
-        If the directory cannot be used, an answer cannot be stored, or the
-        scheduler cannot be reached.
-    KeyboardInterrupt
-        On Ctrl-C; what was finished is stored.
+        If the directory cannot be used, or it alone names a command to run
+        or a file to write.
     """
-    end = on_end or (lambda ended: None)
     with open_run(path, run, instances, resume) as folder:
         read_rows(folder)  # what is broken is known, and runs again
         _check_trusted(folder, named=run is not None)
-        if on_open is not None:
-            on_open(folder)
-        try:
-            run_missing(folder, jobs=jobs, dask=dask, on_finished=on_finished)
-        except BaseException:
-            # What stopped the run matters more than what the end runs into.
-            if folder.finished:
-                with contextlib.suppress(NestError):
-                    end(Ended(folder))
-            raise
-        ended = Ended(folder)
-        end(ended)
-        return ended
+        yield folder
+
+
+def execute(
+    folder: RunFolder,
+    *,
+    jobs: int = 1,
+    dask: str | None = None,
+    on_finished: OnFinished | None = None,
+    on_end: Callable[[Ended], None] = lambda ended: None,
+) -> Ended:
+    """Run what is missing of a run, and return the outcome.
+
+    Parameters
+    ----------
+    folder
+        From :func:`ready`.
+    jobs, dask, on_finished
+        See :func:`~nest.benchmarks.engine.run_missing`.
+    on_end
+        Called with what is finished at the end, also of a run that was
+        stopped.
+
+    Raises
+    ------
+    NestError
+        If an answer cannot be stored, or the scheduler cannot be reached.
+    KeyboardInterrupt
+        On Ctrl-C; what was finished is stored.
+    """
+    try:
+        run_missing(folder, jobs=jobs, dask=dask, on_finished=on_finished)
+    except BaseException:
+        # What stopped the run matters more than what the end runs into.
+        if folder.finished:
+            with contextlib.suppress(NestError):
+                on_end(Ended(folder))
+        raise
+    ended = Ended(folder)
+    on_end(ended)
+    return ended

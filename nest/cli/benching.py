@@ -214,32 +214,27 @@ class _Running:
     ) -> int:
         """Run it and return the exit code."""
         from nest.benchmarks.engine import check_parallel, shared_cpus
-        from nest.benchmarks.session import execute
+        from nest.benchmarks.session import execute, ready
 
         # Before there is a directory, if it is known by then what runs.
         check_parallel(jobs, 1 if run is None else run.most_workers, dask)
-        with _CellLine() as line:
-
-            def opened(folder: RunFolder) -> None:
-                workers = folder.run.most_workers
-                check_parallel(jobs, workers, dask)
-                slow = shared_cpus(workers, dask)
-                for text in (*folder.complaints, *([slow] if slow else [])):
-                    say(f"nest: {text}", err=True)
-                line.begin(folder)
+        opened = ready(place, run, instances, resume=resume)
+        with _CellLine() as line, opened as folder:
+            workers = folder.run.most_workers
+            check_parallel(jobs, workers, dask)
+            slow = shared_cpus(workers, dask)
+            for text in (*folder.complaints, *([slow] if slow else [])):
+                say(f"nest: {text}", err=True)
+            line.begin(folder)
 
             def ended(outcome: Ended) -> None:
                 line.clear()
                 self._end(outcome)
 
             execute(
-                place,
-                run,
-                instances,
-                resume=resume,
+                folder,
                 jobs=jobs,
                 dask=dask,
-                on_open=opened,
                 on_finished=line.finished,
                 on_end=ended,
             )

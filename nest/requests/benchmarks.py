@@ -31,7 +31,6 @@ from nest.util.versions import num_cpus
 if TYPE_CHECKING:
     from nest.benchmarks.cells import Run
     from nest.benchmarks.instances import Instance
-    from nest.benchmarks.session import Ended
 
 #: Fields of :class:`BenchRequest` that belong to a run for good.
 OF_RUNS = ("seeds", "time_limit", "gap", "workers", "repair", "option")
@@ -241,21 +240,14 @@ def _execute(
 ) -> dict[str, Any]:
     """Run it in its directory and return the document of its report."""
     from nest.benchmarks.engine import check_parallel
-    from nest.benchmarks.session import execute
+    from nest.benchmarks.session import execute, ready
 
-    ended: list[Ended] = []
     workers = 1 if run is None else run.most_workers
     check_parallel(request.jobs, workers, request.dask)
-    execute(
-        request.folder,
-        run,
-        instances,
-        resume=request.resume,
-        jobs=request.jobs,
-        dask=request.dask,
-        on_end=ended.append,
-    )
-    return ended[0].document
+    opened = ready(request.folder, run, instances, resume=request.resume)
+    with opened as folder:
+        ended = execute(folder, jobs=request.jobs, dask=request.dask)
+    return ended.document
 
 
 def bench(request: BenchRequest) -> dict[str, Any]:
