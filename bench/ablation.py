@@ -123,15 +123,15 @@ MECHANISMS = (
 
 def _predicted(rows: Sequence[Row], options: PredictOptions) -> list[float]:
     """Return logarithms of predicted over measured times; nan for none."""
-    found = []
+    errors = []
     for row in rows:
         answer, measured_s = predict(row, options), measured_step_time_s(row)
         has_time = not isinstance(answer, Skip) and answer.step_time_s
         assert measured_s
-        found.append(
+        errors.append(
             math.log(answer.step_time_s / measured_s) if has_time else math.nan  # type: ignore[union-attr,operator]
         )
-    return found
+    return errors
 
 
 @dataclass(frozen=True)
@@ -191,9 +191,9 @@ def refitted(
     """
     parameters = bench.at.parameters
     kept = [k for k, p in enumerate(parameters) if mechanism.leaves(p)]
-    left = tuple(parameters[k] for k in kept)
-    begin = prior(left)
-    fit = Fit(left, bench.at.x[kept], bench.at.covariance[np.ix_(kept, kept)])
+    free = tuple(parameters[k] for k in kept)
+    begin = prior(free)
+    fit = Fit(free, bench.at.x[kept], bench.at.covariance[np.ix_(kept, kept)])
     everything = bench.errors(mechanism, fit, range(len(bench.evidence.rows)))
     rows = [int(i) for i in np.flatnonzero(np.isfinite(everything))]
     shown = [i for i in bench.shown if np.isfinite(everything[i])]
@@ -205,13 +205,13 @@ def refitted(
         linear = Linear(fit.x, errors, slopes[shown])
     fitted = bench.errors(mechanism, fit, rows)
     held = np.full(len(everything), np.nan)
-    for group, own in members_of(bench.evidence.of(rows)).items():
+    for group, members in members_of(bench.evidence.of(rows)).items():
         others = [
             n for n, i in enumerate(shown) if bench.evidence.groups[i] != group
         ]
         near = Linear(linear.x, linear.errors[others], linear.slopes[others])
         rest = bench.evidence.of([shown[n] for n in others])
-        numbers = [rows[n] for n in own]
+        numbers = [rows[n] for n in members]
         held[numbers] = bench.errors(
             mechanism, solve(begin, near, rest), numbers
         )
@@ -226,24 +226,24 @@ def summary(
         name: [n for n, i in enumerate(rows) if takes(bench.evidence.rows[i])]
         for name, takes in CLASSES.items()
     }
-    for name, own in members_of(bench.evidence.of(rows)).items():
-        if len(own) >= LEAST:
-            members[name] = own
+    for name, numbers in members_of(bench.evidence.of(rows)).items():
+        if len(numbers) >= LEAST:
+            members[name] = numbers
     return {
         name: {
-            "fitted": figures(fitted[own]),
-            "held_out": figures(held[own]),
+            "fitted": figures(fitted[numbers]),
+            "held_out": figures(held[numbers]),
         }
-        for name, own in members.items()
-        if own
+        for name, numbers in members.items()
+        if numbers
     }
 
 
 def tables(document: dict[str, Any]) -> str:
     """Return the tables of docs/validation.md, by class and by source."""
-    found = document["without"]
-    complete = found["all mechanisms"]
-    heads = ["refitted without", *(name for name in found)]
+    ablated = document["without"]
+    complete = ablated["all mechanisms"]
+    heads = ["refitted without", *(name for name in ablated)]
     heads[1] = "(nothing)"
     parts = []
     for key, title in (
@@ -253,7 +253,7 @@ def tables(document: dict[str, Any]) -> str:
         lines = []
         for name in complete:
             cells = []
-            for figures_of in found.values():
+            for figures_of in ablated.values():
                 both = figures_of.get(name)
                 cells.append(
                     ""
@@ -270,11 +270,11 @@ def tables(document: dict[str, Any]) -> str:
             f"of sources with {LEAST} rows or more (rows):",
             table(" | ".join(heads), lines),
         ]
-    left = {
+    excluded = {
         name: document["rows"] - figures_of["all"]["fitted"]["rows"]
-        for name, figures_of in found.items()
+        for name, figures_of in ablated.items()
     }
-    missing = [f"{name}: {count}" for name, count in left.items() if count]
+    missing = [f"{name}: {count}" for name, count in excluded.items() if count]
     if missing:
         parts.append(
             f"Rows that cannot be expressed without it: {', '.join(missing)}."

@@ -83,13 +83,13 @@ def pins(plan: dict[str, Any] | None) -> str:
     """Return what a plan has of what Aceso does not choose."""
     if plan is None:
         return ""
-    found = [
+    strategies = [
         strategy
         for stage in plan["stages"]
         for strategy in stage.get("strategies") or [stage["strategy"]]
     ]
     chosen = [
-        f"{name}={'|'.join(str(x) for x in sorted({s[name] for s in found}))}"
+        f"{name}={'|'.join(map(str, sorted({s[name] for s in strategies})))}"
         for name in ("zero", "ep")
     ]
     return ",".join([f"r={plan['replicas']}", *chosen])
@@ -112,11 +112,11 @@ def gaps(only: str) -> list[dict[str, object]]:
         for name, problem, layers in todo:
             if only not in name:
                 continue
-            found = compare(problem, "dp,aceso", layers, *limit)
+            answer = compare(problem, "dp,aceso", layers, *limit)
             # Presets that are as they are have no choice of these.
-            pinned = found[1]["pins"] if name not in ARTIFACT else ""
+            pinned = answer[1]["pins"] if name not in ARTIFACT else ""
             if pinned:
-                found += compare(
+                answer += compare(
                     problem, "dp", layers, *limit, "--pin", pinned
                 )
             rows += [
@@ -126,9 +126,9 @@ def gaps(only: str) -> list[dict[str, object]]:
                     "pinned": number == 2,
                     **cell,
                 }
-                for number, cell in enumerate(found)
+                for number, cell in enumerate(answer)
             ]
-            print(*rows[-len(found) :], sep="\n", flush=True)
+            print(*rows[-len(answer) :], sep="\n", flush=True)
     return rows
 
 
@@ -170,19 +170,19 @@ def grouped(
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the table of gaps."""
     lines = []
-    for key, (best, own, *pinned) in grouped(rows).items():
+    for key, (best, plan, *pinned) in grouped(rows).items():
         problem, granularity = key
         optimum = best["step_time_ns"]
         name = problem + (", per layer" if granularity == "layer" else "")
         relative = believed = inside = "–"
-        if optimum and own["step_time_ns"]:
-            relative = f"{own['step_time_ns'] / optimum:.3f}"
-            believed = f"{own['own_objective_ns'] / own['step_time_ns']:.3f}"
-        if own["over_memory_bytes"]:
-            relative = f"over memory by {own['over_memory_bytes']} bytes"
+        if optimum and plan["step_time_ns"]:
+            relative = f"{plan['step_time_ns'] / optimum:.3f}"
+            believed = f"{plan['own_objective_ns'] / plan['step_time_ns']:.3f}"
+        if plan["over_memory_bytes"]:
+            relative = f"over memory by {plan['over_memory_bytes']} bytes"
         for cell in pinned:
             inside = f"{cell['step_time_ns'] / optimum:.3f}{_proof(cell)}"
-        times = (_time(best), _time(own))
+        times = (_time(best), _time(plan))
         lines.append((name, *times, relative, believed, inside))
     heads = "problem | `dp` | `aceso` | relative | believed | "
     return table(f"{heads}`dp` in its space", lines)

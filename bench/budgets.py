@@ -98,7 +98,7 @@ def uniform_plans(problem: Problem) -> list[tuple[int, int]]:
     model = CostModel(problem)
     num_devices = problem.cluster.num_devices
     num_layers = len(problem.graph.layers)
-    found = []
+    plans = []
     for case in batch_splits(problem):
         for strategy in strategies(problem, case.micro_batch):
             used = case.replicas * strategy.devices
@@ -112,8 +112,8 @@ def uniform_plans(problem: Problem) -> list[tuple[int, int]]:
             except InvalidPlanError:  # a layer has no such cost
                 continue
             memory = max(block.memory_bytes for block in verdict.blocks)
-            found.append((verdict.step_quanta, memory))
-    return found
+            plans.append((verdict.step_quanta, memory))
+    return plans
 
 
 def compare(
@@ -125,8 +125,8 @@ def compare(
 ) -> dict[str, object]:
     """Run the planners on devices with so much memory."""
     options = SolveOptions(time_limit_s=time_limit_s)
-    known = curve.at_most(budget)
-    best = None if known is None else known.step_quanta
+    point = curve.at_most(budget)
+    best = None if point is None else point.step_quanta
     proven = is_proven(curve, budget, MAX_TOTAL if best is None else best - 1)
     if not proven:
         optimum = run_solver(with_memory(problem, budget), "dp", options)

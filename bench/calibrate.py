@@ -118,13 +118,13 @@ def hold_out(linear: Linear, shown: Evidence, evidence: Evidence) -> Answers:
     ``linear`` is about the rows that are ``shown`` to fits.
     """
     begin = prior(PARAMETERS)
-    found = np.empty(len(evidence.rows))
-    for group, own in members_of(evidence).items():
+    errors = np.empty(len(evidence.rows))
+    for group, members in members_of(evidence).items():
         others = [i for i, g in enumerate(shown.groups) if g != group]
-        left = Linear(linear.x, linear.errors[others], linear.slopes[others])
-        held = refit(begin, left, shown.of(others))
-        found[own] = evidence.errors(held.x, PARAMETERS, own)
-    return Answers(evidence, found)
+        rest = Linear(linear.x, linear.errors[others], linear.slopes[others])
+        held = refit(begin, rest, shown.of(others))
+        errors[members] = evidence.errors(held.x, PARAMETERS, members)
+    return Answers(evidence, errors)
 
 
 def figures(errors: Array) -> dict[str, float | int]:
@@ -162,10 +162,10 @@ def bootstrap(answers: Answers) -> dict[str, list[float]]:
 
 def members_of(evidence: Evidence) -> dict[str, list[int]]:
     """Return the numbers of the rows of every source, by name."""
-    found: dict[str, list[int]] = defaultdict(list)
+    members: dict[str, list[int]] = defaultdict(list)
     for i, group in enumerate(evidence.groups):
-        found[group].append(i)
-    return dict(sorted(found.items()))
+        members[group].append(i)
+    return dict(sorted(members.items()))
 
 
 #: Rows of which figures are given, by what they are called.
@@ -182,7 +182,7 @@ CLASSES = {
 
 
 def tables(
-    answers: Answers, known: set[int], files: Mapping[str, set[str]]
+    answers: Answers, shared: set[int], files: Mapping[str, set[str]]
 ) -> dict[str, Any]:
     """Return the figures by class and by source.
 
@@ -190,7 +190,7 @@ def tables(
     ``files`` the sources of each file.
     """
     rows = answers.evidence.rows
-    found: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
     of_files = {
         name: lambda row, sources=sources: source_of(row) in sources
         for name, sources in files.items()
@@ -199,18 +199,19 @@ def tables(
         chosen = [i for i, row in enumerate(rows) if takes(row)]
         if chosen:
             some = answers.of(chosen)
-            found[name] = figures(some.errors) | {"interval": bootstrap(some)}
+            interval = {"interval": bootstrap(some)}
+            classes[name] = figures(some.errors) | interval
     for name, numbers in (
-        ("configuration of another source", known),
-        ("configuration of no other", set(range(len(rows))) - known),
+        ("configuration of another source", shared),
+        ("configuration of no other", set(range(len(rows))) - shared),
     ):
         if numbers:
-            found[name] = figures(answers.of(sorted(numbers)).errors)
+            classes[name] = figures(answers.of(sorted(numbers)).errors)
     sources = {
         name: figures(answers.errors[chosen])
         for name, chosen in members_of(answers.evidence).items()
     }
-    return {"classes": found, "sources": sources}
+    return {"classes": classes, "sources": sources}
 
 
 def known_elsewhere(evidence: Evidence) -> set[int]:
@@ -231,7 +232,7 @@ def cached_fraction(rows: Sequence[Row], options: PredictOptions) -> float:
     without = msgspec.structs.replace(
         options, software=msgspec.structs.replace(stored, cached_fraction=0.0)
     )
-    found = []
+    fractions = []
     for row in rows:
         measured = measured_memory_bytes(row)
         if row.mem_class != "nvidia-smi" or measured is None:
@@ -241,16 +242,16 @@ def cached_fraction(rows: Sequence[Row], options: PredictOptions) -> float:
             continue
         reserve = answer.breakdown["reserve"]
         allocated = answer.memory_bytes - reserve
-        found.append((measured - reserve) / allocated - 1)
-    return round(max(statistics.median(found), 0.0), 3)
+        fractions.append((measured - reserve) / allocated - 1)
+    return round(max(statistics.median(fractions), 0.0), 3)
 
 
-def write(found: Fit, evidence: Evidence, cached: float) -> None:
+def write(fitted: Fit, evidence: Evidence, cached: float) -> None:
     """Store a fit, and the calibration of devices and software with it."""
     sources = len(set(evidence.groups))
-    document = file_of(found, len(evidence.rows), sources)
+    document = file_of(fitted, len(evidence.rows), sources)
     options = options_of(
-        {name: float(f"{v:.4g}") for name, v in found.values.items()}
+        {name: float(f"{v:.4g}") for name, v in fitted.values.items()}
     )
     stored = stored_calibration()
     families = {}
@@ -308,18 +309,18 @@ def _print(fitted: dict[str, Any], held: dict[str, Any]) -> None:
 
 
 def numbers(
-    parameters: tuple[Parameter, ...], found: Mapping[str, float]
+    parameters: tuple[Parameter, ...], values: Mapping[str, float]
 ) -> None:
     """Print the parameters before and after."""
     before = prior(parameters).values
-    for name, value in found.items():
+    for name, value in values.items():
         print(f"  {name:32} {value:10.4g}   prior {before[name]:.4g}")
 
 
 def stored_start() -> Array:
     """Return where the search begins: at the stored fit, or at the prior."""
-    known = prior(PARAMETERS).values | stored_fit().values
-    return np.log([known[parameter.name] for parameter in PARAMETERS])
+    values = prior(PARAMETERS).values | stored_fit().values
+    return np.log([values[parameter.name] for parameter in PARAMETERS])
 
 
 def main() -> None:
@@ -335,29 +336,29 @@ def main() -> None:
     evidence = evidence_of(rows, [source_of(row) for row in rows])
     began = time.perf_counter()
     shown = thinned(evidence)
-    found, linear = fit(prior(PARAMETERS), shown, stored_start())
+    best, linear = fit(prior(PARAMETERS), shown, stored_start())
     seconds = time.perf_counter() - began
     print(f"{len(shown.rows)} of {len(rows)} rows, fitted in {seconds:.0f} s")
-    numbers(PARAMETERS, found.values)
-    fitted = Answers(evidence, evidence.errors(found.x, PARAMETERS))
+    numbers(PARAMETERS, best.values)
+    fitted = Answers(evidence, evidence.errors(best.x, PARAMETERS))
     held = hold_out(linear, shown, evidence)
-    known = known_elsewhere(evidence)
-    cached = cached_fraction(rows, options_of(found.values))
+    shared = known_elsewhere(evidence)
+    cached = cached_fraction(rows, options_of(best.values))
     document = {
         "command": "python bench/calibrate.py",
         "rows": len(rows),
         "sources": len(set(evidence.groups)),
         "values": {
-            name: float(f"{value:.4g}") for name, value in found.values.items()
+            name: float(f"{value:.4g}") for name, value in best.values.items()
         }
         | {"cached_fraction": cached},
-        "fitted": tables(fitted, known, sources),
-        "held_out": tables(held, known, sources),
+        "fitted": tables(fitted, shared, sources),
+        "held_out": tables(held, shared, sources),
     }
     _print(document["fitted"], document["held_out"])
     write_result("calibration", document)
     if arguments.write:
-        write(found, shown, cached)
+        write(best, shown, cached)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def weights(points: list[Point]) -> list[float]:
 def fit(
     family: Family,
     node: Link | None,
-    given: Mapping[str, float],
+    fixed: Mapping[str, float],
     points: list[Point],
 ) -> Link:
     """Search the parameters, each over factors of its start."""
@@ -164,21 +164,21 @@ def fit(
             for w, t, m in zip(share, times, logs, strict=True)
         )
 
-    best = START._replace(**given)
+    best = START._replace(**fixed)
     value = loss(best)
     step = 2.0
     while step > 1.005:
         improved = False
-        for field in (f for f in Link._fields if f not in given):
+        for field in (f for f in Link._fields if f not in fixed):
             for factor in (step, 1 / step):
                 trial = best._replace(**{field: getattr(best, field) * factor})
                 if trial.efficiency > 1 or trial.launch_ns < 100:
                     continue
                 if trial.group_loss > 1:
                     continue
-                found = loss(trial)
-                if found < value * (1 - 1e-9):
-                    best, value, improved = trial, found, True
+                trial_loss = loss(trial)
+                if trial_loss < value * (1 - 1e-9):
+                    best, value, improved = trial, trial_loss, True
         if not improved:
             step = math.sqrt(step)
     return best
@@ -199,11 +199,11 @@ def errors(
     family: Family, link: Link, node: Link | None, points: list[Point]
 ) -> dict[str, list[float]]:
     """Relative errors by group."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_group: dict[str, list[float]] = defaultdict(list)
     values = relative(family, link, node, points)
     for point, value in zip(points, values, strict=True):
-        found[f"{point.nodes}x{point.per_node} {point.kind}"].append(value)
-    return found
+        by_group[f"{point.nodes}x{point.per_node} {point.kind}"].append(value)
+    return by_group
 
 
 def mean(values: list[float], points: list[Point]) -> float:
@@ -413,7 +413,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def held_out(family: Family, given: Mapping[str, float]) -> str:
+def held_out(family: Family, fixed: Mapping[str, float]) -> str:
     """Return rows: fitted to every other size, tested on the others."""
     sizes = sorted({point.size_bytes for point in family.points})
     seen = set(sizes[::2])
@@ -423,17 +423,18 @@ def held_out(family: Family, given: Mapping[str, float]) -> str:
         for p in family.points
         if p.size_bytes not in seen and p.size_bytes >= LARGE_BYTES
     ]
-    link = Link(*map(rounded, fit(family, None, given, points)))
+    link = Link(*map(rounded, fit(family, None, fixed, points)))
     by_ranks: dict[str, list[Point]] = {"all": unseen}
     for point in unseen:
         by_ranks.setdefault(str(point.per_node), []).append(point)
     rows = []
     for ranks, tested in by_ranks.items():
-        found = relative(family, link, None, tested)
+        errors_of = relative(family, link, None, tested)
         rows.append(
             f"| {family.name} | {ranks} | {len(tested)} | "
-            f"{statistics.median(found):.1%} | {statistics.fmean(found):.1%} "
-            f"| {max(found):.1%} |"
+            f"{statistics.median(errors_of):.1%} | "
+            f"{statistics.fmean(errors_of):.1%} "
+            f"| {max(errors_of):.1%} |"
         )
     return "\n".join(rows)
 
@@ -448,12 +449,12 @@ def main() -> None:
     stored, tested = {}, []
     for family in families(options.data):
         node = fitted.get(family.node)
-        given = {
+        fixed = {
             field: getattr(fitted[of], field) if isinstance(of, str) else of
             for field, of in family.given.items()
         }
         points, checks = family.points, list(family.checks)
-        link = Link(*map(rounded, fit(family, node, given, points)))
+        link = Link(*map(rounded, fit(family, node, fixed, points)))
         fitted[family.name] = link
         after = errors(family, link, node, points)
         before = errors(family, UNFITTED, node, points)
@@ -463,7 +464,7 @@ def main() -> None:
         for group, found in errors(family, link, node, checks).items():
             print(summary(f"check {group}", found, []))
         if len(points) >= MANY:
-            tested.append(held_out(family, given))
+            tested.append(held_out(family, fixed))
         flat_before = relative(family, UNFITTED, node, points)
         flat_after = relative(family, link, node, points)
         stored[family.name] = {

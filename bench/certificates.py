@@ -115,11 +115,11 @@ def examine(name: str, time_limit: float) -> dict[str, object]:
 def examine_known(name: str, time_limit: float) -> dict[str, object]:
     """Certify what is known of an instance; solve it if that holds."""
     row: dict[str, object] = {"problem": name}
-    known, problem = store.known()[name], store.load(name)
-    row |= {"known": known.status, "solved": "nothing is known"}
-    if known.plan is None and not known.infeasible:
+    record, problem = store.known()[name], store.load(name)
+    row |= {"known": record.status, "solved": "nothing is known"}
+    if record.plan is None and not record.infeasible:
         return row
-    row |= certified(problem, known.plan)
+    row |= certified(problem, record.plan)
     if row.get("verdict") == "verified":
         row |= solved(problem, time_limit)
         del row["plan"]
@@ -166,13 +166,13 @@ def certified(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         paths[0].write_bytes(encode(problem))
         paths[1].write_text(json.dumps(certificate))
         began = children_s()
-        found = subprocess.run(
+        checked = subprocess.run(
             [sys.executable, "-m", "nest.certificates.check", *paths],
             capture_output=True,
             check=False,
         )
         row["check_s"] = children_s() - began
-    row["verdict"] = "rejected" if found.returncode else "verified"
+    row["verdict"] = "rejected" if checked.returncode else "verified"
     return row
 
 

@@ -86,7 +86,7 @@ def study(
     folder: str | None,
 ) -> dict[str, Any]:
     """Return what is found of a model on a cluster."""
-    found = answer(
+    answers = answer(
         spec_of(model, devices),
         Wanted(phaze_order=True, samples=SAMPLES),
         folder=folder,
@@ -97,8 +97,8 @@ def study(
         "model": model,
         "devices": devices,
         "commit": commit(),
-        "placements": found.solved,
-        **figures(found),
+        "placements": answers.solved,
+        **figures(answers),
     }
 
 
@@ -109,8 +109,8 @@ def limited(
     rows = []
     for density, attention in LIMITED:
         spec = replace(spec_of(model, devices, density), attention=attention)
-        found = answer(spec, folder=folder, resume=True, jobs=jobs)
-        (best,) = found.best
+        answers = answer(spec, folder=folder, resume=True, jobs=jobs)
+        (best,) = answers.best
         assert best.found is not None
         assert best.proven
         rows.append(
@@ -119,7 +119,7 @@ def limited(
                 "attention": attention,
                 "points": len(spec.space.points),
                 "step_ps": best.found.on[0].step_ps,
-                "base_step_ps": found.base.on[0].step_ps,
+                "base_step_ps": answers.base.on[0].step_ps,
                 **point_figures(best.found.point),
             }
         )
@@ -136,11 +136,11 @@ def point_figures(point: Point) -> dict[str, Any]:
     }
 
 
-def figures(found: Answers) -> dict[str, Any]:
+def figures(answers: Answers) -> dict[str, Any]:
     """Return the figures of one specification."""
-    (best,) = found.best
+    (best,) = answers.best
     assert best.found is not None
-    by_name = {baseline.name: baseline for baseline in found.baselines}
+    by_name = {baseline.name: baseline for baseline in answers.baselines}
     return {
         "best": best.found.point.index,
         "step_ps": best.found.on[0].step_ps,
@@ -212,8 +212,8 @@ def relative_of(row: Mapping[str, Any]) -> float:
 
 def regret_text(ends: Sequence[float | None]) -> str:
     """Return a regret in per cent, or from where to where it is."""
-    least, most = ("–" if x is None else f"{100 * x:.2f}" for x in ends)
-    return f"{least} %" if least == most else f"{least} to {most} %"
+    low, high = ("–" if x is None else f"{100 * x:.2f}" for x in ends)
+    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def main() -> None:
@@ -224,13 +224,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder")
     parser.add_argument("--limits-only", action="store_true")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     rows = {(row["devices"], row["model"]): row for row in read_rows(NAME)}
     page = ROOT / "docs" / "codesign.md"
-    for devices in asked.devices or DEVICES:
-        for model in asked.model or MODELS:
-            where = model, devices, asked.jobs, asked.folder
-            row = rows[devices, model] if asked.limits_only else study(*where)
+    for devices in args.devices or DEVICES:
+        for model in args.model or MODELS:
+            where = model, devices, args.jobs, args.folder
+            row = rows[devices, model] if args.limits_only else study(*where)
             row |= limited(*where)
             print(row, flush=True)
             rows[devices, model] = row

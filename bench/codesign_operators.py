@@ -159,7 +159,7 @@ def main() -> None:
 def measured() -> list[Measured]:
     """Return the measured operators; values have two bytes."""
     path = ROOT / "bench" / "codesign_operators.csv"
-    found = []
+    operators = []
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             rows, columns = int(row["rows"]), int(row["columns"])
@@ -175,10 +175,10 @@ def measured() -> list[Measured]:
                     vectors=(Vector(values, operation),),
                     vector_bytes=2 * WORD_BYTES * values,
                 )
-            found.append(
+            operators.append(
                 Measured(work, operation, shape, float(row["time_us"]))
             )
-    return found
+    return operators
 
 
 def operator_rows() -> list[dict[str, object]]:
@@ -330,9 +330,9 @@ def on_tpu_v1(
         gemms=(gemm,),
         traffic_bytes=weights if weights_only else None,
     )
-    found = timed(work, TPU_V1, convention)
-    rate = 2 * app.intensity * side * side / found.whole_ps
-    memory = found.whole_ps == found.whole_traffic_ps
+    predicted = timed(work, TPU_V1, convention)
+    rate = 2 * app.intensity * side * side / predicted.whole_ps
+    memory = predicted.whole_ps == predicted.whole_traffic_ps
     name = convention if weights_only else "moved"
     return {
         f"{name}_tops": rate,

@@ -23,7 +23,7 @@ def main() -> None:
     for name in OWN:
         problem = own_problem(name)
         results = [run_solver(problem, solver) for solver in SOLVERS]
-        assert all(found.status is Status.OPTIMAL for found in results), name
+        assert all(result.status is Status.OPTIMAL for result in results), name
         first, second = results
         assert first.step_quanta == second.step_quanta, name
         assert second.plan is not None

@@ -85,10 +85,10 @@ def together(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
 
 def _pays(strategy: Strategy, what: str) -> bool:
     """Whether a strategy communicates for some purpose at all."""
-    own = what.removeprefix("step-").removeprefix("expert-")
+    purpose = what.removeprefix("step-").removeprefix("expert-")
     stages = STEP_STAGES if what.startswith("step-") else ZERO_STAGES
-    experts = strategy.ep > 1 or own == what.removeprefix("step-")
-    return experts and strategy.zero in stages.get(own, ())
+    experts = strategy.ep > 1 or purpose == what.removeprefix("step-")
+    return experts and strategy.zero in stages.get(purpose, ())
 
 
 def _beta(

@@ -70,15 +70,15 @@ ANSWERED, EXPLAINED = KINDS[:2], KINDS[2:5]
 
 def instances() -> dict[str, list[Instance]]:
     """Return the problems of every set; those of NEST, if they are here."""
-    found: dict[str, list[Instance]] = {
+    by_set: dict[str, list[Instance]] = {
         name: [
             Instance(path.stem, import_nest_artifact(path), path.name)
             for path in sorted((DATA / folder).glob("*.json"), key=_numbered)
         ]
         for name, folder in ((SHIPPED, "instances"), (SMALL, "small"))
     }
-    found[PLANNERS] = planners.instances()
-    return found
+    by_set[PLANNERS] = planners.instances()
+    return by_set
 
 
 def _numbered(path: Path) -> tuple[str, int]:
@@ -92,20 +92,20 @@ def kind_of(row: Row) -> str:
 
     What is said must be one line, or it explains nothing.
     """
-    said = bool(row.detail) and "\n" not in row.detail
+    one_line = bool(row.detail) and "\n" not in row.detail
     if row.outcome is Outcome.SKIPPED:
-        return "skipped" if said else "failed"
+        return "skipped" if one_line else "failed"
     if row.outcome is not Outcome.SOLVED:
         return "failed"
     if row.status is Status.INFEASIBLE:
         return "infeasible"
     if row.status is Status.OVER_MEMORY:
-        return "over memory" if said else "failed"
+        return "over memory" if one_line else "failed"
     if row.step_quanta is not None:
         return "plan"
     if row.limit is not None:
         return "out of time"
-    return "no plan" if said else "failed"
+    return "no plan" if one_line else "failed"
 
 
 def to_result(group: str, form: str | None, row: Row) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def beaten(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         if row["solver"] == REFERENCE
         and row["status"] in ("optimal", "infeasible")
     }
-    found = []
+    rows_beaten = []
     for row in rows:
         proof = proofs.get(row["problem_hash"])
         if proof is None or row["kind"] not in ANSWERED:
@@ -147,11 +147,11 @@ def beaten(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             or (step is not None and step < best)
             or (row["status"] == "optimal" and row["bound_quanta"] > best)
         ):
-            found.append(
+            rows_beaten.append(
                 f"{row['instance']}: {row['solver']}: {row['status']} with "
                 f"{step} quanta, where {REFERENCE} proves {best}"
             )
-    return found
+    return rows_beaten
 
 
 def over_best(
@@ -199,20 +199,20 @@ def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
     ]
     counted = []
     for solver in solvers:
-        own = [row for row in rows if row["solver"] == solver]
-        count = Counter(row["kind"] for row in own)
-        cells = [solver, len(own), *(count[kind] or "" for kind in KINDS)]
+        of_one = [row for row in rows if row["solver"] == solver]
+        count = Counter(row["kind"] for row in of_one)
+        cells = [solver, len(of_one), *(count[kind] or "" for kind in KINDS)]
         cells += [over_best(rows, solver, [name]) for name in sets]
         counted.append(cells)
-    said = Counter(
+    texts = Counter(
         (row["solver"], row["kind"], pattern(row["detail"]))
         for row in rows
         if row["kind"] not in ANSWERED
     )
     keys = sorted(
-        said, key=lambda key: (solvers.index(key[0]), KINDS.index(key[1]))
+        texts, key=lambda key: (solvers.index(key[0]), KINDS.index(key[1]))
     )
-    reasons = ((*key, said[key]) for key in keys)
+    reasons = ((*key, texts[key]) for key in keys)
     lines += [
         table(" | ".join(head), counted),
         "",
@@ -243,16 +243,16 @@ def not_run(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for form, (names, _) in FORMS.items():
         for name in names:
             sets[name].append(form)
-    said = []
+    sentences = []
     for name, solvers in sets.items():
         done = Counter(row["solver"] for row in rows if row["set"] == name)
         most = len({r["problem_hash"] for r in rows if r["set"] == name})
-        said += [
+        sentences += [
             f"`{solver}` on {most - done[solver]} of *{name}*"
             for solver in solvers
             if done[solver] < most
         ]
-    return [f"Not run: {', '.join(said)}."] if said else []
+    return [f"Not run: {', '.join(sentences)}."] if sentences else []
 
 
 def pattern(detail: str) -> str:
@@ -297,15 +297,15 @@ def run_piece(
 
 
 def runs(
-    found: Mapping[str, Sequence[Instance]], time_limit_s: float
+    by_set: Mapping[str, Sequence[Instance]], time_limit_s: float
 ) -> Iterator[tuple[str | None, Any, list[Instance]]]:
     """Yield the runs: the form of the solver, what to run, its problems."""
     limits = SolveOptions(time_limit_s=time_limit_s)
-    every = [x for group in found.values() for x in group]
+    every = [x for group in by_set.values() for x in group]
     solvers = solver_names()
     yield None, plan_run("every cell", every, solvers, options=limits), every
     for form, (sets, extra) in FORMS.items():
-        some = [x for name in sets for x in found[name]]
+        some = [x for name in sets for x in by_set[name]]
         run = plan_run(form, some, list(extra), options=limits, extra=extra)
         yield form, run, some
 
@@ -323,14 +323,14 @@ def main() -> None:
     if not DATA.is_dir():
         sys.exit(f"no {Path('shared') / 'data' / DATA.name} data")
     end = time.monotonic() + options.stop_after
-    found = instances()
-    group_of = {x.hash: name for name, group in found.items() for x in group}
+    by_set = instances()
+    group_of = {x.hash: name for name, group in by_set.items() for x in group}
     results = read_results()
     num_all = 0
-    wanted: set[tuple[str, str]] = set()
-    for form, run, problems in runs(found, options.time_limit):
+    missing: set[tuple[str, str]] = set()
+    for form, run, problems in runs(by_set, options.time_limit):
         num_all += run.size
-        wanted |= {
+        missing |= {
             (cell.problem_hash, form or cell.solver) for _, cell in run.cells()
         }
         if options.tables:
@@ -352,12 +352,12 @@ def main() -> None:
                         )
                     key = (row.entry.hash, result["solver"])
                     results[key] = result
-    rows = [row for key, row in sorted(results.items()) if key in wanted]
+    rows = [row for key, row in sorted(results.items()) if key in missing]
     if not options.tables:
         write_rows("every_cell", rows)
     tables = {
         "planners": planners.markdown(
-            [x.name for x in found[PLANNERS]],
+            [x.name for x in by_set[PLANNERS]],
             [row for row in rows if row["set"] == PLANNERS],
         ),
         "every cell": markdown(rows, num_all),

@@ -92,12 +92,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT")
     options = parser.parse_args()
-    known = {row["command"]: row for row in read_rows("frontier")}
+    rows = {row["command"]: row for row in read_rows("frontier")}
     for arguments in RUNS:
         if options.only not in " ".join(arguments):
             continue
         row = run(arguments)
-        known[str(row["command"])] = row
+        rows[str(row["command"])] = row
         print(
             f"{row['command']:<54} {row['points']:>5} points "
             f"{'proven' if row['proven'] else 'open':<6} "
@@ -105,10 +105,8 @@ def main() -> None:
             f"{row['peak_rss_mb']:>6} MB",
             flush=True,
         )
-        write_rows("frontier", list(known.values()))
-    fill(
-        ROOT / "docs" / "frontier.md", "speed", markdown(list(known.values()))
-    )
+        write_rows("frontier", list(rows.values()))
+    fill(ROOT / "docs" / "frontier.md", "speed", markdown(list(rows.values())))
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def run(model: str, cluster: str, skips: str) -> list[dict[str, object]]:
         if heuristic is None:
             continue
         started = time.perf_counter()
-        known = Staircase()
+        staircase = Staircase()
         fixed: set[int] = set()
         for offer in offers(problem):
             answers, chosen = frontier(costs, offer, heuristic)
@@ -101,10 +101,10 @@ def run(model: str, cluster: str, skips: str) -> list[dict[str, object]]:
             for answer in answers:
                 point = make_point(costs, answer.plan)
                 if point.memory_bytes <= capacity:
-                    known.add(point)
+                    staircase.add(point)
         ft_s = time.perf_counter() - started
-        reached = {(p.memory_bytes, p.step_quanta) for p in known.points}
-        times = [known.least_time(memory) for memory, _ in truth]
+        reached = {(p.memory_bytes, p.step_quanta) for p in staircase.points}
+        times = [staircase.least_time(memory) for memory, _ in truth]
         losses = [
             ours / best - 1
             for ours, (_, best) in zip(times, truth, strict=True)
@@ -118,7 +118,7 @@ def run(model: str, cluster: str, skips: str) -> list[dict[str, object]]:
                 "heuristic": name,
                 "fixed_layers": len(fixed),
                 "exact_points": len(truth),
-                "points": len(known.points),
+                "points": len(staircase.points),
                 "points_on_the_exact_frontier": len(reached & {*truth}),
                 "budgets_without_a_plan": len(truth) - len(losses),
                 "mean_loss": sum(losses) / max(1, len(losses)),
@@ -165,9 +165,9 @@ def main() -> None:
             for row in rows
             if (row["model"], row["cluster"], row["edges"]) != what
         ]
-        found = run(*what)
-        rows += found
-        for row in found:
+        new_rows = run(*what)
+        rows += new_rows
+        for row in new_rows:
             print(row, flush=True)
         write_rows("frontier_tracking", rows)
     fill(ROOT / "docs" / "frontier.md", "tracking", markdown(rows))

@@ -299,16 +299,16 @@ class ProfileAnswer:
 # Strategies and tasks
 
 
-def powers_of_two(most: int) -> list[int]:
+def powers_of_two(limit: int) -> list[int]:
     """Return 1, 2, 4, … up to ``most``."""
-    return [2**i for i in range(most.bit_length())] if most > 0 else []
+    return [2**i for i in range(limit.bit_length())] if limit > 0 else []
 
 
 def strategy_space(
     num_devices: int, num_layers: int, search: Search
 ) -> list[ProfileStrategy]:
     """Return all strategies, sorted (§1)."""
-    found = set()
+    space = set()
     for pp in powers_of_two(min(num_devices, num_layers, search.max_pp)):
         devices = num_devices // pp
         for degree in powers_of_two(min(devices, search.max_degree)):
@@ -321,10 +321,10 @@ def strategy_space(
                 for checkpoint in (False, True):
                     for tp, sp in {(degree, 1), (1, degree)}:
                         # a data rank of one device shards over sp only
-                        found.add(
+                        space.add(
                             ProfileStrategy(pp, tp, sp, dp, kind, checkpoint)
                         )
-    return sorted(found)
+    return sorted(space)
 
 
 def list_tasks(
@@ -352,17 +352,17 @@ def list_tasks(
                 min(num_devices, num_layers, search.max_pp, chunks)
             ):
                 devices = num_devices // pp
-                most = min(devices, search.max_degree)
+                max_degree = min(devices, search.max_degree)
                 most_dp = max(1, min(batch // chunks, devices))
-                least = max(1, devices // most_dp)
+                min_degree = max(1, devices // most_dp)
                 for mode in MODES:
                     tasks += [
                         Task(batch, chunks, pp, mode, degree)
-                        for degree in powers_of_two(most)
+                        for degree in powers_of_two(max_degree)
                         if (
-                            degree == most
+                            degree == max_degree
                             if mode == "sp_only"
-                            else degree >= least
+                            else degree >= min_degree
                         )
                     ]
     return tasks
@@ -670,15 +670,15 @@ def search_profiles(
             for task in list_tasks(hardware.num_devices, model.num_layers, one)
             if on_offer(space, hardware.num_devices, task)
         ]
-        found = solve_tasks(
+        solved = solve_tasks(
             [tables for _, tables, _, _ in made],
             usable_mb,
             coarse=not search.fine_grained,
             stop=stop,
         )
-        if found is None:
+        if solved is None:
             continue
-        position, choice = found
+        position, choice = solved
         task, tables, layers, heads = made[position]
         answer = _answer(
             task, choice, tables, layers, heads, budget_mb - usable_mb
@@ -820,11 +820,11 @@ def read_model(
 
     layer = memory_of("layertype_0")
     where = f"layertype_0{suffix}.{length}"
-    kept = dict(
+    kept_mb = dict(
         _field(layer, "tp_activation_per_bsz_dict", memory_file, where)
     )
-    checkpoint_mb = _number(kept, "checkpoint", memory_file, where)
-    del kept["checkpoint"]
+    checkpoint_mb = _number(kept_mb, "checkpoint", memory_file, where)
+    del kept_mb["checkpoint"]
     return ModelProfile(
         num_layers=num_layers,
         hidden_size=hidden_size,
@@ -835,8 +835,8 @@ def read_model(
         ),
         parameters_mb=_number(layer, "parameter_size", memory_file, where),
         activations_mb={
-            int(degree): _number(kept, degree, memory_file, where)
-            for degree in kept
+            int(degree): _number(kept_mb, degree, memory_file, where)
+            for degree in kept_mb
         },
         checkpoint_mb=checkpoint_mb,
         other=other("other_memory_pp_off"),
@@ -847,7 +847,7 @@ def read_model(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        profile = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidProblemError(
             f"{path}: expected a readable profile, got "
@@ -858,18 +858,18 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path}: expected a profile in JSON, got malformed text; check "
             f"that the file is complete"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(profile, dict):
         raise InvalidProblemError(
-            f"{path}: expected a JSON object, got {type(found).__name__}; "
+            f"{path}: expected a JSON object, got {type(profile).__name__}; "
             f"check that it is a profile of Galvatron"
         )
-    return found
+    return profile
 
 
 def _field(
-    found: Mapping[str, Any], key: str, path: Path, where: str = ""
+    entries: Mapping[str, Any], key: str, path: Path, where: str = ""
 ) -> Mapping[str, Any]:
-    value = found.get(key)
+    value = entries.get(key)
     if not isinstance(value, dict):
         name = f"{where}.{key}" if where else key
         raise InvalidProblemError(
@@ -881,9 +881,9 @@ def _field(
 
 
 def _number(
-    found: Mapping[str, Any], key: str, path: Path, where: str = ""
+    entries: Mapping[str, Any], key: str, path: Path, where: str = ""
 ) -> float:
-    value = found.get(key)
+    value = entries.get(key)
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
@@ -898,9 +898,9 @@ def _number(
 
 
 def _degrees(
-    found: Mapping[str, Any], key: str, path: Path, where: str
+    entries: Mapping[str, Any], key: str, path: Path, where: str
 ) -> dict[int, float]:
-    values = _field(found, key, path, where)
+    values = _field(entries, key, path, where)
     return {
         int(degree): _number(values, degree, path, f"{where}.{key}")
         for degree in values

@@ -67,9 +67,9 @@ def main() -> int:
     expected = dict(stored["values"])
     differ = 0
     for name, value in checks:
-        wanted = expected.pop(name, "no stored value")
-        verdict = "ok" if value == wanted else f"DIFFERS, expected {wanted}"
-        differ += value != wanted
+        old = expected.pop(name, "no stored value")
+        verdict = "ok" if value == old else f"DIFFERS, expected {old}"
+        differ += value != old
         print(f"{name}: {value} {verdict}", flush=True)
     for name in expected:
         print(f"{name}: not checked DIFFERS")

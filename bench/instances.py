@@ -75,11 +75,11 @@ def calibration_sha256() -> str:
 
 def sources_sha256() -> str:
     """Return the hash of the code and data that make problems."""
-    found = [ROOT / path for path in SCRIPTS]
+    paths = [ROOT / path for path in SCRIPTS]
     for folder in SOURCES:
         for suffix in ("*.py", "*.json"):
-            found += (ROOT / folder).rglob(suffix)
-    return _sha256(sorted(found))
+            paths += (ROOT / folder).rglob(suffix)
+    return _sha256(sorted(paths))
 
 
 def _sha256(paths: Iterable[Path]) -> str:
@@ -153,16 +153,16 @@ def generate(only: list[str] | None, check: bool) -> None:
     write_atomically(DATA / "index.json", encode_index(index))
     hashes = {x.name: x.problem_hash for x in index.instances}
     path = store.best_known_path()
-    known = store.read_best_known() if path.exists() else {}
-    kept = {
+    records = store.read_best_known() if path.exists() else {}
+    unchanged = {
         name: record
-        for name, record in known.items()
+        for name, record in records.items()
         if hashes.get(name) == record.problem_hash
     }
-    write_atomically(path, store.encode_best_known(kept))
+    write_atomically(path, store.encode_best_known(unchanged))
     size = sum(map(len, problems.values()))
     print(
-        f"{len(problems)} problems, {size / 1e6:.2f} MB; of {len(kept)} "
+        f"{len(problems)} problems, {size / 1e6:.2f} MB; of {len(unchanged)} "
         f"something is known"
     )
 
@@ -181,24 +181,24 @@ def solve(
         start = time.monotonic()
         problem = store.load(name)
         records = told(records, solver, problem, options)
-        known = records[name]
+        record = records[name]
         # Is a plan faster that does not fit? Is there one, if none fits?
-        target = MAX_TERM if known.infeasible else known.value_quanta
+        target = MAX_TERM if record.infeasible else record.value_quanta
         if (
             target is not None
-            and known.status == "closed"
-            and (known.unlimited is None or known.memory_class is None)
+            and record.status == "closed"
+            and (record.unlimited is None or record.memory_class is None)
         ):
             extra = {"at_most_quanta": str(target - 1)}
-            asked = dataclasses.replace(options, extra=extra)
+            unlimited_options = dataclasses.replace(options, extra=extra)
             free = store.unlimited(problem)
-            records = told(records, SOLVER, free, asked)
+            records = told(records, SOLVER, free, unlimited_options)
         path = store.best_known_path()
         write_atomically(path, store.encode_best_known(records))
-        known = records[name]
+        record = records[name]
         print(
-            f"{name:45} {known.status:6} {known.memory_class or '-':10} "
-            f"{known.value_quanta} {time.monotonic() - start:6.1f} s",
+            f"{name:45} {record.status:6} {record.memory_class or '-':10} "
+            f"{record.value_quanta} {time.monotonic() - start:6.1f} s",
             flush=True,
         )
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -249,9 +249,9 @@ def tables() -> str:
         counts = (len(inside), count["closed"], count["open"])
         classes_rows.append((*cells, *counts))
     rows = []
-    known = store.known()
+    records = store.known()
     for name in names:
-        record = known.get(name)
+        record = records.get(name)
         quantum_ps = store.find(name).quantum_ps
         value, bound = (
             "–"

@@ -148,9 +148,9 @@ class Case:
 
 def case_of(row: Row, error: float, options: PredictOptions) -> Case:
     """Return a row with what its prediction rests on."""
-    found = predicted_run(row, options)
-    assert not isinstance(found, Skip)
-    (problem, plan, *_), verdict, _ = found
+    run = predicted_run(row, options)
+    assert not isinstance(run, Skip)
+    (problem, plan, *_), verdict, _ = run
     site = machine_for(
         row.hardware or "", row.interconnect, row.devices_per_node
     )
@@ -170,9 +170,9 @@ def cases_of(files: Iterable[Path]) -> list[Case]:
     rows = usable([row for path in files for row in read_rows(path)])
     evidence = evidence_of(rows, [source_of(row) for row in rows])
     shown = thinned(evidence)
-    found, linear = fit(prior(PARAMETERS), shown, stored_start())
+    best, linear = fit(prior(PARAMETERS), shown, stored_start())
     held = hold_out(linear, shown, evidence)
-    options = options_of(found.values)
+    options = options_of(best.values)
     return [
         case_of(row, -float(error), options)
         for row, error in zip(rows, held.errors, strict=True)
@@ -278,10 +278,10 @@ def fit_numbers(table: Table, chosen: Array) -> Numbers:
     begin = np.log(list(PRIORS.values()))
     errors, weights = table.errors[chosen], table.weights[chosen]
     inside = set(np.flatnonzero(chosen).tolist())
-    kept = np.array([set(pair) <= inside for pair in table.pairs], bool)
+    mask = np.array([set(pair) <= inside for pair in table.pairs], bool)
     pairs = np.array(table.pairs).reshape(-1, 2)
     measured, predicted = table.apart
-    told = kept & (measured != 0)
+    told = mask & (measured != 0)
     right = (measured * predicted > 0)[told]
     pair_weights = table.weights[pairs[:, 0]][told]
 
@@ -366,18 +366,18 @@ class Orders:
 
     def figures(self, but: str | None = None) -> dict[str, float | int]:
         """Return the figures of all pairs but those of a source."""
-        kept = np.array(
+        mask = np.array(
             [but is None or not s.startswith(but) for s in self.sources]
         )
-        apart = kept & ~self.equal
+        apart = mask & ~self.equal
 
         def share(chosen: Array) -> float:
             return round(float(self.right[chosen].mean()), 4)
 
         return {
-            "pairs": int(kept.sum()),
-            "equal": int((kept & self.equal).sum()),
-            "right_of_equal": share(kept & self.equal),
+            "pairs": int(mask.sum()),
+            "equal": int((mask & self.equal).sum()),
+            "right_of_equal": share(mask & self.equal),
             "right_of_others": share(apart),
         }
 
@@ -390,11 +390,11 @@ def hold_out_numbers(table: Table) -> tuple[Coverage, Orders]:
     measured, predicted = table.apart
     same = np.zeros(len(pairs), bool)
     for source in sorted(set(table.sources)):
-        own = table.sources == source
-        numbers = fit_numbers(table, ~own)
+        of_source = table.sources == source
+        numbers = fit_numbers(table, ~of_source)
         step = np.array(msgspec.structs.astuple(numbers.step))
-        bounds[own] = numbers.spread(table)[own, None] * step
-        mine = own[pairs[:, 0]]
+        bounds[of_source] = numbers.spread(table)[of_source, None] * step
+        mine = of_source[pairs[:, 0]]
         limit = numbers.pair_margin(table)
         same[mine] = abs(predicted[mine]) <= limit[mine]
     low_90, low_50, high_50, high_90 = bounds.T
@@ -428,16 +428,16 @@ def own_run_tables(table: Table) -> dict[str, dict[str, float | int]]:
     random = np.random.default_rng(0)
     tables: dict[str, dict[str, float | int]] = {}
     for source in sorted(set(table.sources)):
-        own = np.flatnonzero(table.sources == source)
-        if len(own) < LEAST:
+        of_source = np.flatnonzero(table.sources == source)
+        if len(of_source) < LEAST:
             continue
         numbers = fit_numbers(table, table.sources != source)
         draws = [
-            own_runs_draw(table, numbers, own, random.permutation(own)[:OWN])
-            for _ in range(DRAWS)
+            own_runs_draw(table, numbers, of_source, drawn[:OWN])
+            for drawn in (random.permutation(of_source) for _ in range(DRAWS))
         ]
         tables[str(source)] = {
-            "rows": len(own),
+            "rows": len(of_source),
             **{
                 key: round(float(np.mean([draw[key] for draw in draws])), 4)
                 for key in draws[0]
@@ -447,11 +447,11 @@ def own_run_tables(table: Table) -> dict[str, dict[str, float | int]]:
 
 
 def own_runs_draw(
-    table: Table, numbers: Numbers, own: Array, drawn: Array
+    table: Table, numbers: Numbers, of_source: Array, drawn: Array
 ) -> dict[str, float]:
     """Return what intervals of a source cover under some of its rows."""
     noise, device, network, host, *more = numbers.values[:-2]
-    rest = np.setdiff1d(own, drawn)
+    rest = np.setdiff1d(of_source, drawn)
     shares, others = table.parts[drawn, :3], table.parts[rest, :3]
     errors = table.errors[drawn]
     flags = (table.parts[drawn, 3:] > 0).any(axis=0)
@@ -459,13 +459,13 @@ def own_runs_draw(
     before = np.diag([squares, network**2, host**2])
     left_out = []
     for i in range(len(drawn)):
-        kept = np.arange(len(drawn)) != i
-        gain = left_unknown(before, shares[kept], noise).gain
-        left_out.append(errors[i] - shares[i] @ gain @ errors[kept])
+        mask = np.arange(len(drawn)) != i
+        gain = left_unknown(before, shares[mask], noise).gain
+        left_out.append(errors[i] - shares[i] @ gain @ errors[mask])
     own_noise = noise_of_runs(noise, np.array(left_out))
-    left = left_unknown(before, shares, own_noise)
-    after = table.errors[rest] - others @ left.gain @ errors
-    squares_left = np.sum(others @ left.covariance * others, axis=1)
+    rest_of = left_unknown(before, shares, own_noise)
+    after = table.errors[rest] - others @ rest_of.gain @ errors
+    squares_left = np.sum(others @ rest_of.covariance * others, axis=1)
     spread = np.sqrt(own_noise**2 + squares_left)
     low_90, low_50, high_50, high_90 = (
         end * spread for end in msgspec.structs.astuple(numbers.step)
@@ -503,7 +503,7 @@ def own_runs_text(figures: dict[str, dict[str, float | int]]) -> str:
 
 def memory_errors(files: Iterable[Path]) -> list[tuple[Row, float]]:
     """Return logarithms of measured over predicted memory."""
-    found: list[tuple[Row, float]] = []
+    errors: list[tuple[Row, float]] = []
     for path in files:
         for row in read_rows(path):
             measured = measured_memory_bytes(row)
@@ -518,14 +518,14 @@ def memory_errors(files: Iterable[Path]) -> list[tuple[Row, float]]:
             if isinstance(answer, Skip) or not answer.memory_bytes:
                 continue
             error = float(np.log(measured / answer.memory_bytes))
-            found.append((row, error))
-    return found
+            errors.append((row, error))
+    return errors
 
 
-def memory_weights(found: Sequence[tuple[Row, float]]) -> Array:
+def memory_weights(errors: Sequence[tuple[Row, float]]) -> Array:
     """Return what each error of memory counts."""
-    counts = Counter(source_of(row) for row, _ in found)
-    return np.array([counts[source_of(row)] ** WEIGHT for row, _ in found])
+    counts = Counter(source_of(row) for row, _ in errors)
+    return np.array([counts[source_of(row)] ** WEIGHT for row, _ in errors])
 
 
 #: By what errors of memory are told apart.
@@ -537,18 +537,18 @@ MEMORY_CLASSES: dict[str, Callable[[Row], str]] = {
 
 
 def memory_tables(
-    found: Sequence[tuple[Row, float]],
+    rows: Sequence[tuple[Row, float]],
 ) -> dict[str, dict[str, float | int]]:
     """Return how far memory is off by class."""
-    errors = np.array([error for _, error in found])
-    names: dict[str, list[int]] = {"all": list(range(len(found)))}
+    errors = np.array([error for _, error in rows])
+    names: dict[str, list[int]] = {"all": list(range(len(rows)))}
     for class_of in MEMORY_CLASSES.values():
-        for i, (row, _) in enumerate(found):
+        for i, (row, _) in enumerate(rows):
             names.setdefault(class_of(row), []).append(i)
     tables = {}
     for name, chosen in names.items():
         low, middle, high = np.quantile(errors[chosen], (0.05, 0.5, 0.95))
-        counts = Counter(source_of(found[i][0]) for i in chosen)
+        counts = Counter(source_of(rows[i][0]) for i in chosen)
         tables[name] = {
             "rows": len(chosen),
             "sources": len(counts),
@@ -577,14 +577,14 @@ CLASSES: dict[str, Callable[[Case], str]] = {
 def tables(table: Table, coverage: Coverage) -> dict[str, Any]:
     """Return what intervals cover, of all rows and by class."""
     every = np.ones(len(table.errors), bool)
-    found: dict[str, Any] = {"all": coverage.figures(every)}
+    by_class: dict[str, Any] = {"all": coverage.figures(every)}
     for key, class_of in CLASSES.items():
         names = np.array([class_of(case) for case in table.cases])
-        found[key] = {
+        by_class[key] = {
             str(name): coverage.figures(names == name)
             for name in sorted(set(names))
         }
-    return found
+    return by_class
 
 
 def percent(value: float) -> str:

@@ -67,12 +67,12 @@ def solved(
             text = process.stderr.strip().splitlines()[-1]
             return {"refused": text.removeprefix("nest: error: ")}
         document = json.loads(answer.read_text())
-    (found,) = document["cells"]
+    (cell,) = document["cells"]
     return {
-        "status": found["status"],
-        "step_time_ns": found["step_time_ns"],
-        "wall_s": found["wall_s"],
-        "plan": found["plan"],
+        "status": cell["status"],
+        "step_time_ns": cell["step_time_ns"],
+        "wall_s": cell["wall_s"],
+        "plan": cell["plan"],
         **document["target_loss"],
     }
 
@@ -89,21 +89,21 @@ def cell(row: dict[str, Any]) -> str:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the table: how much slower each framework's best plan is."""
-    found = {(row["instance"], row["target"]): row for row in rows}
+    by_key = {(row["instance"], row["target"]): row for row in rows}
     instances = dict.fromkeys(row["instance"] for row in rows)
     lines = [
-        [name, *(cell(found[name, target]) for target in TARGETS)]
+        [name, *(cell(by_key[name, target]) for target in TARGETS)]
         for name in instances
     ]
     means = []
     for target in TARGETS:
-        known = [
+        logs = [
             math.log1p(row["fraction"])
             for row in rows
             if row["target"] == target and row.get("fraction") is not None
         ]
-        mean = math.expm1(sum(known) / len(known)) if known else math.nan
-        means.append(f"{100 * mean:.2f} % ({len(known)})")
+        mean = math.expm1(sum(logs) / len(logs)) if logs else math.nan
+        means.append(f"{100 * mean:.2f} % ({len(logs)})")
     lines.append(["geometric mean (problems)", *means])
     return table(" | ".join(("", *TARGETS)), lines)
 

@@ -282,7 +282,7 @@ def thinned(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     devices and batch: groups stay whole, so that they can be ranked.
     """
     groups: dict[tuple[str, ...], int] = {}
-    kept = []
+    fewer = []
     for cells in rows:
         if cells["source"].startswith("vTrain") and (
             float(cells["num_devices"]) <= float(cells["devices_per_node"])
@@ -290,8 +290,8 @@ def thinned(rows: list[dict[str, str]]) -> list[dict[str, str]]:
             key = tuple(cells[name] for name in GROUP)
             if groups.setdefault(key, len(groups)) % 3 == 2:
                 continue
-        kept.append(cells)
-    return kept
+        fewer.append(cells)
+    return fewer
 
 
 def facts_of(rows: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -315,9 +315,9 @@ def check(shared: Path, facts: Path) -> None:
     def answers(row: Row) -> object:
         return predict(row), impossible(row)
 
-    known = {row.row_id: row for row in read_rows(shared)}
+    by_id = {row.row_id: row for row in read_rows(shared)}
     for row in read_rows(facts):
-        if answers(row) != answers(known[row.row_id]):
+        if answers(row) != answers(by_id[row.row_id]):
             raise SystemExit(f"{row.row_id}: predicted otherwise than before")
 
 

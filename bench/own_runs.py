@@ -66,9 +66,9 @@ def usable(row: Row) -> bool:
         return False
 
 
-def drawn(numbers: list[int], most: int, seed: int) -> list[int]:
+def drawn(numbers: list[int], limit: int, seed: int) -> list[int]:
     """Return so many of the numbers at random, in their order."""
-    chosen = random.Random(seed).sample(numbers, min(most, len(numbers)))
+    chosen = random.Random(seed).sample(numbers, min(limit, len(numbers)))
     return sorted(chosen)
 
 
@@ -93,7 +93,7 @@ def held_out(
     members: dict[str, list[int]] = {}
     for number, group in enumerate(evidence.groups):
         members.setdefault(group, []).append(number)
-    own = members.pop(source)
+    of_source = members.pop(source)
     others = [
         number
         for chosen in members.values()
@@ -103,23 +103,23 @@ def held_out(
         prior(PARAMETERS), near(linear, others), evidence.of(others)
     )
     by_device: dict[str, list[int]] = {}
-    for number in own:
+    for number in of_source:
         name = evidence.rows[number].hardware or ""
         by_device.setdefault(name, []).append(number)
-    parts = {", ".join(sorted(by_device)): own}
+    parts = {", ".join(sorted(by_device)): of_source}
     if len(by_device) > 1:
         parts |= {
             name: numbers
             for name, numbers in sorted(by_device.items())
             if len(numbers) >= LEAST
         }
-    found = []
+    results = []
     for name, numbers in parts.items():
         draws = [
             predicted(numbers, draw + 1, evidence, linear, common)
             for draw in range(DRAWS)
         ]
-        found.append(
+        results.append(
             {
                 "source": source,
                 "devices": name,
@@ -131,7 +131,7 @@ def held_out(
                 },
             }
         )
-    return found
+    return results
 
 
 def predicted(
@@ -148,11 +148,11 @@ def predicted(
     families = {evidence.families[number] for number in numbers}
     before = prior_of(families, common)
     names = [parameter.name for parameter in common.parameters]
-    kept = [names.index(parameter.name) for parameter in before.parameters]
+    columns = [names.index(parameter.name) for parameter in before.parameters]
     start = Linear(
         before.x,
         mine.errors(before.x, before.parameters),
-        linear.slopes[np.ix_(chosen, kept)],
+        linear.slopes[np.ix_(chosen, columns)],
     )
     after = refit(before, start, mine)
     return {
@@ -171,9 +171,9 @@ def main() -> None:
         if usable(row):
             by_source.setdefault(source_of(row), []).append(row)
     rows = [
-        found[number]
-        for found in by_source.values()
-        for number in drawn(list(range(len(found))), MOST, 0)
+        source_rows[number]
+        for source_rows in by_source.values()
+        for number in drawn(list(range(len(source_rows))), MOST, 0)
     ]
     evidence = evidence_of(rows, [source_of(row) for row in rows])
     common = stored_fit()
@@ -181,8 +181,8 @@ def main() -> None:
     slopes = evidence.slopes(common.x, errors, common.parameters)
     linear = Linear(common.x, errors, slopes)
     results = []
-    for source, found in sorted(by_source.items()):
-        if len(found) < LEAST:
+    for source, source_rows in sorted(by_source.items()):
+        if len(source_rows) < LEAST:
             continue
         for result in held_out(source, evidence, linear):
             results.append(result)

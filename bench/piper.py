@@ -57,13 +57,13 @@ def main(files: list[str]) -> None:
                 cwd=ROOT,
                 check=True,
             )
-            found = solve(str(problem), Path(name, "answer.json"), 1)
-            step = float(str(found["step_time_ns"])) / 1e9
+            figures = solve(str(problem), Path(name, "answer.json"), 1)
+            step = float(str(figures["step_time_ns"])) / 1e9
             exact = float(setting["exact_tps"])
             row = {
                 "file": setting["file"],
                 **{field: int(setting[field]) for field in SETTING},
-                **found,
+                **figures,
                 "relative_error": abs(step / exact - 1),
                 "piper_above": float(setting["piper_tps"]) / exact - 1,
             }

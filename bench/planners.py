@@ -79,7 +79,7 @@ def build(entry: Mapping[str, Any]) -> Problem:
 
 def instances() -> list[Instance]:
     """Return the problems; exit if one is not that of the stored hash."""
-    found = []
+    built = []
     for entry in read_entries():
         one = Instance(entry["name"], build(entry), INSTANCES.name)
         if one.hash != entry["problem_hash"]:
@@ -88,8 +88,8 @@ def instances() -> list[Instance]:
                 f"{entry['problem_hash']}, got {one.hash}; its costs changed: "
                 f"run bench/planners.py, then all of its cells again"
             )
-        found.append(one)
-    return found
+        built.append(one)
+    return built
 
 
 def details(problem: Problem, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def details(problem: Problem, answer: Mapping[str, Any]) -> dict[str, Any]:
     problem, answer
         The problem, and the cell of a ``nest-compare/1`` document.
     """
-    found = {
+    figures = {
         "own_objective_ns": answer["own_objective_ns"],
         "shared_step_time_ns": None,
         "repaired_step_time_ns": None,
@@ -111,8 +111,8 @@ def details(problem: Problem, answer: Mapping[str, Any]) -> dict[str, Any]:
         "plan": answer["plan"],
     }
     if answer["plan"] is None:
-        return found
-    found["shared_step_time_ns"] = answer["score"]["step_time_ns"]
+        return figures
+    figures["shared_step_time_ns"] = answer["score"]["step_time_ns"]
     if answer["over_memory_bytes"]:
         plan = msgspec.convert(answer["plan"], Plan)
         verdict = repair(
@@ -127,9 +127,9 @@ def details(problem: Problem, answer: Mapping[str, Any]) -> dict[str, Any]:
             get_solver(answer["solver"]).capabilities.remedies,
         )
         if verdict.status is Status.FEASIBLE and verdict.score is not None:
-            found["repaired_step_time_ns"] = verdict.score.step_time_ns
-            found["repair"] = verdict.extra["repair"]
-    return found
+            figures["repaired_step_time_ns"] = verdict.score.step_time_ns
+            figures["repair"] = verdict.extra["repair"]
+    return figures
 
 
 def fitting_ns(row: Row, *, repaired: bool) -> float | None:
@@ -179,19 +179,19 @@ def markdown(names: Sequence[str], rows: Sequence[Row]) -> str:
     rows
         Of ``bench/results/every_cell.json``, those of these problems.
     """
-    found = {(row["instance"], row["solver"]): row for row in rows}
+    by_key = {(row["instance"], row["solver"]): row for row in rows}
 
     def lines(say: Callable[[Row, float], str]) -> list[list[str]]:
         cells = []
         for name in names:
-            best_ns = found[name, REFERENCE]["shared_step_time_ns"]
-            own = (found.get((name, solver)) for solver in SOLVERS)
-            texts = (say(row, best_ns) if row else "" for row in own)
+            best_ns = by_key[name, REFERENCE]["shared_step_time_ns"]
+            problem_rows = (by_key.get((name, solver)) for solver in SOLVERS)
+            texts = (say(row, best_ns) if row else "" for row in problem_rows)
             cells.append([name, *texts])
         return cells
 
     def means(repaired: bool) -> list[str]:
-        return [mean(found, names, x, repaired=repaired) for x in SOLVERS]
+        return [mean(by_key, names, x, repaired=repaired) for x in SOLVERS]
 
     scores = [
         *lines(_shared),
@@ -209,7 +209,7 @@ def markdown(names: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def mean(
-    found: Mapping[tuple[str, str], Row],
+    by_key: Mapping[tuple[str, str], Row],
     names: Sequence[str],
     solver: str,
     *,
@@ -217,9 +217,9 @@ def mean(
 ) -> str:
     """Return the geometric mean over the optima, and of how many it is."""
     ratios = [
-        time_ns / found[name, REFERENCE]["shared_step_time_ns"]
+        time_ns / by_key[name, REFERENCE]["shared_step_time_ns"]
         for name in names
-        if (row := found.get((name, solver)))
+        if (row := by_key.get((name, solver)))
         and (time_ns := fitting_ns(row, repaired=repaired)) is not None
     ]
     if not ratios:
@@ -232,10 +232,10 @@ def main() -> None:
     """Store the hashes of the problems as they are built today."""
     entries = read_entries()
     for entry in entries:
-        found = problem_hash(build(entry))
-        if found != entry["problem_hash"]:
-            print(f"{entry['name']}: {entry['problem_hash']} is now {found}")
-            entry["problem_hash"] = found
+        digest = problem_hash(build(entry))
+        if digest != entry["problem_hash"]:
+            print(f"{entry['name']}: {entry['problem_hash']} is now {digest}")
+            entry["problem_hash"] = digest
     INSTANCES.write_text(json.dumps(entries, indent=1) + "\n")
 
 

@@ -46,7 +46,7 @@ def row(model: str, entry: Entry, layer: LayerShape, site: Machine) -> str:
         entry.sequence_length,
     )
     cost = layer_cost([(count_layer(layer, split), 1)], split, site)
-    kept = next(a for a in cost.activations if a.recompute == "none")
+    activations = next(a for a in cost.activations if a.recompute == "none")
     cells = [f"{model:12} {entry.name:22}"]
     for measured, analytic in (
         (entry.forward_ns, cost.forward_ns),
@@ -58,7 +58,7 @@ def row(model: str, entry: Entry, layer: LayerShape, site: Machine) -> str:
         )
     cells.append(
         f"{(entry.kept_bytes or 0) / 2**20:9.1f} "
-        f"{kept.kept_bytes / 2**20:9.1f}"
+        f"{activations.kept_bytes / 2**20:9.1f}"
     )
     return " ".join(cells)
 

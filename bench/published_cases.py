@@ -230,5 +230,5 @@ def allowed(case: Published, problem: Problem) -> tuple[int, ...]:
     if case.schedule in FIXED_CHUNKS:
         return problem.job.virtual_stages
     layers = len(problem.graph.layers) - 2
-    found = {v for v in range(1, 17) if layers % v == 0}
-    return tuple(sorted(found | {case.virtual_stages}))
+    divisors = {v for v in range(1, 17) if layers % v == 0}
+    return tuple(sorted(divisors | {case.virtual_stages}))

@@ -117,8 +117,8 @@ def as_it_ran(case: Published) -> float | None:
     (row,) = (
         row for row in read_rows(MEASUREMENTS) if row.row_id == case.row_id
     )
-    found = predict(row)
-    return None if isinstance(found, Skip) else found.step_time_s
+    prediction = predict(row)
+    return None if isinstance(prediction, Skip) else prediction.step_time_s
 
 
 def listed(
@@ -133,7 +133,7 @@ def listed(
     model, job = CostModel(problem), problem.job
     names = [layer.id for layer in problem.graph.layers]
     costs = problem.graph.kinds[0].costs
-    found: list[tuple[bool, int, Plan, Score]] = []
+    plans: list[tuple[bool, int, Plan, Score]] = []
     for blocks, cost, zero, recompute in product(
         (2, 4, 8, 16, 32), costs, job.zero, job.recompute
     ):
@@ -158,9 +158,9 @@ def listed(
             verdict = score(problem, plan, model)
         except InvalidPlanError:
             continue
-        found.append((verdict.feasible, verdict.step_quanta, plan, verdict))
-    fitting = [part for part in found if part[0]]
-    document: dict[str, Any] = {"plans": len(found), "fitting": len(fitting)}
+        plans.append((verdict.feasible, verdict.step_quanta, plan, verdict))
+    fitting = [part for part in plans if part[0]]
+    document: dict[str, Any] = {"plans": len(plans), "fitting": len(fitting)}
     if not fitting:
         return document, None
     _, _, plan, verdict = min(fitting, key=lambda part: part[1])
@@ -177,9 +177,9 @@ def study(
         job=replace(problem.job, virtual_stages=allowed(case, problem)),
     )
     document: dict[str, Any] = {}
-    known: Plan | None = None
+    incumbent: Plan | None = None
     if case.schedule in FIXED_CHUNKS:
-        document["plain"], known = listed(case, problem)
+        document["plain"], incumbent = listed(case, problem)
     tasks = [("dp", problem, time_limit_s)]
     if interleaved != problem:
         # The exact search was done: its plan is where this one starts.
@@ -187,9 +187,9 @@ def study(
         tasks.append(("dp_interleaved", interleaved, limit_s))
     for key, task, limit_s in tasks:
         began = time.perf_counter()
-        options = SolveOptions(time_limit_s=limit_s, warm_start=known)
+        options = SolveOptions(time_limit_s=limit_s, warm_start=incumbent)
         result = run_solver(task, "dp", options)
-        known = result.plan or known
+        incumbent = result.plan or incumbent
         document[key] = {
             "status": str(result.status)
             if result.outcome.ran
@@ -245,12 +245,12 @@ def stated(case: Published) -> dict[str, Any]:
 
 def best_of(record: dict[str, Any]) -> dict[str, Any] | None:
     """Return the fastest plan that was found for a case."""
-    found = [
+    parts = [
         record[key]
         for key in ("dp", "dp_interleaved")
         if "step_time_s" in record.get(key, {})
     ]
-    return min(found, key=lambda part: part["step_time_s"], default=None)
+    return min(parts, key=lambda part: part["step_time_s"], default=None)
 
 
 def layout(case: Published) -> dict[str, Any]:
@@ -264,14 +264,14 @@ def layout(case: Published) -> dict[str, Any]:
         problem,
         job=replace(problem.job, virtual_stages=allowed(case, problem)),
     )
-    found = []
+    described = []
     for recompute in problem.job.recompute:
         changed = replace(case, zero=1, recompute=recompute)
         plan = plan_of(changed, problem, case.virtual_stages)
-        found.append(describe(problem, plan, score(problem, plan)))
-    fitting = [part for part in found if part["feasible"]]
+        described.append(describe(problem, plan, score(problem, plan)))
+    fitting = [part for part in described if part["feasible"]]
     if not fitting:
-        return min(found, key=lambda part: part["memory_gib"])
+        return min(described, key=lambda part: part["memory_gib"])
     return min(fitting, key=lambda part: part["step_time_s"])
 
 
@@ -313,10 +313,10 @@ def searched(
     return f"{part['status']}; plain {plain['step_time_s']:.2f}"
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(records: dict[str, Any]) -> str:
     """Return the tables of docs/validation.md."""
     measured, lines, reasons = [], [], []
-    for name, record in found.items():
+    for name, record in records.items():
         published, best = record["published"], best_of(record)
         measured_s, then_s = record["measured_s"], record["as_it_ran_s"]
         if measured_s is not None:
@@ -362,7 +362,7 @@ def markdown(found: dict[str, Any]) -> str:
                 ]
             )
     sources: dict[tuple[str, str], list[str]] = {}
-    for name, record in found.items():
+    for name, record in records.items():
         key = record["source"], record["assumed"]
         sources.setdefault(key, []).append(name)
     notes = "\n".join(
@@ -420,14 +420,14 @@ def main() -> None:
             case, arguments.time_limit, arguments.interleaved
         )
         write_result("published_plans", stored)
-    found = {
+    records = {
         case.name: stored[case.name] for case in CASES if case.name in stored
     }
     for case in CASES:
-        if case.name in found:
-            found[case.name] |= stated(case)
-    write_result("published_plans", found)
-    fill(ROOT / "docs" / "validation.md", "published", markdown(found))
+        if case.name in records:
+            records[case.name] |= stated(case)
+    write_result("published_plans", records)
+    fill(ROOT / "docs" / "validation.md", "published", markdown(records))
 
 
 if __name__ == "__main__":

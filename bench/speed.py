@@ -125,7 +125,7 @@ def tree_rss_bytes(root: int) -> int:
 
 def expected() -> dict[str, tuple[Path, str]]:
     """Return instance -> (file, optimum in its own unit or '')."""
-    found = {}
+    optima = {}
     for table, folder in (
         ("expected.csv", "instances"),
         ("small_expected.csv", "small"),
@@ -134,8 +134,8 @@ def expected() -> dict[str, tuple[Path, str]]:
             for row in csv.DictReader(file):
                 name = row["instance"]
                 path = DATA / folder / f"{name}.json"
-                found[name] = (path, row["exact_T"])
-    return found
+                optima[name] = (path, row["exact_T"])
+    return optima
 
 
 def artifact_rows(folder: Path, repeat: int) -> list[dict[str, object]]:
@@ -214,13 +214,13 @@ def run(
             [point["memory_bytes"], point["step_time_ns"]]
             for point in document["points"]
         ]
-        found = {"status": f"{len(points)} points", "answer": points}
+        outcome = {"status": f"{len(points)} points", "answer": points}
     elif words[0] == "topology":
-        found = {"status": "table", "answer": document}
+        outcome = {"status": "table", "answer": document}
     else:
         cell = document["cells"][0]
-        found = {"status": cell["status"], "answer": cell["step_time_ns"]}
-    return {"problem": command, **found, **figures}
+        outcome = {"status": cell["status"], "answer": cell["step_time_ns"]}
+    return {"problem": command, **outcome, **figures}
 
 
 def command_rows(

@@ -97,10 +97,10 @@ def problem_of(model: str, network: str) -> Problem:
 
 def fastest(problem: Problem) -> Plan | None:
     """Return a plan that is proven to be the fastest, if any fits."""
-    found = DpSolver().solve(problem, SolveOptions(num_workers=1))
-    if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
-        sys.exit(f"{problem.name}: expected an optimum, got {found.status}")
-    return found.plan
+    output = DpSolver().solve(problem, SolveOptions(num_workers=1))
+    if output.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        sys.exit(f"{problem.name}: expected an optimum, got {output.status}")
+    return output.plan
 
 
 def optimum(problem: Problem) -> Plan:
@@ -159,10 +159,10 @@ def study(workers: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         def loss(
             plan: Plan, problem: Problem = problem, best_ns: float = best_ns
         ) -> float:
-            found = step_ns(problem, plan) / best_ns - 1
-            if found < 0:
+            ratio = step_ns(problem, plan) / best_ns - 1
+            if ratio < 0:
                 sys.exit(f"{problem.name}: a plan beats the optimum")
-            return found
+            return ratio
 
         rows.append(
             {
@@ -263,13 +263,13 @@ def losses_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how far the rules are from pricing all at once."""
-    found = sorted(row["ratio"] for row in rows)
+    ratios = sorted(row["ratio"] for row in rows)
     return {
-        "plans": len(found),
-        "equal": sum(abs(ratio - 1) < SAME for ratio in found),
-        "median": found[len(found) // 2],
-        "least": found[0],
-        "largest": found[-1],
+        "plans": len(ratios),
+        "equal": sum(abs(ratio - 1) < SAME for ratio in ratios),
+        "median": ratios[len(ratios) // 2],
+        "least": ratios[0],
+        "largest": ratios[-1],
     }
 
 
@@ -304,12 +304,12 @@ def inputs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return what blind planning loses on NEST's inputs."""
     lines = []
     for folder, name in (("instances", "shipped"), ("small", "random chains")):
-        found = [row for row in rows if row["folder"] == folder]
-        if found:
-            losses = [row["blind"] for row in found]
-            share = max(row["communication"] for row in found)
+        of_folder = [row for row in rows if row["folder"] == folder]
+        if of_folder:
+            losses = [row["blind"] for row in of_folder]
+            share = max(row["communication"] for row in of_folder)
             figures = (share, geometric(losses), max(losses))
-            lines.append((name, len(found), *map(percent, figures)))
+            lines.append((name, len(of_folder), *map(percent, figures)))
     return table(
         "NEST's inputs | some plan fits | communication: most of a fastest "
         "step | blind: mean loss | largest",

@@ -67,10 +67,10 @@ def errors(figures: dict[str, Any]) -> list[str]:
 
 def intervals(figures: dict[str, Any]) -> list[str]:
     """Return a sentence about what another draw of sources would give."""
-    found = figures["interval"]
+    interval = figures["interval"]
 
     def span(name: str) -> str:
-        low, high = found[f"{name}_abs_error"]
+        low, high = interval[f"{name}_abs_error"]
         return f"{percent(low)} to {percent(high)} %"
 
     return [
@@ -133,7 +133,7 @@ def reached(outcomes: Iterable[Assessment]) -> list[Ran]:
     Of tiers A and B, whose configuration is known. FLOPs are counted as of
     plans: attention in full.
     """
-    found = []
+    runs = []
     for outcome in outcomes:
         row, predicted_s = outcome.row, outcome.predicted_s
         flops = counted_flops(row, causal=False)
@@ -149,7 +149,7 @@ def reached(outcomes: Iterable[Assessment]) -> list[Ran]:
         assert predicted_s
         assert outcome.measured_s
         tokens = (row.global_batch or 1) * (row.seq_len or 1)
-        found.append(
+        runs.append(
             Ran(
                 source=source_of(row),
                 model=row.model or "",
@@ -161,12 +161,12 @@ def reached(outcomes: Iterable[Assessment]) -> list[Ran]:
                 predicted_mfu=flops / peak / predicted_s,
             )
         )
-    return found
+    return runs
 
 
 def best_plans() -> list[dict[str, Any]]:
     """Return what the best plans of the built-in problems reach."""
-    found = []
+    plans = []
     for recipe in RECIPES:
         problem = nest.load_problem(recipe.name)
         result = nest.solve(problem, "dp")
@@ -177,7 +177,7 @@ def best_plans() -> list[dict[str, Any]]:
         experts = any(block.mlp.experts for block in shapes)
         if mfu is None or not job.model_flops_per_sample:
             continue
-        found.append(
+        plans.append(
             {
                 "problem": recipe.name,
                 "status": str(result.status),
@@ -188,7 +188,7 @@ def best_plans() -> list[dict[str, Any]]:
                 "mfu": round(mfu, 4),
             }
         )
-    return found
+    return plans
 
 
 def beside(plan: dict[str, Any], runs: Sequence[Ran]) -> dict[str, Any]:
@@ -220,13 +220,13 @@ def beside(plan: dict[str, Any], runs: Sequence[Ran]) -> dict[str, Any]:
 
 def golden(outcomes: Sequence[Assessment]) -> dict[str, dict[str, Any]]:
     """Return the errors of functional tests, by device family."""
-    found: dict[str, list[float]] = {}
+    errors: dict[str, list[float]] = {}
     for outcome in outcomes:
         error = outcome.time_error
         if error is not None and IN_SAMPLE in source_of(outcome.row):
             name = device_family(outcome.row)
-            found.setdefault(name, []).append(error)
-    return {name: error_figures(found[name]) for name in sorted(found)}
+            errors.setdefault(name, []).append(error)
+    return {name: error_figures(errors[name]) for name in sorted(errors)}
 
 
 def rooms(documents: Mapping[str, dict[str, Any]]) -> str:
@@ -442,12 +442,12 @@ def main() -> None:
     paths = [Path(name) for name in sys.argv[1:]] or FILES
     outcomes: dict[str, list[Assessment]] = {TOGETHER: []}
     for path in paths:
-        found = [assess(row, predict) for row in read_rows(path)]
-        outcomes[path.stem] = found
-        outcomes[TOGETHER] += found
+        judged = [assess(row, predict) for row in read_rows(path)]
+        outcomes[path.stem] = judged
+        outcomes[TOGETHER] += judged
     outcomes[PACKAGED] = [assess(row, predict) for row in published_rows()]
     documents = {
-        name: validation_document(found) for name, found in outcomes.items()
+        name: validation_document(judged) for name, judged in outcomes.items()
     }
     tests = golden(outcomes[TOGETHER])
     runs = reached(outcomes[TOGETHER])
