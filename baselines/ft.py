@@ -503,7 +503,7 @@ def _change(
     return point(offer.case.num_micro_batches * quanta, 0)
 
 
-class Answer(NamedTuple):
+class FrontierPoint(NamedTuple):
     """A point of a frontier by the planner's own objective."""
 
     step_quanta: int
@@ -513,7 +513,7 @@ class Answer(NamedTuple):
 
 def frontier(
     model: CostModel, offer: Offer, heuristic: int | None
-) -> tuple[list[Answer], list[int]]:
+) -> tuple[list[FrontierPoint], list[int]]:
     """Return the frontier of an offer, and the layers chosen by heuristic.
 
     By falling memory. Where the job wants one strategy per stage, all layers
@@ -541,7 +541,7 @@ def frontier(
             problem, offer.case, [(0, len(order), tuple(strategies))]
         )
         quanta, size_bytes = points.values[:, index].tolist()
-        answers.append(Answer(quanta, size_bytes, plan))
+        answers.append(FrontierPoint(quanta, size_bytes, plan))
     return answers, graph.fixed
 
 
@@ -595,7 +595,7 @@ class FtPlanner(Planner):
         heuristic = search.choice("heuristic", HEURISTICS, "time")
         problem = search.problem
         capacity = problem.cluster.memory_bytes()
-        best: Answer | None = None
+        best: FrontierPoint | None = None
         fixed: set[str] = set()
         for offer in offers(problem, by_replicas=search.by_replicas):
             if search.out_of_time():

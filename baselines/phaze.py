@@ -314,7 +314,7 @@ def make_tables(
 # The program
 
 
-class Found(NamedTuple):
+class PhazePlan(NamedTuple):
     """A plan: its step time and its stages in pipeline order."""
 
     step_ns: float
@@ -323,7 +323,7 @@ class Found(NamedTuple):
 
 def best_stages(
     stages: Stages, tables: Tables, counts: Sequence[int], upper_ns: float
-) -> Found | None:
+) -> PhazePlan | None:
     """Return the best partition with a step time below a bound.
 
     Parameters
@@ -363,7 +363,7 @@ def best_stages(
         first, end = stages.first[a], stages.first[a + 1]
         stage = int(first + worst[first:end].argmin())
         path.append(stage)
-    return Found(upper_ns, path)
+    return PhazePlan(upper_ns, path)
 
 
 def _worst(

@@ -562,7 +562,7 @@ class Placed(NamedTuple):
         ]
 
 
-class Found(NamedTuple):
+class PiperPlan(NamedTuple):
     """A plan: its largest load and its stages in pipeline order."""
 
     load_ns: float
@@ -603,7 +603,7 @@ class Program:
             deadline.check,
         )
 
-    def best(self, upper_ns: float) -> Found | None:
+    def best(self, upper_ns: float) -> PiperPlan | None:
         """Return the best plan with a largest load below a bound."""
         best = self.within(float(np.nextafter(upper_ns, 0)))
         if best is None:
@@ -641,7 +641,7 @@ class Program:
             )
         )
 
-    def within(self, limit_ns: float) -> Found | None:
+    def within(self, limit_ns: float) -> PiperPlan | None:
         """Return a plan with loads of at most a limit, or ``None``.
 
         The one with the fewest devices, and the least ``Σ d`` on those.
@@ -658,4 +658,4 @@ class Program:
         ]
         if not placed:
             return None
-        return Found(max(stage.load_ns for stage in placed), placed)
+        return PiperPlan(max(stage.load_ns for stage in placed), placed)

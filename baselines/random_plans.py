@@ -86,7 +86,7 @@ class RandomSolver(Planner):
         choices = drawable(problem, model)
         if not choices:
             return search.answer("no plan obeys the rules of the job")
-        room = Room(model)
+        room = MemoryFilter(model)
         best_quanta = num_fit = num_drawn = 0
         while num_fit < num_plans and num_drawn < num_draws:
             if search.out_of_time():
@@ -110,7 +110,7 @@ class RandomSolver(Planner):
         return search.answer(f"{num_fit} plans that fit in {num_drawn} draws")
 
 
-class Room:
+class MemoryFilter:
     """Tells quickly that stages do not fit; most draws do not."""
 
     def __init__(self, model: CostModel) -> None:

@@ -41,7 +41,7 @@ from result_files import ROOT, fill, read_rows, table, write_rows
 
 from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.benchmarks.cells import Entry
-from nest.benchmarks.execute import Work, run_cell
+from nest.benchmarks.execute import CellTask, run_cell
 from nest.benchmarks.instances import Instance
 from nest.benchmarks.rows import Row
 from nest.benchmarks.session import Ended, plan_run
@@ -285,7 +285,7 @@ def run_piece(
             return
         problem = msgspec.json.encode(folder.problems[cell.problem_hash])
         finished = folder.keep(
-            run_cell(Work(cell, problem, solver_target(cell.solver)))
+            run_cell(CellTask(cell, problem, solver_target(cell.solver)))
         )
         result = finished.result
         print(

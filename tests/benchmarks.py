@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nest.benchmarks.cells import Run
+from nest.benchmarks.cells import BenchmarkSpec
 from nest.benchmarks.instances import Instance
 from nest.benchmarks.session import Ended, execute, plan_run, ready
 from nest.benchmarks.store import RunFolder
@@ -27,7 +27,7 @@ def make_run(
     extra: Mapping[str, Mapping[str, str]] | None = None,
     seeds: Sequence[int] = (0,),
     time_limit_s: float | None = 600.0,
-) -> Run:
+) -> BenchmarkSpec:
     """Return a run of them."""
     options = SolveOptions(time_limit_s=time_limit_s)
     return plan_run(
@@ -37,7 +37,7 @@ def make_run(
 
 def go(
     path: Path,
-    run: Run | None,
+    run: BenchmarkSpec | None,
     problems: Sequence[Instance],
     resume: bool = False,
     on_open: Callable[[RunFolder], object] = lambda folder: None,

@@ -80,7 +80,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     axes: dict[str, str | int | float] = {}
 
 
-class Run(
+class BenchmarkSpec(
     Struct,
     frozen=True,
     kw_only=True,

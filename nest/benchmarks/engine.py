@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from nest.benchmarks.cells import Finished
-from nest.benchmarks.execute import Work, died, run_cell, without_answer
+from nest.benchmarks.execute import CellTask, died, run_cell, without_answer
 from nest.benchmarks.store import RunFolder
 from nest.errors import InvalidOptionError, NestError
 from nest.solvers.registry import (
@@ -124,7 +124,7 @@ def run_missing(
     }
     at_once = int(dask) if dask and dask.isdigit() else jobs
     works = [
-        Work(
+        CellTask(
             cell,
             problems[cell.problem_hash],
             solver_target(cell.solver),

@@ -21,7 +21,7 @@ from nest.util.versions import machine, nest_version
 
 
 @dataclass(frozen=True)
-class Work:
+class CellTask:
     """A cell with all that a process elsewhere needs to run it.
 
     Attributes
@@ -47,7 +47,7 @@ class Work:
         return self.cell.key
 
 
-def run_cell(work: Work) -> bytes:
+def run_cell(work: CellTask) -> bytes:
     """Run a cell and return its :class:`Finished` in JSON.
 
     Whatever the solver does, there is an answer.
@@ -93,12 +93,12 @@ def run_cell(work: Work) -> bytes:
     )
 
 
-def died(work: Work, text: str) -> bytes:
+def died(work: CellTask, text: str) -> bytes:
     """Return the answer of a cell whose process is gone."""
     return without_answer(work, text, killed=text)
 
 
-def without_answer(work: Work, text: str, **extra: str) -> bytes:
+def without_answer(work: CellTask, text: str, **extra: str) -> bytes:
     """Return the answer of a cell that failed before its solver began."""
     quantum_ps = msgspec.json.decode(work.problem, type=Problem).quantum_ps
     result = failed(work.cell, quantum_ps, text, **extra)

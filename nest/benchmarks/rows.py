@@ -105,7 +105,7 @@ class Row:
         return quanta_to_ns(quanta, self.quantum_ps)
 
 
-class Known(NamedTuple):
+class ProblemSummary(NamedTuple):
     """What is known of a problem after the run.
 
     Attributes
@@ -259,7 +259,7 @@ def _refute(row: Row, best_quanta: int, whose: str) -> Row:
     )
 
 
-def known(rows: Sequence[Row]) -> dict[str, Known]:
+def known(rows: Sequence[Row]) -> dict[str, ProblemSummary]:
     """Return what is known of every problem by its hash."""
     by_problem: dict[str, list[Row]] = {}
     for row in rows:
@@ -267,7 +267,7 @@ def known(rows: Sequence[Row]) -> dict[str, Known]:
     return {key: _known(group) for key, group in by_problem.items()}
 
 
-def _known(rows: Sequence[Row]) -> Known:
+def _known(rows: Sequence[Row]) -> ProblemSummary:
     steps = [row.step_quanta for row in rows if row.step_quanta is not None]
     before = rows[0].entry.best_quanta
     best = min(
@@ -275,7 +275,7 @@ def _known(rows: Sequence[Row]) -> Known:
     )
     bounds = [x.bound_quanta for x in rows if x.bound_quanta is not None]
     infeasible = any(row.status is Status.INFEASIBLE for row in rows)
-    return Known(
+    return ProblemSummary(
         best_quanta=best,
         by=_solvers(
             row for row in rows if best is not None and row.step_quanta == best

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nest.benchmarks.cells import Entry, Run
+from nest.benchmarks.cells import BenchmarkSpec, Entry
 from nest.benchmarks.engine import OnFinished, run_missing
 from nest.benchmarks.instances import Instance
 from nest.benchmarks.rows import Row, read_rows
@@ -35,7 +35,7 @@ def plan_run(
     workers: Mapping[str, int] | None = None,
     extra: Mapping[str, Mapping[str, str]] | None = None,
     notes: Sequence[str] = (),
-) -> Run:
+) -> BenchmarkSpec:
     """Return what a run shall do, once it is known to make sense.
 
     Parameters
@@ -61,7 +61,7 @@ def plan_run(
     from nest.cost.model import CostModel
 
     options = options or SolveOptions()
-    run = Run(
+    run = BenchmarkSpec(
         title=title,
         problems=tuple(
             Entry(
@@ -148,7 +148,7 @@ class Ended:
 @contextlib.contextmanager
 def ready(
     path: str | Path,
-    run: Run | None,
+    run: BenchmarkSpec | None,
     instances: Sequence[Instance] = (),
     *,
     resume: bool = False,

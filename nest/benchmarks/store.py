@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from nest.benchmarks.cells import BenchCell, Finished, Run
+from nest.benchmarks.cells import BenchCell, BenchmarkSpec, Finished
 from nest.benchmarks.instances import Instance
 from nest.errors import InvalidProblemError, NestError
 from nest.ir.io import (
@@ -47,7 +47,7 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, run: Run, problems: Mapping[str, Problem]
+        self, path: Path, run: BenchmarkSpec, problems: Mapping[str, Problem]
     ) -> None:
         self.path = path
         self.run = run
@@ -117,7 +117,7 @@ class RunFolder:
 @contextlib.contextmanager
 def open_run(
     folder: str | Path,
-    run: Run | None,
+    run: BenchmarkSpec | None,
     instances: Sequence[Instance],
     resume: bool,
 ) -> Iterator[RunFolder]:
@@ -184,7 +184,7 @@ def _clear(
             folder.rmdir()
 
 
-def _check_folder(path: Path, run: Run | None, resume: bool) -> None:
+def _check_folder(path: Path, run: BenchmarkSpec | None, resume: bool) -> None:
     """Refuse a directory before anything is written into it."""
     if path.exists() and not path.is_dir():
         raise NestError(
@@ -204,7 +204,7 @@ def _check_folder(path: Path, run: Run | None, resume: bool) -> None:
         )
 
 
-def begun(folder: str | Path | None) -> Run | None:
+def begun(folder: str | Path | None) -> BenchmarkSpec | None:
     """Return the run that began in a directory, if there is one to read."""
     if folder is None:
         return None
@@ -214,12 +214,14 @@ def begun(folder: str | Path | None) -> Run | None:
         return None
 
 
-def _manifest(path: Path) -> Run:
+def _manifest(path: Path) -> BenchmarkSpec:
     data = read_bytes(path / MANIFEST, NestError, "run")
-    return decode(data, str(path / MANIFEST), Run, "run", NestError)
+    return decode(data, str(path / MANIFEST), BenchmarkSpec, "run", NestError)
 
 
-def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
+def _agreed(
+    path: Path, run: BenchmarkSpec | None, resume: bool
+) -> BenchmarkSpec:
     """Return what the directory and the request both say."""
     manifest = path / MANIFEST
     if not manifest.exists():
@@ -241,7 +243,7 @@ def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
         ) from None
     if run is None:
         return _same_versions(path, before)
-    for name in Run.__struct_fields__:
+    for name in BenchmarkSpec.__struct_fields__:
         old, new = getattr(before, name), getattr(run, name)
         if old != new and name != "versions":
             what = "set of problems" if name == "title" else name
@@ -253,7 +255,7 @@ def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
     return _same_versions(path, before)
 
 
-def _same_versions(path: Path, run: Run) -> Run:
+def _same_versions(path: Path, run: BenchmarkSpec) -> BenchmarkSpec:
     """Refuse to go on with a run where answers may be others."""
     from nest.util.versions import versions
 
@@ -268,7 +270,7 @@ def _same_versions(path: Path, run: Run) -> Run:
     return run
 
 
-def _problems(path: Path, run: Run) -> Iterator[tuple[str, Problem]]:
+def _problems(path: Path, run: BenchmarkSpec) -> Iterator[tuple[str, Problem]]:
     remedy = "name SET and the options of the run again, which writes it anew"
     for entry in run.problems:
         file = path / "problems" / f"{entry.hash}.json"

@@ -14,8 +14,8 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-from nest.benchmarks.cells import Run
-from nest.benchmarks.rows import Known, Row, known
+from nest.benchmarks.cells import BenchmarkSpec
+from nest.benchmarks.rows import ProblemSummary, Row, known
 from nest.benchmarks.statistics import (
     Steps,
     bootstrap_mean,
@@ -30,6 +30,7 @@ from nest.benchmarks.statistics import (
 )
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome
+from nest.units import quanta_to_ns
 
 SCHEMA = "nest-bench/1"
 
@@ -42,11 +43,14 @@ PENALTIES = (1, 10)
 #: A plan is close to the best if it takes at most so much longer.
 CLOSE = 0.01
 
+#: What is known of problems, by their hashes.
+Facts = Mapping[str, ProblemSummary]
+
 #: Points of the mean gap over time.
 _GAP_POINTS = 100
 
 
-def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
+def to_document(run: BenchmarkSpec, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the document of a run, finished or not."""
     facts = known(rows)
     whole = _whole(run, rows)
@@ -86,7 +90,7 @@ def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
     return document
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: BenchmarkSpec) -> dict[str, Any]:
     return {
         "title": run.title,
         "problems": [
@@ -115,7 +119,7 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _problems(
-    run: Run, rows: Sequence[Row], facts: Mapping[str, Known]
+    run: BenchmarkSpec, rows: Sequence[Row], facts: Facts
 ) -> list[dict[str, Any]]:
     some = {row.entry.hash: row for row in rows}
     parts = []
@@ -138,11 +142,7 @@ def _problems(
     return parts
 
 
-def _answers(
-    solver: str,
-    rows: Sequence[Row],
-    facts: Mapping[str, Known],
-) -> dict[str, Any]:
+def _answers(solver: str, rows: Sequence[Row], facts: Facts) -> dict[str, Any]:
     ratios = [
         row.step_quanta / best
         for row in rows
@@ -175,7 +175,7 @@ def _answers(
     }
 
 
-def _pairs(run: Run, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _pairs(run: BenchmarkSpec, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return how often a solver beats another, one problem one voice.
 
     A solver's voice is the median of its seeds; no plan loses to any.
@@ -238,7 +238,7 @@ def _pair(
     }
 
 
-def _answer(row: Row, fact: Known) -> dict[str, Any]:
+def _answer(row: Row, fact: ProblemSummary) -> dict[str, Any]:
     over = None
     if row.step_quanta is not None and fact.best_quanta:
         over = row.step_quanta / fact.best_quanta
@@ -311,10 +311,7 @@ def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _times(
-    run: Run,
-    solver: str,
-    rows: Sequence[Row],
-    facts: Mapping[str, Known],
+    run: BenchmarkSpec, solver: str, rows: Sequence[Row], facts: Facts
 ) -> dict[str, Any]:
     answered = [row for row in rows if _answered(row, facts[row.entry.hash])]
     integrals = _integrals(run, rows, facts)
@@ -347,7 +344,7 @@ def _times(
     }
 
 
-def _answered(row: Row, fact: Known) -> bool:
+def _answered(row: Row, fact: ProblemSummary) -> bool:
     """Whether it ended by itself, with a plan, or rightly with none."""
     if row.outcome is not Outcome.SOLVED or row.limit is not None:
         return False
@@ -357,7 +354,7 @@ def _answered(row: Row, fact: Known) -> bool:
 
 
 def _mean_s(
-    run: Run,
+    run: BenchmarkSpec,
     rows: Sequence[Row],
     unanswered: int,
     walls: Sequence[float],
@@ -375,7 +372,7 @@ def _steps_over_time(row: Row) -> list[tuple[float, float | None]]:
 
 
 def _measured(
-    run: Run, rows: Iterable[Row], facts: Mapping[str, Known]
+    run: BenchmarkSpec, rows: Iterable[Row], facts: Facts
 ) -> list[tuple[Row, int]]:
     """Return cells for which the gap over time means something."""
     if run.time_limit_s is None:
@@ -388,7 +385,7 @@ def _measured(
 
 
 def _integrals(
-    run: Run, rows: Iterable[Row], facts: Mapping[str, Known]
+    run: BenchmarkSpec, rows: Iterable[Row], facts: Facts
 ) -> list[float]:
     return [
         primal_integral(_steps_over_time(row), best, run.time_limit_s or 0.0)
@@ -397,7 +394,7 @@ def _integrals(
 
 
 def _gaps(
-    run: Run, rows: Sequence[Row], facts: Mapping[str, Known]
+    run: BenchmarkSpec, rows: Sequence[Row], facts: Facts
 ) -> dict[str, list[list[float]]]:
     """Return the mean primal gap over time per solver."""
     if run.time_limit_s is None:
@@ -436,7 +433,7 @@ def _at(row: Row, moment: float) -> int | None:
 
 
 def _cactus(
-    run: Run, rows: Sequence[Row], facts: Mapping[str, Known]
+    run: BenchmarkSpec, rows: Sequence[Row], facts: Facts
 ) -> dict[str, dict[str, Steps]]:
     """Return how many cells were proven, and close to the best, by when."""
     proofs, close = {}, {}
@@ -488,7 +485,7 @@ def _time(row: Row) -> dict[str, Any]:
 # Profiles
 
 
-def _whole(run: Run, rows: Sequence[Row]) -> list[dict[str, Row]]:
+def _whole(run: BenchmarkSpec, rows: Sequence[Row]) -> list[dict[str, Row]]:
     """Return problem and seed by solver, where every solver has finished."""
     groups: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
@@ -498,7 +495,7 @@ def _whole(run: Run, rows: Sequence[Row]) -> list[dict[str, Row]]:
 
 
 def _profile(
-    whole: Sequence[dict[str, Row]], facts: Mapping[str, Known]
+    whole: Sequence[dict[str, Row]], facts: Facts
 ) -> dict[str, Steps]:
     """Return profiles of step times, without problems that have no plan."""
     runs = [
@@ -542,6 +539,4 @@ def _proof_profile(whole: Sequence[dict[str, Row]]) -> dict[str, Steps]:
 
 
 def _ns(row: Row, quanta: int | None) -> int | float | None:
-    from nest.units import quanta_to_ns
-
     return None if quanta is None else quanta_to_ns(quanta, row.quantum_ps)

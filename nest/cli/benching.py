@@ -33,7 +33,7 @@ from nest.requests.solving import CompareRequest, split_solvers
 from nest.util.files import check_output
 
 if TYPE_CHECKING:
-    from nest.benchmarks.cells import Finished, Run
+    from nest.benchmarks.cells import BenchmarkSpec, Finished
     from nest.benchmarks.instances import Instance
     from nest.benchmarks.session import Ended
     from nest.benchmarks.store import RunFolder
@@ -205,7 +205,7 @@ class _Running:
     def go(
         self,
         place: str,
-        run: Run | None,
+        run: BenchmarkSpec | None,
         instances: list[Instance],
         *,
         resume: bool,

@@ -97,7 +97,7 @@ class Trial:
         }
 
 
-class Run(Protocol):
+class SolverCall(Protocol):
     """Runs the solver once more."""
 
     def __call__(
@@ -133,5 +133,5 @@ class Candidate:
     trials: tuple[Trial, ...]
     large: Trial | None
     every: Sequence[Trial]
-    run: Run
+    run: SolverCall
     left_behind: Callable[[], list[str]]

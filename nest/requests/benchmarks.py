@@ -29,7 +29,7 @@ from nest.requests.values import (
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
-    from nest.benchmarks.cells import Run
+    from nest.benchmarks.cells import BenchmarkSpec
     from nest.benchmarks.instances import Instance
 
 #: Fields of :class:`BenchRequest` that belong to a run for good.
@@ -129,7 +129,7 @@ class BenchRequest(ModelRequest, SolverOptionsRequest, RunFolderRequest):
             )
         self.check_model()
 
-    def planned(self) -> tuple[Run | None, list[Instance]]:
+    def planned(self) -> tuple[BenchmarkSpec | None, list[Instance]]:
         """Return the run and its problems; no run to go on with one."""
         from nest.benchmarks.instances import Instance, find_set
 
@@ -173,7 +173,7 @@ class SweepRequest(WorkersRequest, RunFolderRequest):
         "Threads or processes per solver.  [default: 1]",
     )
 
-    def planned(self) -> tuple[Run, list[Instance]]:
+    def planned(self) -> tuple[BenchmarkSpec, list[Instance]]:
         """Return the run and its problems."""
         from nest.benchmarks.sweep import expand, read_sweep
         from nest.solvers.command import is_description
@@ -210,7 +210,7 @@ def planned_run(
     workers: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
     time_limit_s: float | None = None,
-) -> Run:
+) -> BenchmarkSpec:
     """Return what shall be run, once the request is known to make sense."""
     from nest.benchmarks.session import plan_run
     from nest.solvers.base import SolveOptions
@@ -236,7 +236,9 @@ def planned_run(
 
 
 def _execute(
-    request: RunFolderRequest, run: Run | None, instances: list[Instance]
+    request: RunFolderRequest,
+    run: BenchmarkSpec | None,
+    instances: list[Instance],
 ) -> dict[str, Any]:
     """Run it in its directory and return the document of its report."""
     from nest.benchmarks.engine import check_parallel

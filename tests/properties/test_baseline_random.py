@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 
 from baselines.common import make_plan
-from baselines.random_plans import Room, draw_stages, drawable
+from baselines.random_plans import MemoryFilter, draw_stages, drawable
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidPlanError
@@ -19,7 +19,7 @@ from tests.strategies import problems
 @given(problems())
 def test_the_quick_look_at_the_memory(problem):
     model = CostModel(problem)
-    room, draw = Room(model), random.Random(0)
+    room, draw = MemoryFilter(model), random.Random(0)
     for choice in drawable(problem, model):
         for _ in range(5):
             stages = draw_stages(problem, draw, *choice)

@@ -17,8 +17,8 @@ import pytest
 from msgspec.structs import replace
 
 from nest.benchmarks import engine
-from nest.benchmarks.cells import BenchCell, Finished, Run
-from nest.benchmarks.execute import Work, died, run_cell
+from nest.benchmarks.cells import BenchCell, BenchmarkSpec, Finished
+from nest.benchmarks.execute import CellTask, died, run_cell
 from nest.benchmarks.rows import read_rows
 from nest.benchmarks.session import Ended
 from nest.benchmarks.store import RunFolder, open_run
@@ -60,7 +60,7 @@ def waiting(place: Path) -> dict[str, dict[str, str]]:
     return {"slow": {**own, "pids": str(place / "pids")}}
 
 
-def slow_run(place: Path) -> Run:
+def slow_run(place: Path) -> BenchmarkSpec:
     return make_run(instances(2), ["quick", "slow"], waiting(place))
 
 
@@ -257,7 +257,9 @@ def test_a_process_of_a_pool_that_died_was_killed():
     run = make_run(instances(1), ["quick"])
     ((_, cell),) = run.cells()
     problem = msgspec.json.encode(instances(1)[0].problem)
-    data = died(Work(cell, problem, TARGET), "the process that ran it died")
+    data = died(
+        CellTask(cell, problem, TARGET), "the process that ran it died"
+    )
     finished = msgspec.json.decode(data, type=Finished)
     assert finished.killed == "the process that ran it died"
 
@@ -309,7 +311,7 @@ def trace_of(solver: str = "quick", **extra: str) -> list[tuple[Any, ...]]:
     run = make_run(instances(1), [solver], {solver: extra})
     ((_, cell),) = run.cells()
     problem = msgspec.json.encode(instances(1)[0].problem)
-    data = run_cell(Work(cell, problem, registry.solver_target(solver)))
+    data = run_cell(CellTask(cell, problem, registry.solver_target(solver)))
     finished = msgspec.json.decode(data, type=Finished)
     times = [point.wall_s for point in finished.trace]
     assert times == sorted(times)
@@ -585,7 +587,7 @@ def test_a_report_says_which_cells_shared_cpus(
     with open_run(tmp_path / "run", run, instances(1), False) as folder:
         (cell,) = folder.missing()
         problem = msgspec.json.encode(folder.problems[cell.problem_hash])
-        folder.keep(run_cell(Work(cell, problem, TARGET, at_once)))
+        folder.keep(run_cell(CellTask(cell, problem, TARGET, at_once)))
         document = Ended(folder).document
     assert document["times"]["sharing_cpus"] == expected
     told = "1 cell shared CPUs with others: their times are too long"

@@ -11,8 +11,8 @@ import pytest
 from baselines import random_plans
 from baselines.common import make_plan
 from baselines.random_plans import (
+    MemoryFilter,
     RandomSolver,
-    Room,
     draw_stages,
     drawable,
 )
@@ -146,7 +146,7 @@ def test_quick_look_at_the_memory(schedule: str) -> None:
         schedule=schedule,
         replicas=(1,),
     )
-    room = Room(CostModel(problem))
+    room = MemoryFilter(CostModel(problem))
     (case,) = batch_splits(problem)
     verdicts = []
     for stops in ((3,), (1, 3), (2, 3), (1, 2, 3)):
