@@ -739,35 +739,26 @@ def read_hardware(
     folder = Path(folder)
     machine = f"{num_nodes}nodes_{devices_per_node}gpus_per_node"
     num_devices = num_nodes * devices_per_node
-    reduce_file = folder / f"allreduce_bandwidth_{machine}.json"
-    p2p_file = folder / f"p2p_bandwidth_{machine}.json"
-    time_file = folder / f"sp_time_{machine}.json"
-    overlap_file = folder / "overlap_coefficient.json"
-
-    bandwidths = _read(reduce_file)
+    sizes = powers_of_two(num_devices)[1:]
+    bandwidths = Entries.read(folder / f"allreduce_bandwidth_{machine}.json")
     all_reduce = {(1, True): 0.0, (1, False): 0.0}
-    for size in powers_of_two(num_devices)[1:]:
+    for size in sizes:
         for neighbours in (True, False):
             # the whole machine is one group, counted as neighbours
             flag = int(neighbours or size == num_devices)
             key = f"allreduce_size_{size}_consec_{flag}"
-            bandwidth = _number(bandwidths, key, reduce_file)
-            all_reduce[size, neighbours] = 1 / bandwidth
-    transfers = _read(p2p_file)
-    p2p = {
-        pp: 1 / _number(transfers, f"pp_size_{pp}", p2p_file)
-        for pp in powers_of_two(num_devices)[1:]
-    }
-    times = _read(time_file)
+            all_reduce[size, neighbours] = 1 / bandwidths.number(key)
+    transfers = Entries.read(folder / f"p2p_bandwidth_{machine}.json")
+    p2p = {pp: 1 / transfers.number(f"pp_size_{pp}") for pp in sizes}
+    times = Entries.read(folder / f"sp_time_{machine}.json")
+    overlap = Entries.read(folder / "overlap_coefficient.json")
     return HardwareProfile(
         num_devices=num_devices,
         all_reduce_ms_per_mb=all_reduce,
         p2p_ms_per_mb=p2p,
-        overlap_slowdown=_number(
-            _read(overlap_file), "overlap_coe", overlap_file
-        ),
-        all_gathers=_messages(times, "allreduce", 0.5, time_file),
-        all_to_alls=_messages(times, "all2all", 1.0, time_file),
+        overlap_slowdown=overlap.number("overlap_coe"),
+        all_gathers=_messages(times, "allreduce", 0.5),
+        all_to_alls=_messages(times, "all2all", 1.0),
     )
 
 
@@ -798,151 +789,141 @@ def read_model(
         If a file or an entry is missing or malformed, or there are too few
         batch sizes for a line.
     """
-    folder = Path(folder)
-    time_file = folder / f"computation_profiling_{dtype}_{name}_all.json"
-    memory_file = folder / f"memory_profiling_{dtype}_{name}_all.json"
-    times, memory = _read(time_file), _read(memory_file)
+    name = f"profiling_{dtype}_{name}_all.json"
+    times = Entries.read(Path(folder, f"computation_{name}"))
+    memory = Entries.read(Path(folder, f"memory_{name}"))
     suffix = "_sp" if sequence_parallel else ""
     length = str(sequence_length)
 
-    def memory_of(part: str) -> dict[str, Any]:
-        found = _field(memory, part + suffix, memory_file)
-        found = _field(found, length, memory_file, part + suffix)
-        return dict(found)
+    def memory_of(part: str) -> Entries:
+        return memory.inside(part + suffix).inside(length)
 
     def other(part: str) -> OtherMemory:
-        found = memory_of(part)
-        where = f"{part}{suffix}.{length}"
-        return OtherMemory(
-            _degrees(found, "model_states", memory_file, where),
-            _degrees(found, "activation", memory_file, where),
+        entries = memory_of(part)
+        states, activations = (
+            entries.inside(key) for key in ("model_states", "activation")
         )
+        return OtherMemory(states.degrees(), activations.degrees())
 
     layer = memory_of("layertype_0")
-    where = f"layertype_0{suffix}.{length}"
-    kept_mb = dict(
-        _field(layer, "tp_activation_per_bsz_dict", memory_file, where)
-    )
-    checkpoint_mb = _number(kept_mb, "checkpoint", memory_file, where)
-    del kept_mb["checkpoint"]
+    kept = layer.inside("tp_activation_per_bsz_dict")
     return ModelProfile(
         num_layers=num_layers,
         hidden_size=hidden_size,
         sequence_length=sequence_length,
-        forward_ms=_forward_line(times, "layertype_0", length, time_file),
-        other_forward_ms=_forward_line(
-            times, "layertype_other", length, time_file
-        ),
-        parameters_mb=_number(layer, "parameter_size", memory_file, where),
-        activations_mb={
-            int(degree): _number(kept_mb, degree, memory_file, where)
-            for degree in kept_mb
-        },
-        checkpoint_mb=checkpoint_mb,
+        forward_ms=_forward_line(times, "layertype_0", length),
+        other_forward_ms=_forward_line(times, "layertype_other", length),
+        parameters_mb=layer.number("parameter_size"),
+        checkpoint_mb=kept.number("checkpoint"),
+        activations_mb=kept.degrees(but="checkpoint"),
         other=other("other_memory_pp_off"),
         first=other("other_memory_pp_on_first"),
         last=other("other_memory_pp_on_last"),
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        profile = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidProblemError(
-            f"{path}: expected a readable profile, got "
-            f"{error.strerror or error}; check the path"
-        ) from error
-    except ValueError as error:
-        raise InvalidProblemError(
-            f"{path}: expected a profile in JSON, got malformed text; check "
-            f"that the file is complete"
-        ) from error
-    if not isinstance(profile, dict):
-        raise InvalidProblemError(
-            f"{path}: expected a JSON object, got {type(profile).__name__}; "
-            f"check that it is a profile of Galvatron"
-        )
-    return profile
+@dataclass(frozen=True)
+class Entries:
+    """Entries of a profile.
+
+    Attributes
+    ----------
+    values
+        What they are.
+    where
+        The file, and the keys that lead to them; for errors.
+    """
+
+    values: Mapping[str, Any]
+    where: str
+
+    @classmethod
+    def read(cls, path: Path) -> Entries:
+        """Return the entries of a file."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidProblemError(
+                f"{path}: expected a readable profile, got "
+                f"{error.strerror or error}; check the path"
+            ) from error
+        except ValueError as error:
+            raise InvalidProblemError(
+                f"{path}: expected a profile in JSON, got malformed text; "
+                f"check that the file is complete"
+            ) from error
+        if not isinstance(values, dict):
+            raise InvalidProblemError(
+                f"{path}: expected a JSON object, got "
+                f"{type(values).__name__}; check that it is a profile of "
+                f"Galvatron"
+            )
+        return cls(values, f"{path}: ")
+
+    def inside(self, key: str) -> Entries:
+        """Return the entries under a key."""
+        value = self.values.get(key)
+        if not isinstance(value, dict):
+            raise InvalidProblemError(
+                f"{self.where}{key}: expected an object, got "
+                f"{'none' if value is None else type(value).__name__}; "
+                f"profile this part of the model"
+            )
+        return Entries(value, f"{self.where}{key}.")
+
+    def number(self, key: str) -> float:
+        """Return a number above 0."""
+        value = self.values.get(key)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value < math.inf
+        ):
+            raise InvalidProblemError(
+                f"{self.where}{key}: expected a number above 0, got "
+                f"{'none' if value is None else value}; profile it again"
+            )
+        return float(value)
+
+    def degrees(self, but: str = "") -> dict[int, float]:
+        """Return numbers by degree, without those of another key."""
+        return {
+            int(key): self.number(key) for key in self.values if key != but
+        }
 
 
-def _field(
-    entries: Mapping[str, Any], key: str, path: Path, where: str = ""
-) -> Mapping[str, Any]:
-    value = entries.get(key)
-    if not isinstance(value, dict):
-        name = f"{where}.{key}" if where else key
-        raise InvalidProblemError(
-            f"{path}: {name}: expected an object, got "
-            f"{'none' if value is None else type(value).__name__}; profile "
-            f"this part of the model"
-        )
-    return value
-
-
-def _number(
-    entries: Mapping[str, Any], key: str, path: Path, where: str = ""
-) -> float:
-    value = entries.get(key)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value < math.inf
-    ):
-        name = f"{where}.{key}" if where else key
-        raise InvalidProblemError(
-            f"{path}: {name}: expected a number above 0, got "
-            f"{'none' if value is None else value}; profile it again"
-        )
-    return float(value)
-
-
-def _degrees(
-    entries: Mapping[str, Any], key: str, path: Path, where: str
-) -> dict[int, float]:
-    values = _field(entries, key, path, where)
-    return {
-        int(degree): _number(values, degree, path, f"{where}.{key}")
-        for degree in values
-    }
-
-
-def _messages(
-    times: Mapping[str, Any], kind: str, factor: float, path: Path
-) -> dict[int, Messages]:
+def _messages(times: Entries, kind: str, factor: float) -> dict[int, Messages]:
     """Read ``kind_size_N_XMB_time`` into one table per group size."""
     pattern = re.compile(rf"{kind}_size_(\d+)_(\d+)MB_time")
     measured: dict[int, dict[int, float]] = {}
-    for key in times:
+    for key in times.values:
         match = pattern.fullmatch(key)
         if match:
             group, size_mb = map(int, match.groups())
-            time_ms = factor * _number(times, key, path)
+            time_ms = factor * times.number(key)
             measured.setdefault(group, {})[size_mb * MIB] = time_ms
     return {
         group: Messages(
             table,
             _fit(
                 {size / MIB: time_ms for size, time_ms in table.items()},
-                f"{path}: {kind}_size_{group}",
+                f"{times.where}{kind}_size_{group}",
             ),
         )
         for group, table in measured.items()
     }
 
 
-def _forward_line(
-    times: Mapping[str, Any], part: str, length: str, path: Path
-) -> Line:
+def _forward_line(times: Entries, part: str, length: str) -> Line:
     """Fit the forward time of a micro-batch to its samples."""
     pattern = re.compile(rf"{part}_bsz(\d+)_seq{length}")
     totals: dict[float, float] = {}
-    for key in times:
+    for key in times.values:
         match = pattern.fullmatch(key)
         if match:
             samples = int(match[1])
-            totals[samples] = samples * _number(times, key, path)
-    return _fit(totals, f"{path}: {part}_bsz…_seq{length}")
+            totals[samples] = samples * times.number(key)
+    return _fit(totals, f"{times.where}{part}_bsz…_seq{length}")
 
 
 def _fit(points: Mapping[float, float], where: str) -> Line:

@@ -96,14 +96,14 @@ class Plot(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What came of a study.
+    """The outcome of a study.
 
     Attributes
     ----------
     answers
         Sentences that answer the question, every figure of them computed.
     tables, plot
-        What they rest on.
+        The figures behind them.
     """
 
     answers: Sequence[str]
@@ -118,13 +118,13 @@ class Setting:
     Attributes
     ----------
     quick
-        Whether a part of it is enough.
+        Whether to run only a part of the study.
     data
         Folder of published data.
     say
-        Called with what is done next.
+        Called with a text about the next task.
     over
-        Whether to end early: the user wants what is known.
+        Returns whether the user wants to end the study early.
     """
 
     quick: bool = False
@@ -156,15 +156,15 @@ class Study:
     name
         Keyword on the command line.
     question, method
-        What is asked, and what is done to find out.
+        The question, and how the study answers it.
     quick
-        What is left out where a part is enough.
+        The part that a quick run covers.
     limits
         What the answer does not say.
     files
-        What of the published data it needs, as paths in their folder.
+        Published data that the study needs, as paths in the data folder.
     run
-        Finds out.
+        The function that answers the question.
     """
 
     name: str
