@@ -16,8 +16,8 @@ import pytest
 os.environ.pop("COLUMNS", None)
 
 
-#: Functions that ``make test`` leaves out, with all their parameters; see
-#: tests/slow.py, which writes the list.
+#: Tests that ``make test`` leaves out; a function stands for all its parameters.
+#: tests/slow.py writes the list.
 SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().splitlines())
 
 
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("torch")
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("random")
-        elif item.nodeid.partition("[")[0] in SLOW:
+        elif {item.nodeid, item.nodeid.partition("[")[0]} & SLOW:
             item.add_marker("slow")
 
 
