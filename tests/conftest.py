@@ -16,8 +16,8 @@ import pytest
 os.environ.pop("COLUMNS", None)
 
 
-#: Tests that ``make test`` leaves out; a function stands for all its parameters.
-#: tests/slow.py writes the list.
+#: Tests that ``make test`` leaves out; a function stands for all of its
+#: parameters. tests/slow.py writes the list.
 SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().splitlines())
 
 
