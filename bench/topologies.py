@@ -124,7 +124,7 @@ def plans_of(task: tuple[str, str]) -> tuple[Plan, Plan]:
     model, network = task
     problem = problem_of(model, network)
     best = optimum(problem)
-    with mock.patch.dict(NETWORKS, {GraphTopology: Alone}):
+    with mock.patch.dict(NETWORKS, {GraphTopology.kind: Alone}):
         return best, optimum(problem)
 
 

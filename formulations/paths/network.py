@@ -101,15 +101,15 @@ class Builder:
         """
         self.complete = True
         placed = self._placed(most)
-        for filtered in (self._at_places, self._priced):
-            if placed is None or not len(placed.row):
-                return None
-            self.table.deadline.check()
-            found = filtered(placed, most)
-            if isinstance(found, Network):
-                return found if len(found.row) else None
-            placed = found
-        return None
+        if placed is None:
+            return None
+        self.table.deadline.check()
+        placed = self._at_places(placed, most)
+        if not len(placed.row):
+            return None
+        self.table.deadline.check()
+        network = self._priced(placed, most)
+        return network if len(network.row) else None
 
     def _fast(self, bound: Integers, most: int) -> Any:
         """Return which stages some plan up to a step time may have."""

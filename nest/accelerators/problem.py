@@ -18,7 +18,7 @@ from nest.cost.magnitude import choose_quantum_ps
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
 from nest.hardware import Machine
 from nest.hardware.calibration import Calibration
-from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.cluster import Cluster, Device, Level
 from nest.ir.graph import Activations, ComputeTimes, LayerCost, LayerKind
 from nest.ir.job import SPLIT_BACKWARD
 from nest.ir.problem import Problem
@@ -230,7 +230,7 @@ def _timed(cost: LayerCost, times: tuple[int, int, int]) -> LayerCost:
 
 def _cluster(cluster: Cluster, architecture: Architecture) -> Cluster:
     """Return a cluster of an architecture, with the latencies it has."""
-    assert isinstance(cluster.topology, Hierarchy)
+    assert cluster.topology.kind == "hierarchy"
     node, network = cluster.topology.levels
     assert node.fan_out == architecture.devices_per_node
     return replace(

@@ -130,7 +130,7 @@ class Remedies:
         """Why no plan fits, and what would do, for people."""
         found = [*self._why()]
         if self.num_devices is not None:
-            joined = isinstance(self.problem.cluster.topology, Hierarchy)
+            joined = self.problem.cluster.topology.kind == "hierarchy"
             found.append(
                 f"would do: {self.num_devices} such devices"
                 f"{'' if joined else ', however they are joined'} "
@@ -477,7 +477,7 @@ def _larger(problem: Problem) -> Iterator[Problem]:
     network = cluster.topology
     if len(cluster.types) > 1:
         return
-    if not isinstance(network, Hierarchy):
+    if network.kind != "hierarchy":
         level = Level(fan_out=network.max_devices, bandwidth_bytes_per_s=1e12)
         network = Hierarchy(levels=(level,))
     *lower, top = network.levels

@@ -91,7 +91,7 @@ def reorder(problem: Problem, plan: Plan) -> Reordered:
 def graph_of(problem: Problem) -> GraphTopology:
     """Return the network of a problem; refuse a tree."""
     topology = problem.cluster.topology
-    if not isinstance(topology, GraphTopology):
+    if topology.kind != "graph":
         raise InvalidProblemError(
             "$.cluster.topology: expected kind 'graph', got 'hierarchy', "
             "whose devices are in order as they are; put the model on a "

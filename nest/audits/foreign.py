@@ -179,11 +179,10 @@ def tree_of(problem: Problem) -> Hierarchy:
         If it is another kind of network.
     """
     topology = problem.cluster.topology
-    if not isinstance(topology, Hierarchy):
-        kind = str(topology.__struct_config__.tag)
+    if topology.kind != "hierarchy":
         raise InvalidProblemError(
             f"$.cluster.topology.kind: expected 'hierarchy' under preset "
-            f"{problem.preset!r}, got {kind!r}; change it or use preset "
-            f"'standard'"
+            f"{problem.preset!r}, got {topology.kind!r}; change it or use "
+            f"preset 'standard'"
         )
     return topology

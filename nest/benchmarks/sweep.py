@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from nest.benchmarks.instances import Instance, Recipe, build
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
 from nest.ir.base import PositiveReal, Struct, check_integer, check_real
-from nest.ir.cluster import Cluster, Hierarchy
+from nest.ir.cluster import Cluster
 from nest.ir.io import decode, read_bytes
 from nest.models.choices import Request
 
@@ -145,7 +145,7 @@ def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
     topology = cluster.topology
     if factor == 1:
         return cluster
-    if not isinstance(topology, Hierarchy):
+    if topology.kind != "hierarchy":
         if not within_nodes:
             raise InvalidOptionError(
                 f"bandwidths: expected a cluster with levels, got the graph "

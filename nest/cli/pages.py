@@ -299,7 +299,6 @@ def _more(
     ]
     if request.model is None:
         return found
-    from nest.ir.graph_topology import GraphTopology
     from nest.models.choices import layers_per_node
 
     joined = layers_per_node(
@@ -314,7 +313,7 @@ def _more(
             str(request.calibration or "as stored"),
         ),
     ]
-    if isinstance(restricted.problem.cluster.topology, GraphTopology):
+    if restricted.problem.cluster.topology.kind == "graph":
         order = request.order or "given"
         found.append(("order", "order of the devices", order))
     return found

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.ir.cluster import Cluster, Hierarchy
+from nest.ir.cluster import Cluster
 from nest.ir.documents import parse_json, refusing
 
 HOSTS, RANK_MAP = "hostfile", "rank_map.json"
@@ -75,7 +75,7 @@ def node_size(cluster: Cluster, given: int | None = None) -> int:
     """
     if given is not None:
         return given
-    if isinstance(cluster.topology, Hierarchy):
+    if cluster.topology.kind == "hierarchy":
         return cluster.topology.levels[0].fan_out
     raise InvalidOptionError(
         "--gpus-per-node: expected the devices of a node, got none, and the "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nest.ir.cluster import Cluster, Hierarchy
+from nest.ir.cluster import Cluster
 from nest.ir.graph import Graph
 from nest.ir.job import SPLIT_BACKWARD
 from nest.ir.problem import Problem
@@ -87,7 +87,7 @@ def widest_bytes_per_s(cluster: Cluster) -> float | None:
     depends on who sends.
     """
     topology = cluster.topology
-    if not isinstance(topology, Hierarchy):
+    if topology.kind != "hierarchy":
         return None
     least = topology.levels[0].bandwidth_bytes_per_s
     below = zip(topology.capacities, topology.levels[1:], strict=False)
@@ -115,7 +115,7 @@ def _is_oversubscribed(problem: Problem) -> bool:
     """
     cluster = problem.cluster
     topology = cluster.topology
-    if isinstance(topology, Hierarchy):
+    if topology.kind == "hierarchy":
         used = zip(topology.capacities, topology.levels[1:], strict=False)
         levels = [
             level.bandwidth_bytes_per_s
@@ -141,7 +141,7 @@ def _is_oversubscribed(problem: Problem) -> bool:
 
 def _is_no_tree(problem: Problem) -> bool:
     topology = problem.cluster.topology
-    if isinstance(topology, Hierarchy):
+    if topology.kind == "hierarchy":
         return False
     # All of it is connected, so a tree has one link less than nodes.
     return len(topology.links) >= len(topology.nodes)

@@ -167,6 +167,8 @@ class Hierarchy(
         over all ports of a node at once.
     """
 
+    #: The value of the key ``kind`` in files.
+    kind: ClassVar[Literal["hierarchy"]] = "hierarchy"
     #: What limits the number of devices, and what to do about it.
     room: ClassVar = ("the product of the fan-outs", "raise a fan_out")
 
@@ -271,9 +273,7 @@ class Hierarchy(
 #: The kinds of networks that a cluster may have.
 Topology = Hierarchy | GraphTopology
 #: Their names in files.
-TOPOLOGIES: tuple[str, ...] = tuple(
-    str(kind.__struct_config__.tag) for kind in get_args(Topology)
-)
+TOPOLOGIES: tuple[str, ...] = tuple(kind.kind for kind in get_args(Topology))
 
 
 class DeviceRange(Struct, frozen=True, kw_only=True):

@@ -118,6 +118,8 @@ class GraphTopology(
         device or name what is none, or two devices are not connected.
     """
 
+    #: The value of the key ``kind`` in files.
+    kind: ClassVar[Literal["graph"]] = "graph"
     #: What limits the number of devices, and what to do about it.
     room: ClassVar = ("the devices of the graph", "add some")
 

@@ -66,7 +66,6 @@ def _of_cluster(text: str) -> Any:
     """Return the network of a cluster file or name; ``None`` for others."""
     from nest.hardware.cluster_file import SUFFIXES, find_cluster
     from nest.hardware.fabric import mixed_cluster
-    from nest.ir.cluster import Hierarchy
     from nest.ir.io import decode, read_bytes
     from nest.topology.generators.build import check_size
     from nest.topology.graph.convert import graph_of, networkx_of
@@ -89,7 +88,7 @@ def _of_cluster(text: str) -> Any:
         cluster = mixed_cluster(parts) if rest else site.cluster(count)
     check_size("NETWORK", cluster.num_devices, 0)
     network = cluster.topology
-    if isinstance(network, Hierarchy):
+    if network.kind == "hierarchy":
         check_size("NETWORK", network.capacities[-1], 0)
         network = graph_of(network)
     return networkx_of(network)

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from nest.analysis.fit import most_memory_bytes, with_memory
 from nest.errors import SolverError
-from nest.ir.cluster import Hierarchy
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, SolverOutput, Status
@@ -62,7 +61,7 @@ def flat_slow(problem: Problem) -> Problem:
 
 def _flat(problem: Problem, which: int) -> Problem:
     topology = problem.cluster.topology
-    assert isinstance(topology, Hierarchy)
+    assert topology.kind == "hierarchy"
     joining = [level for level in topology.levels if level.fan_out > 1]
     level = replace(joining[which], fan_out=problem.cluster.num_devices)
     cluster = replace(

@@ -38,13 +38,13 @@ def _graph_network(topology: GraphTopology) -> Network:
     return GraphNetwork(topology)
 
 
-#: What makes the network of a topology, by the topology's type.
-NETWORKS: dict[type, Callable[..., Network]] = {
-    Hierarchy: HierarchyNetwork,
-    GraphTopology: _graph_network,
+#: What makes the network of a topology, by the topology's kind.
+NETWORKS: dict[str, Callable[..., Network]] = {
+    Hierarchy.kind: HierarchyNetwork,
+    GraphTopology.kind: _graph_network,
 }
 
 
 def network_of(topology: Topology) -> Network:
     """Return the network that a cluster's topology describes."""
-    return NETWORKS[type(topology)](topology)
+    return NETWORKS[topology.kind](topology)

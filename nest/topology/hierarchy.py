@@ -101,6 +101,11 @@ class HierarchyNetwork:
         self.period = self.capacities[-2] if len(levels) > 1 else 1
         self._known: dict[object, Any] = {}
 
+    @property
+    def tree(self) -> HierarchyNetwork:
+        """Return this network, which is a tree of levels."""
+        return self
+
     # Where blocks and groups meet
 
     def level(self, first: int, last: int) -> int:

@@ -134,6 +134,10 @@ class Network(Protocol):
     links: tuple[Link, ...]
 
     @property
+    def tree(self) -> TreeNetwork | None:
+        """The network itself if it is a tree of levels, else ``None``."""
+
+    @property
     def period(self) -> int:
         """Shifting all blocks by so many devices changes no group's time."""
 
@@ -189,3 +193,22 @@ class Network(Protocol):
 
     def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
         """Return a time that no transfer or collective exceeds, in ns."""
+
+
+class TreeNetwork(Protocol):
+    """What a tree of levels has beyond other networks.
+
+    Attributes
+    ----------
+    latencies_ns, raw_bandwidths
+        Of the levels from the device up; in bytes/s for each device.
+    """
+
+    latencies_ns: tuple[float, ...]
+    raw_bandwidths: tuple[float, ...]
+
+    def level(self, first: int, last: int) -> int:
+        """Return the lowest level whose subtree holds ``first..last``."""
+
+    def link(self, first: int, last: int) -> Link:
+        """Return the link between devices ``first`` and ``last``."""

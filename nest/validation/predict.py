@@ -29,7 +29,7 @@ from nest.hardware.calibration import (
 )
 from nest.hardware.calibration import Software as SoftwareCalibration
 from nest.ir.base import Struct
-from nest.ir.cluster import Device, Hierarchy
+from nest.ir.cluster import Device
 from nest.ir.graph import Graph
 from nest.ir.job import (
     FIXED_CHUNKS,
@@ -412,7 +412,7 @@ def _broadcasts_ns(row: Row, case: ModelledRun) -> float:
     if not tensors or strategy.zero != 1 or ranks == 1:
         return 0.0
     network = case.problem.cluster.topology
-    assert isinstance(network, Hierarchy)
+    assert network.kind == "hierarchy"
     level = next(
         level
         for level, size in zip(network.levels, network.capacities, strict=True)

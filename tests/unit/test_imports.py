@@ -5,6 +5,7 @@ Imports inside functions count; those under ``TYPE_CHECKING`` bind nothing.
 
 from __future__ import annotations
 
+import ast
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
@@ -92,6 +93,68 @@ def test_no_circles_of_files(graph: Graph) -> None:
     )
     for name, other in CIRCLES:
         assert Import(other, lazy=True) in graph[name]
+
+
+#: Records and classes of networks: they say themselves what they are, by
+#: ``Topology.kind`` and ``Network.tree``.
+NETWORKS = {
+    *("Hierarchy", "GraphTopology"),
+    *("Network", "HierarchyNetwork", "GraphNetwork"),
+}
+
+
+def _asks_for_a_network(node: ast.AST) -> bool:
+    """Whether a node of code asks of which class a network is."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass")):
+            classes: list[ast.AST] = [*node.args[1:]]
+        case ast.Compare(
+            left=ast.Call(func=ast.Name(id="type")), comparators=classes
+        ):
+            pass
+        case ast.MatchClass(cls=kind):
+            classes = [kind]
+        case _:
+            return False
+    return any(
+        (isinstance(part, ast.Name) and part.id in NETWORKS)
+        or (isinstance(part, ast.Attribute) and part.attr in NETWORKS)
+        for kind in classes
+        for part in ast.walk(kind)
+    )
+
+
+def _asking_lines(code: str) -> list[int]:
+    return [
+        node.lineno if isinstance(node, ast.expr) else node.cls.lineno
+        for node in ast.walk(ast.parse(code))
+        if _asks_for_a_network(node)
+    ]
+
+
+def test_only_topology_knows_the_classes_of_networks() -> None:
+    found = {
+        f"{name}:{line}"
+        for name, path in modules().items()
+        if not f"{name}.".startswith("nest.topology.")
+        for line in _asking_lines(path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "isinstance(x, Hierarchy)",
+        "isinstance(x, (int, topology.GraphNetwork))",
+        "isinstance(x, Hierarchy | None)",
+        "issubclass(x, Network)",
+        "type(x) is GraphTopology",
+        "match x:\n  case ir.Hierarchy(): pass",
+    ],
+)
+def test_the_classes_of_networks_are_noticed(code: str) -> None:
+    assert _asking_lines(code)
 
 
 def check_no_circle(imported: dict[str, set[str]]) -> None:

@@ -19,8 +19,7 @@ from nest.cost.verdict import BlockScore, StageScore
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.topology.alphabeta import NS_PER_S
-from nest.topology.hierarchy import HierarchyNetwork
-from nest.topology.protocol import Block, Link, Network
+from nest.topology.protocol import Block, Link, Network, TreeNetwork
 
 if TYPE_CHECKING:
     from nest.cost.model import CostModel
@@ -266,12 +265,13 @@ def artifact_rules(model: CostModel) -> NestArtifactRules:
     return model.rules
 
 
-def _tree(network: object) -> HierarchyNetwork:
-    assert isinstance(network, HierarchyNetwork)
-    return network
+def _tree(network: Network) -> TreeNetwork:
+    """Return the network of a problem that :func:`tree_of` accepts."""
+    assert network.tree is not None
+    return network.tree
 
 
-def _switch_tree(network: object, block: Block) -> tuple[float, float]:
+def _switch_tree(network: Network, block: Block) -> tuple[float, float]:
     """Return (ns per byte, ns) of the gradient sync as coded.
 
     Reference: reference/nest-artifact.md §2. Ranks 0, P, 2P, … meet at level

@@ -18,7 +18,6 @@ from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score
 from nest.cost.space import make_split
-from nest.ir.cluster import Hierarchy
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
@@ -715,13 +714,13 @@ def network_facts(problem: Problem, plan: Plan | None = None) -> Document:
     topology, most = cluster.topology, cluster.num_devices
     sizes = [size for size in topology.unit_sizes if size < most]
     facts: Document = {
-        "kind": type(topology).__name__.lower(),
+        "kind": topology.kind,
         "num_devices": most,
         "units": sizes,
         "levels": [],
         "picture": "",
     }
-    if isinstance(topology, Hierarchy):
+    if topology.kind == "hierarchy":
         below = (1, *topology.capacities)
         facts["levels"] = [
             {

@@ -67,6 +67,7 @@ class GraphNetwork:
     :mod:`nest.topology.graph.symmetry` finds any.
     """
 
+    tree = None
     dear: ClassVar[bool] = True
 
     def __init__(self, topology: GraphTopology) -> None:
