@@ -146,10 +146,10 @@ def with_network(problem: Problem, graph: Any, where: str) -> Problem:
 
 def _read_beside(texts: Sequence[str]) -> dict[str, Any]:
     """Return ``key=value`` pairs with values of the right type."""
-    from nest.topology.files import Beside
+    from nest.topology.files import FileSupplement
 
-    hints = get_type_hints(Beside)
-    known = {field.name: hints[field.name] for field in fields(Beside)}
+    hints = get_type_hints(FileSupplement)
+    known = {field.name: hints[field.name] for field in fields(FileSupplement)}
     found: dict[str, Any] = {}
     for text in (part for entry in texts for part in entry.split(",")):
         key, equals, value = text.partition("=")

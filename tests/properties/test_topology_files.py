@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nest.errors import NestError
-from nest.topology.files import FORMATS, Beside
+from nest.topology.files import FORMATS, FileSupplement
 from nest.topology.files.hostlist import expand
 from nest.topology.files.source import Source
 from tests.properties.profiles import examples
@@ -37,10 +37,14 @@ def test_damaged_files_are_refused_or_read(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 40)))
     new = data.draw(st.sampled_from(WORDS) | st.text(max_size=3))
-    damaged = Source(path.name, text[:start] + new + text[end:])
     form, options = HOW[path.name]
+    damaged = Source(
+        path.name,
+        text[:start] + new + text[end:],
+        FileSupplement(**options),
+    )
     try:
-        graph = FORMATS[form].read(damaged, Beside(**options))
+        graph = FORMATS[form].read(damaged)
         said = graph.graph["order"][0]
     except NestError as error:
         said = str(error)

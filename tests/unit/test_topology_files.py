@@ -21,7 +21,7 @@ from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.topology.files import (
     FORMATS,
     MEANING,
-    Beside,
+    FileSupplement,
     read_rankfile,
     read_topology,
     recognise,
@@ -220,8 +220,8 @@ def test_every_format_has_a_file() -> None:
 
 
 def test_every_option_is_asked_for_somewhere() -> None:
-    options = {field.name for field in fields(Beside)}
-    asked = {option for form in FORMATS.values() for option in form.asks}
+    options = {field.name for field in fields(FileSupplement)}
+    asked = {option for form in FORMATS.values() for option in form.options}
     assert options == asked == MEANING.keys()
 
 

@@ -210,7 +210,9 @@ class TestOptions:
             less = {**options, option: None}
             with pytest.raises(NestError, match=rf"\b{option}\b|as part"):
                 read_topology(path, **less)
-        extra = next(one for one in MEANING if one not in FORMATS[name].asks)
+        extra = next(
+            one for one in MEANING if one not in FORMATS[name].options
+        )
         value = "x" if extra in ("part", "topology") else 1
         if extra.startswith("uplink"):
             value = (1,)  # type: ignore[assignment]
@@ -590,11 +592,11 @@ class TestRankFiles:
         [
             (
                 "0 server0:0\n1 server0:1\n",
-                "order: expected all 4 devices, got none of 2, 3",
+                "order: expected all 4 devices, got 2; add '2'",
             ),
             (
                 "0 server0:0\n1 server0:0\n",
-                "order: expected every device once, got 0 twice",
+                "order: expected every device once, got '0' twice",
             ),
             ("1 server0:0\n", "line 1: expected '0 host:device', got '1 s"),
             ("0 server0\n", "line 1: expected '0 host:device', got '0 s"),
@@ -618,7 +620,7 @@ class TestRankFiles:
         path = tmp_path / "ranks"
         with pytest.raises(
             InvalidProblemError,
-            match=r"order: expected all 4 devices, got none of 3; add them",
+            match=r"order: expected all 4 devices, got 3; add '3'",
         ):
             write(path, graph, ["2", "1", "0"])
         assert not path.exists()

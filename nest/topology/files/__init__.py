@@ -6,7 +6,6 @@ line there.
 
 from __future__ import annotations
 
-from nest.topology.files.beside import MEANING, Beside
 from nest.topology.files.door import FORMATS, Format, read_topology, recognise
 from nest.topology.files.graphs import write_node_link
 from nest.topology.files.ranks import (
@@ -14,11 +13,12 @@ from nest.topology.files.ranks import (
     write_hostfile,
     write_rankfile,
 )
+from nest.topology.files.supplement import MEANING, FileSupplement
 
 __all__ = [
     "FORMATS",
     "MEANING",
-    "Beside",
+    "FileSupplement",
     "Format",
     "read_rankfile",
     "read_topology",

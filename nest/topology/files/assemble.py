@@ -8,24 +8,22 @@ device ids in rank order as ``graph["order"]``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 
 import networkx as nx
 
+from nest.errors import InvalidProblemError
 from nest.ir.graph_topology import check_link
+from nest.topology import routes
 from nest.topology.files.source import Source, listed
-from nest.topology.routes import forwards
 
 DEVICE = "device"
 SWITCH = "switch"
 
 
 def add_link(
-    graph: nx.Graph,
-    ends: tuple[str, str],
-    bandwidth: float,
-    latency_ns: float,
+    graph: nx.Graph, ends: tuple[str, str], bandwidth: float, latency_ns: float
 ) -> None:
     """Add a link; parallel ones add up, and the worse latency counts."""
     source, target = ends
@@ -34,6 +32,19 @@ def add_link(
         bandwidth += edge["bandwidth"]
         latency_ns = max(latency_ns, edge["latency_ns"])
     graph.add_edge(source, target, bandwidth=bandwidth, latency_ns=latency_ns)
+
+
+def add_hub(
+    graph: nx.Graph,
+    hub: str,
+    members: Iterable[str],
+    bandwidth: float,
+    latency_ns: float,
+) -> None:
+    """Add a switch, and equal links from it to all members."""
+    graph.add_node(hub, kind=SWITCH)
+    for member in members:
+        add_link(graph, (member, hub), bandwidth, latency_ns)
 
 
 def finish(
@@ -98,42 +109,21 @@ def check_order(
     InvalidProblemError
         If one is missing, unknown, or in it twice.
     """
-    seen: set[str] = set()
-    known = set(devices)
-    for device in order:
-        if device not in known:
-            raise source.refuse(
-                "order", "devices of the graph", device, "correct the order"
-            )
-        if device in seen:
-            raise source.refuse(
-                "order", "every device once", f"{device} twice", "remove one"
-            )
-        seen.add(device)
-    missing = [device for device in devices if device not in seen]
-    if missing:
-        raise source.refuse(
-            "order",
-            f"all {len(devices)} devices",
-            f"none of {listed(missing)}",
-            "add them",
-        )
+    try:
+        routes.check_order(devices, order)
+    except InvalidProblemError as error:
+        raise source.error(error) from None
 
 
 def _check_links(source: Source, graph: nx.Graph) -> None:
     """Refuse a link that no problem may have, parallel ones added up."""
-    for start, end, kept in graph.edges(data=True):
+    for start, end, edge in graph.edges(data=True):
         try:
-            check_link(kept["bandwidth"], kept["latency_ns"])
+            check_link(edge["bandwidth"], edge["latency_ns"])
         except ValueError as error:
-            place, _, text = str(error).partition(": expected ")
-            expected, _, rest = text.partition(", got ")
-            got, _, remedy = rest.partition("; ")
-            raise source.refuse(
-                f"link from {start} to {end}: {place}",
-                expected,
-                got,
-                remedy or "check its unit",
+            remedy = "" if "; " in str(error) else "; check its unit"
+            raise source.error(
+                f"link from {start} to {end}: {error}{remedy}"
             ) from None
 
 
@@ -147,29 +137,31 @@ def _check_reach(
     """
     both_ways = graph.to_undirected(as_view=True)
     through = both_ways.subgraph(
-        node for node, kept in graph.nodes(data=True) if forwards(kept)
+        node
+        for node, attributes in graph.nodes(data=True)
+        if routes.forwards(attributes)
     )
     component = {
         node: number
         for number, nodes in enumerate(nx.connected_components(through))
         for node in nodes
     }
-    alike: dict[frozenset[int], list[str]] = {}
+    devices_by_touched: dict[frozenset[int], list[str]] = {}
     for device in devices:
         near = [device] if device in component else both_ways[device]
         touched = frozenset(
             component[node] for node in near if node in component
         )
-        alike.setdefault(touched, []).append(device)
-    if frozenset.intersection(*alike):
+        devices_by_touched.setdefault(touched, []).append(device)
+    if frozenset.intersection(*devices_by_touched):
         return
-    for first, second in combinations_with_replacement(alike, 2):
+    for first, second in combinations_with_replacement(devices_by_touched, 2):
         if first & second:
             continue
-        for device in alike[first]:
+        for device in devices_by_touched[first]:
             lost = [
                 other
-                for other in alike[second]
+                for other in devices_by_touched[second]
                 if other != device and not both_ways.has_edge(device, other)
             ]
             if lost:
@@ -188,18 +180,19 @@ def telling(units: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
     that say the same, or that say that all are in one. The first one stays if
     its names are others than those of the devices: launchers need them.
     """
-    kept: list[Mapping[str, str]] = []
+    partitions: list[Mapping[str, str]] = []
     for idx, coarser in enumerate(units):
-        finer = kept[-1] if kept else {device: device for device in coarser}
+        finer = partitions[-1] if partitions else {x: x for x in coarser}
         num_finer = len(set(finer.values()))
         num_coarser = len(set(coarser.values()))
         if num_coarser == num_finer:
             tells = idx == 0 and finer != coarser
         else:
-            tells = whole(finer, coarser) and (num_coarser > 1 or not kept)
+            several = num_coarser > 1 or not partitions
+            tells = several and whole(finer, coarser)
         if tells:
-            kept.append(coarser)
-    return kept
+            partitions.append(coarser)
+    return partitions
 
 
 def whole(finer: Mapping[str, str], coarser: Mapping[str, str]) -> bool:

@@ -15,13 +15,7 @@ from math import prod
 import networkx as nx
 
 from nest.topology.files.assemble import DEVICE, finish, telling
-from nest.topology.files.beside import Beside
-from nest.topology.files.lattice import (
-    Axis,
-    coordinates,
-    join,
-    num_links,
-)
+from nest.topology.files.lattice import Axis, coordinates, join, num_links
 from nest.topology.files.source import Source, parse_yaml, shown
 from nest.topology.generators.build import MAX_DEVICES, MAX_LINKS
 from nest.units import GIB
@@ -31,15 +25,8 @@ WORDS = ("Ring", "Switch", "FullyConnected")
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 
 
-def read(source: Source, beside: Beside) -> nx.Graph:
-    """Read a network of ASTRA-sim; nothing is asked for beside it.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the lists differ in length, a word is unknown, or a number is none
-        or out of range.
-    """
+def read(source: Source) -> nx.Graph:
+    """Read a network of ASTRA-sim; no option completes it."""
     fields = source.mapping("", parse_yaml(source), _KEYS, _KEYS)
     lists = {key: source.sequence(key, fields[key]) for key in _KEYS}
     num_dims = len(lists["topology"])
@@ -104,9 +91,6 @@ def _axis(source: Source, lists: dict[str, list[object]], dim: int) -> Axis:
         ),
         gib_per_s * GIB,
         source.number(
-            f"latency[{dim}]",
-            lists["latency"][dim],
-            positive=False,
-            unit="ns",
+            f"latency[{dim}]", lists["latency"][dim], positive=False, unit="ns"
         ),
     )

@@ -21,12 +21,12 @@ from nest.topology.files import (
     slurm_yaml,
     topograph,
 )
-from nest.topology.files.beside import Beside, beside
 from nest.topology.files.source import Source, read_source
+from nest.topology.files.supplement import supplement_of
 
 _YAML = (".yaml", ".yml")
 
-#: What is asked for beside lists of hosts, and beside one node.
+#: Options that lists of hosts need, and files that describe one node.
 _PORTS = ("ports_per_node", "port_bandwidth_bytes_per_s", "port_latency_ns")
 _HOSTS = (
     "devices_per_node",
@@ -60,18 +60,21 @@ class Format(NamedTuple):
         Of its files; a file of another name is recognised by content alone.
     mark
         A regular expression that is found in files of the format only.
-    asks
-        Options that it may ask for beside the file.
+    options
+        Options that it may need in addition to the file.
     read
-        Reads it.
+        Reads it; raises :class:`~nest.errors.InvalidProblemError` if the
+        file is malformed or contradicts itself, and
+        :class:`~nest.errors.InvalidOptionError` if an option is missing or
+        does not fit the file.
     """
 
     name: str
     title: str
     suffixes: tuple[str, ...]
     mark: re.Pattern[str]
-    asks: tuple[str, ...]
-    read: Callable[[Source, Beside], nx.Graph]
+    options: tuple[str, ...]
+    read: Callable[[Source], nx.Graph]
 
 
 def _mark(pattern: str) -> re.Pattern[str]:
@@ -189,7 +192,8 @@ def read_topology(
         default.
     **options
         What the file does not say: the fields of
-        :class:`~nest.topology.files.beside.Beside`; None is not said.
+        :class:`~nest.topology.files.supplement.FileSupplement`; ``None`` is
+        an option without a value.
 
     Returns
     -------
@@ -210,22 +214,25 @@ def read_topology(
     UnknownNameError
         If the format or an option is unknown.
     """
-    given = beside(options)
+    supplement = supplement_of(options)
     if format is not None and format not in FORMATS:
         raise UnknownNameError("format", format, FORMATS)
-    source = read_source(path)
-    if format is not None:
-        return _read(FORMATS[format], source, given)
-    found = recognise(source)
-    better = Path(path).with_name("topology.yaml")
-    if Path(path).name == "topology.conf" and better.is_file():
+    source = read_source(path, supplement)
+    chosen = recognise(source) if format is None else FORMATS[format]
+    preferred = Path(path).with_name("topology.yaml")
+    if (
+        format is None
+        and Path(path).name == "topology.conf"
+        and preferred.is_file()
+    ):
         raise source.refuse(
             "",
             "the file that Slurm reads",
             "one that it ignores, as topology.yaml is beside it",
-            f"name that one, or give the format {found.name}",
+            f"name that one, or give the format {chosen.name}",
         )
-    return _read(found, source, given)
+    supplement.check_names(source.where, chosen.name, chosen.options)
+    return chosen.read(source)
 
 
 def recognise(source: Source) -> Format:
@@ -238,21 +245,16 @@ def recognise(source: Source) -> Format:
     InvalidProblemError
         If it is none of them, or could still be several.
     """
-    found = [one for one in FORMATS.values() if one.mark.search(source.text)]
-    if len(found) > 1:
+    matches = [one for one in FORMATS.values() if one.mark.search(source.text)]
+    if len(matches) > 1:
         suffix = Path(source.where).suffix.lower()
-        found = [one for one in found if suffix in one.suffixes] or found
-    if len(found) == 1:
-        return found[0]
-    several = " or ".join(one.name for one in found)
+        matches = [one for one in matches if suffix in one.suffixes] or matches
+    if len(matches) == 1:
+        return matches[0]
+    several = " or ".join(one.name for one in matches)
     raise source.refuse(
         "",
         f"one of the formats {', '.join(FORMATS)}",
-        f"what could be {several}" if found else "none of them",
+        f"what could be {several}" if matches else "none of them",
         "give the format, or check the file",
     )
-
-
-def _read(form: Format, source: Source, given: Beside) -> nx.Graph:
-    given.only(source.where, form.name, form.asks)
-    return form.read(source, given)

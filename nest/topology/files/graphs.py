@@ -23,14 +23,8 @@ from nest.topology.files.assemble import (
     finish,
     whole,
 )
-from nest.topology.files.beside import Beside
 from nest.topology.files.safe_xml import parse_xml
-from nest.topology.files.source import (
-    Source,
-    listed,
-    parse_json,
-    shown,
-)
+from nest.topology.files.source import Source, listed, parse_json, shown
 from nest.util.files import write_atomically
 
 Edge = tuple[str, Any, Any, Mapping[str, Any]]
@@ -38,16 +32,8 @@ Edge = tuple[str, Any, Any, Mapping[str, Any]]
 _GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
 
 
-def read_node_link(source: Source, beside: Beside) -> nx.Graph:
-    """Read node-link JSON; its links are ``edges`` or ``links``.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a kind, a bandwidth or a latency is missing or out of range, names
-        are not unique, only one direction of a link is there, or devices are
-        not connected.
-    """
+def read_node_link(source: Source) -> nx.Graph:
+    """Read node-link JSON; its links are ``edges`` or ``links``."""
     top = source.mapping("", parse_json(source), None, ("nodes",))
     keys = [key for key in ("edges", "links") if key in top]
     if len(keys) != 1:
@@ -57,15 +43,18 @@ def read_node_link(source: Source, beside: Beside) -> nx.Graph:
     directed = top.get("directed", False)
     if not isinstance(directed, bool):
         raise source.refuse("directed", "true or false", shown(directed))
-    nodes = []
-    for idx, item in enumerate(source.sequence("nodes", top["nodes"])):
-        node = source.mapping(f"nodes[{idx}]", item, None, ("id",))
-        nodes.append((f"nodes[{idx}]", node["id"], node))
-    edges = []
-    for idx, item in enumerate(source.sequence(keys[0], top[keys[0]])):
-        place = f"{keys[0]}[{idx}]"
-        edge = source.mapping(place, item, None, ("source", "target"))
-        edges.append((place, edge["source"], edge["target"], edge))
+    nodes = [
+        (place, node["id"], node)
+        for place, node in source.mappings(
+            "nodes", top["nodes"], None, ("id",)
+        )
+    ]
+    edges = [
+        (place, edge["source"], edge["target"], edge)
+        for place, edge in source.mappings(
+            keys[0], top[keys[0]], None, ("source", "target")
+        )
+    ]
     if top.get("multigraph") is False:
         _check_single(source, directed, edges)
     attributes = source.mapping("graph", top.get("graph") or {})
@@ -90,22 +79,13 @@ def _check_single(
         seen.add(pair)
 
 
-def read_graphml(source: Source, beside: Beside) -> nx.Graph:
-    """Read GraphML; lists and maps of the graph are JSON in a string.
-
-    Raises
-    ------
-    InvalidProblemError
-        As for node-link JSON, or if the file is malformed.
-    """
+def read_graphml(source: Source) -> nx.Graph:
+    """Read GraphML; lists and maps of the graph are JSON in a string."""
     root = parse_xml(source)
     seen: set[str] = set()
     for node in root.iter(f"{_GRAPHML}node"):
         name = node.get("id", "")
-        if name in seen:
-            raise source.refuse(
-                "nodes", "every id once", f"{name} twice", "remove one"
-            )
+        source.check_once("nodes", "id", name, seen)
         seen.add(name)
     try:
         with warnings.catch_warnings():
@@ -125,10 +105,10 @@ def read_graphml(source: Source, beside: Beside) -> nx.Graph:
             inner = Source(f"{source.where}: {key}", str(value))
             value = parse_json(inner)
         attributes[key] = value
-    nodes = [(f"node {name}", name, kept) for name, kept in read.nodes.items()]
+    nodes = [(f"node {name}", name, node) for name, node in read.nodes.items()]
     edges = [
-        (f"edge {start} - {end}", start, end, kept)
-        for start, end, kept in read.edges(data=True)
+        (f"edge {start} - {end}", start, end, edge)
+        for start, end, edge in read.edges(data=True)
     ]
     return _graph(source, read.is_directed(), nodes, edges, attributes)
 
@@ -145,10 +125,13 @@ def write_node_link(path: str | Path, graph: nx.Graph) -> None:
         "directed": graph.is_directed(),
         "multigraph": False,
         "graph": dict(graph.graph),
-        "nodes": [{"id": node, **kept} for node, kept in graph.nodes.items()],
+        "nodes": [
+            {"id": node, **attributes}
+            for node, attributes in graph.nodes.items()
+        ],
         "edges": [
-            {"source": start, "target": end, **kept}
-            for start, end, kept in graph.edges(data=True)
+            {"source": start, "target": end, **attributes}
+            for start, end, attributes in graph.edges(data=True)
         ],
     }
     text = json.dumps(record, indent=1, allow_nan=False)
@@ -163,13 +146,10 @@ def _graph(
     attributes: Mapping[str, Any],
 ) -> nx.Graph:
     graph = nx.DiGraph() if directed else nx.Graph()
-    for place, value, kept in nodes:
+    for place, value, node in nodes:
         name = source.word(f"{place} id", value)
-        if name in graph:
-            raise source.refuse(
-                place, "every id once", f"{name} twice", "rename one"
-            )
-        kind = kept.get("kind")
+        source.check_once(place, "id", name, graph, "rename one")
+        kind = node.get("kind")
         if kind not in (DEVICE, SWITCH):
             raise source.refuse(
                 f"{place} kind",
@@ -178,14 +158,14 @@ def _graph(
                 f"say what {name} is",
             )
         graph.add_node(name, kind=kind)
-        if "forward" in kept:
-            if not isinstance(kept["forward"], bool):
+        if "forward" in node:
+            if not isinstance(node["forward"], bool):
                 raise source.refuse(
-                    f"{place} forward", "true or false", shown(kept["forward"])
+                    f"{place} forward", "true or false", shown(node["forward"])
                 )
-            graph.nodes[name]["forward"] = kept["forward"]
-    for place, start, end, kept in edges:
-        _add(source, graph, place, (start, end), kept)
+            graph.nodes[name]["forward"] = node["forward"]
+    for place, start, end, edge in edges:
+        _add(source, graph, place, (start, end), edge)
     if directed:
         graph = _both_ways(source, graph)
     return _finish(source, graph, attributes)
@@ -196,7 +176,7 @@ def _add(
     graph: nx.Graph,
     place: str,
     values: tuple[Any, Any],
-    kept: Mapping[str, Any],
+    edge: Mapping[str, Any],
 ) -> None:
     start, end = (source.word(place, value) for value in values)
     for name in (start, end):
@@ -212,15 +192,15 @@ def _add(
             place, "two nodes", f"{start} twice", "remove the link"
         )
     for key in ("bandwidth", "latency_ns"):
-        if kept.get(key) is None:
+        if edge.get(key) is None:
             raise source.refuse(
                 f"{place} ({start} to {end})", f"{key!r}", "none", "add it"
             )
     bandwidth = source.number(
-        f"{place} bandwidth", kept["bandwidth"], positive=True, unit="bytes/s"
+        f"{place} bandwidth", edge["bandwidth"], positive=True, unit="bytes/s"
     )
     latency_ns = source.number(
-        f"{place} latency_ns", kept["latency_ns"], positive=False, unit="ns"
+        f"{place} latency_ns", edge["latency_ns"], positive=False, unit="ns"
     )
     add_link(graph, (start, end), bandwidth, latency_ns)
 
@@ -236,8 +216,8 @@ def _both_ways(source: Source, graph: nx.DiGraph) -> nx.Graph:
                 "add it, or make the graph undirected",
             )
     if all(
-        graph.edges[end, start] == kept
-        for start, end, kept in graph.edges(data=True)
+        graph.edges[end, start] == attributes
+        for start, end, attributes in graph.edges(data=True)
     ):
         return graph.to_undirected()
     return graph

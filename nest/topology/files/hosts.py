@@ -1,12 +1,12 @@
 """Hosts below a tree of switches, and around rings and tori.
 
-Schedulers and clouds list nodes and the switches above them, and leave out
-what is inside of a node and how fast anything is. That is asked for.
+Schedulers and clouds list nodes and the switches above them. Options state
+what is inside of a node, and how fast links are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import networkx as nx
@@ -15,13 +15,19 @@ from nest.errors import InvalidOptionError
 from nest.topology.files.assemble import (
     DEVICE,
     SWITCH,
+    add_hub,
     add_link,
     finish,
     telling,
 )
-from nest.topology.files.beside import MEANING, Beside
 from nest.topology.files.lattice import Axis, coordinates, join
 from nest.topology.files.source import Source, listed
+from nest.topology.files.supplement import MEANING
+
+#: Options that describe the links inside a node, and a port of a node.
+NODE = ("node_bandwidth_bytes_per_s", "node_latency_ns")
+PORT = ("port_bandwidth_bytes_per_s", "port_latency_ns")
+UPLINKS = ("uplink_bandwidths_bytes_per_s", "uplink_latencies_ns")
 
 
 class Host(NamedTuple):
@@ -50,7 +56,6 @@ def tree(
     source: Source,
     hosts: Sequence[Host],
     parents: Mapping[str, str],
-    beside: Beside,
     *,
     name: str | None = None,
 ) -> nx.Graph:
@@ -68,18 +73,8 @@ def tree(
         In the order of the ranks.
     parents
         The switch above each switch that has one.
-    beside
-        Devices and ports of a node and their speed, and the uplinks' speed.
     name
         Of the network.
-
-    Raises
-    ------
-    InvalidProblemError
-        If names are not unique, switches are above each other, or there are
-        several roots and ``part`` names none of them.
-    InvalidOptionError
-        If an option is missing or does not fit.
     """
     chains = {
         leaf: _chain(source, leaf, parents)
@@ -89,7 +84,6 @@ def tree(
         source,
         "trees without a common root",
         dict.fromkeys(chain[-1] for chain in chains.values()),
-        beside,
         "add a switch above them",
     )
     hosts = [host for host in hosts if chains[host.leaf][-1] == root]
@@ -99,13 +93,12 @@ def tree(
         for above, switch in enumerate(chains[leaf]):
             height[switch] = max(height.get(switch, 0), above)
     tiers = height[root]
-    beside.ask(source.where, *_needed(hosts, tiers, beside))
-    bandwidths = beside.per_tier(
-        source.where, "uplink_bandwidths_bytes_per_s", tiers
+    source.option(*_needed(source, hosts, tiers))
+    bandwidths, latencies = (
+        source.option_per_tier(name, tiers) for name in UPLINKS
     )
-    latencies = beside.per_tier(source.where, "uplink_latencies_ns", tiers)
     graph = nx.Graph()
-    home = add_hosts(source, graph, hosts, beside)
+    home = add_hosts(source, graph, hosts)
     graph.add_nodes_from(height, kind=SWITCH)
     for switch, tier in height.items():
         if switch != root:
@@ -125,45 +118,42 @@ def tree(
     return finish(source, graph, list(home), name=name, units=telling(units))
 
 
-def _needed(hosts: Sequence[Host], tiers: int, beside: Beside) -> list[str]:
-    """Return the options to ask for, so that one error names all of them."""
-    names = ["ports_per_node", "port_bandwidth_bytes_per_s", "port_latency_ns"]
+def set_parent(
+    source: Source, place: str, parents: dict[str, str], child: str, above: str
+) -> None:
+    """Put a switch below another one; refuse a second one above it."""
+    if child in parents:
+        raise source.refuse(
+            place,
+            f"one switch above {child}",
+            f"{parents[child]} and {above}",
+            "remove one",
+        )
+    parents[child] = above
+
+
+def _needed(source: Source, hosts: Sequence[Host], tiers: int) -> list[str]:
+    """Return the options that hosts need, so that one error names all."""
+    names = ["ports_per_node", *PORT]
     if any(host.num_devices is None for host in hosts):
         names.append("devices_per_node")
+    usual = source.supplement.devices_per_node or 1
     if any(
-        host.domain is not None
-        or (host.num_devices or beside.devices_per_node or 1) > 1
+        host.domain is not None or (host.num_devices or usual) > 1
         for host in hosts
     ):
-        names += ["node_bandwidth_bytes_per_s", "node_latency_ns"]
+        names += NODE
     if tiers:
-        names += ["uplink_bandwidths_bytes_per_s", "uplink_latencies_ns"]
+        names += UPLINKS
     return names
 
 
 def choose(
-    source: Source,
-    what: str,
-    names: Mapping[str, object],
-    beside: Beside,
-    remedy: str,
+    source: Source, what: str, names: Collection[str], remedy: str
 ) -> str:
-    """Return the part of a file to read: the only one, or the named one.
-
-    Raises
-    ------
-    InvalidProblemError
-        If there are several, none of them named.
-    InvalidOptionError
-        If ``part`` names another one.
-    """
-    if beside.part is not None:
-        if beside.part not in names:
-            raise InvalidOptionError(
-                f"{source.where}: part: expected one of {listed(names)}, got "
-                f"{beside.part!r}; give {MEANING['part']}"
-            )
-        return beside.part
+    """Return the part of a file to read: the only one, or the named one."""
+    if (part := source.option_among("part", names)) is not None:
+        return part
     if len(names) > 1:
         raise source.refuse(
             "",
@@ -175,56 +165,34 @@ def choose(
 
 
 def add_hosts(
-    source: Source,
-    graph: nx.Graph,
-    hosts: Sequence[Host],
-    beside: Beside,
+    source: Source, graph: nx.Graph, hosts: Sequence[Host]
 ) -> dict[str, Host]:
     """Add the devices of hosts and their links; return each one's host.
 
     A device is linked to the switch inside of its node (or domain), unless it
     is alone, and to the leaf over its ports. A port of several devices is a
     switch between them and the leaf, which all of them share.
-
-    Raises
-    ------
-    InvalidOptionError
-        If an option is missing, or devices and ports do not divide.
     """
-    where = source.where
     home: dict[str, Host] = {}
     for host in hosts:
-        devices = add_devices(source, graph, host, beside)
+        devices = add_devices(source, graph, host)
         home.update(dict.fromkeys(devices, host))
         if len(devices) > 1 or host.domain is not None:
             inner = f"{host.domain or host.name}/nvlink"
-            graph.add_node(inner, kind=SWITCH)
-            bandwidth, latency_ns = beside.ask(
-                where, "node_bandwidth_bytes_per_s", "node_latency_ns"
-            )
-            for device in devices:
-                add_link(graph, (device, inner), bandwidth, latency_ns)
-        add_ports(source, graph, host, devices, beside)
+            add_hub(graph, inner, devices, *source.option(*NODE))
+        add_ports(source, graph, host, devices)
     return home
 
 
-def add_devices(
-    source: Source, graph: nx.Graph, host: Host, beside: Beside
-) -> list[str]:
-    """Add the devices of a host; one alone has the name of the host.
-
-    Raises
-    ------
-    InvalidOptionError
-        If nobody says how many there are, or file and option disagree.
-    """
-    count = host.num_devices
+def add_devices(source: Source, graph: nx.Graph, host: Host) -> list[str]:
+    """Add the devices of a host; one alone has the name of the host."""
+    count, stated = host.num_devices, source.supplement.devices_per_node
     if count is None:
-        count = int(beside.ask(source.where, "devices_per_node"))
-    elif beside.devices_per_node not in (None, count):
+        count = int(source.option("devices_per_node"))
+    elif stated not in (None, count):
         raise InvalidOptionError(
             f"{source.where}: devices_per_node: expected {count}, as the file "
-            f"says of {host.name}, got {beside.devices_per_node}; leave it out"
+            f"says of {host.name}, got {stated}; leave it out"
         )
     devices = (
         [host.name]
@@ -236,25 +204,10 @@ def add_devices(
 
 
 def add_ports(
-    source: Source,
-    graph: nx.Graph,
-    host: Host,
-    devices: Sequence[str],
-    beside: Beside,
+    source: Source, graph: nx.Graph, host: Host, devices: Sequence[str]
 ) -> None:
-    """Link the devices of a host to its leaf over the ports of the node.
-
-    Raises
-    ------
-    InvalidOptionError
-        If an option is missing, or devices and ports do not divide.
-    """
-    ports, bandwidth, latency_ns = beside.ask(
-        source.where,
-        "ports_per_node",
-        "port_bandwidth_bytes_per_s",
-        "port_latency_ns",
-    )
+    """Link the devices of a host to its leaf over the ports of the node."""
+    ports, bandwidth, latency_ns = source.option("ports_per_node", *PORT)
     if max(ports, len(devices)) % min(ports, len(devices)):
         raise InvalidOptionError(
             f"{source.where}: ports_per_node: expected a multiple or a "
@@ -262,18 +215,17 @@ def add_ports(
             f"{ports}; give {MEANING['ports_per_node']}"
         )
     if ports >= len(devices):
-        own = ports // len(devices)
+        bandwidth *= ports // len(devices)
         for device in devices:
-            add_link(graph, (device, host.leaf), own * bandwidth, latency_ns)
+            add_link(graph, (device, host.leaf), bandwidth, latency_ns)
         return
     sharing = len(devices) // ports
     for port in range(ports):
         nic = f"{host.name}/nic{port}"
-        graph.add_node(nic, kind=SWITCH)
-        add_link(graph, (nic, host.leaf), bandwidth, 0.0)
         # A port is as far as the leaf: no short cut between its devices.
-        for device in devices[port * sharing : (port + 1) * sharing]:
-            add_link(graph, (device, nic), bandwidth, latency_ns)
+        members = devices[port * sharing : (port + 1) * sharing]
+        add_hub(graph, nic, members, bandwidth, latency_ns)
+        add_link(graph, (nic, host.leaf), bandwidth, 0.0)
 
 
 def torus(
@@ -281,7 +233,6 @@ def torus(
     hosts: Sequence[str],
     kind: str,
     sizes: Sequence[int],
-    beside: Beside,
     *,
     name: str,
 ) -> nx.Graph:
@@ -300,43 +251,25 @@ def torus(
         ``Ring`` or ``Torus`` (see :mod:`nest.topology.files.lattice`).
     sizes
         Hosts per axis.
-    beside
-        Devices of a node, their speed and that of a port.
     name
         Of the network.
-
-    Raises
-    ------
-    InvalidProblemError
-        If names are not unique.
-    InvalidOptionError
-        If an option is missing.
     """
-    places = [Host(host, "") for host in hosts]
-    _check_names(source, places, {})
-    where = source.where
-    bandwidth, latency_ns = beside.ask(
-        where, "port_bandwidth_bytes_per_s", "port_latency_ns"
-    )
-    axes = [Axis(kind, size, bandwidth, latency_ns) for size in sizes]
+    members = [Host(host, "") for host in hosts]
+    _check_names(source, members, {})
+    cable = source.option(*PORT)
+    axes = [Axis(kind, size, *cable) for size in sizes]
     graph = nx.Graph()
     home: dict[str, str] = {}
     corners = []
-    for host in places:
-        devices = add_devices(source, graph, host, beside)
+    for host in members:
+        devices = add_devices(source, graph, host)
         home.update(dict.fromkeys(devices, host.name))
         if len(devices) == 1:
             graph.nodes[host.name]["forward"] = True
             corners.append(host.name)
             continue
-        inner = f"{host.name}/switch"
-        graph.add_node(inner, kind=SWITCH)
-        corners.append(inner)
-        inside = beside.ask(
-            where, "node_bandwidth_bytes_per_s", "node_latency_ns"
-        )
-        for device in devices:
-            add_link(graph, (device, inner), *inside)
+        corners.append(f"{host.name}/switch")
+        add_hub(graph, corners[-1], devices, *source.option(*NODE))
     join(graph, corners, axes)
     single = len(home) == len(hosts)
     coord = dict(zip(hosts, coordinates(axes), strict=True))
@@ -382,12 +315,6 @@ def _check_names(
 ) -> None:
     seen = set(parents) | set(parents.values())
     seen.update(host.leaf for host in hosts)
-    for name in (host.name for host in hosts):
-        if name in seen:
-            raise source.refuse(
-                "",
-                "every name once",
-                f"{name} twice",
-                "rename or remove one",
-            )
-        seen.add(name)
+    for host in hosts:
+        source.check_once("", "name", host.name, seen, "rename or remove one")
+        seen.add(host.name)

@@ -7,12 +7,11 @@ unknown, not equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import networkx as nx
 
-from nest.topology.files.beside import Beside
 from nest.topology.files.layers import Layered, all_or_none, build
 from nest.topology.files.source import Source, parse_json, shown
 
@@ -20,48 +19,16 @@ from nest.topology.files.source import Source, parse_json, shown
 MAX_DEVICES = 1024
 
 
-class Family(NamedTuple):
-    """Labels of one origin; those of tiers stand closest first."""
-
-    origin: str
-    tiers: tuple[str, ...]
-
-
-#: The first of these that any node has is taken. In AWS layer 1 is the spine;
-#: the host of GCP is the node itself.
-FAMILIES = (
-    Family(
-        "topograph",
-        tuple(f"fabric.topograph.run/tier-{tier}" for tier in range(8)),
-    ),
-    Family(
-        "topograph",
-        tuple(
-            f"network.topology.nvidia.com/{tier}"
-            for tier in ("leaf", "spine", "core")
-        ),
-    ),
-    Family(
-        "AWS",
-        tuple(
-            f"topology.k8s.aws/network-node-layer-{layer}"
-            for layer in (3, 2, 1)
-        ),
-    ),
-    Family(
-        "GCP",
-        tuple(
-            f"cloud.google.com/gce-topology-{part}"
-            for part in ("subblock", "block")
-        ),
-    ),
-    Family(
-        "OCI",
-        tuple(
-            f"oci.oraclecloud.com/host.{part}"
-            for part in ("rack_id", "network_block_id")
-        ),
-    ),
+#: Labels of tiers, closest first: what they begin with, and their ends. The
+#: first row that any node has is taken. The rows are those of topograph (new
+#: and old), of AWS, where layer 1 is the spine, of GCP, whose host is the node
+#: itself, and of OCI.
+TIERS = (
+    ("fabric.topograph.run/tier-", tuple(map(str, range(8)))),
+    ("network.topology.nvidia.com/", ("leaf", "spine", "core")),
+    ("topology.k8s.aws/network-node-layer-", ("3", "2", "1")),
+    ("cloud.google.com/gce-topology-", ("subblock", "block")),
+    ("oci.oraclecloud.com/host.", ("rack_id", "network_block_id")),
 )
 
 #: Labels of one NVLink network; the first one that any node has is taken.
@@ -73,29 +40,19 @@ DOMAINS = (
 )
 
 
-def read(source: Source, beside: Beside) -> nx.Graph:
+def read(source: Source) -> nx.Graph:
     """Read a list of nodes with their labels.
 
     The number of devices of a node is that of its ``.../gpu`` resource, if
-    the file has resources; nodes without such devices are left out. Asked for
-    beside it: ports of a node, speeds, and the uplinks of each tier.
-
-    Raises
-    ------
-    InvalidProblemError
-        If no node has labels of a network, a node lacks one that others have,
-        or names are not unique.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
+    the file has resources; nodes without such devices are left out. Options
+    state ports of a node, speeds, and the uplinks of each tier.
     """
     value = parse_json(source)
     if isinstance(value, dict):
         value = value.get("items", [value])
     labels: dict[str, dict[str, Any]] = {}
     counts: dict[str, int | None] = {}
-    for idx, item in enumerate(source.sequence("items", value)):
-        place = f"items[{idx}]"
-        node = source.mapping(place, item, None, ("metadata",))
+    for place, node in source.mappings("items", value, None, ("metadata",)):
         if node.get("kind", "Node") != "Node":
             raise source.refuse(
                 f"{place}.kind",
@@ -107,10 +64,7 @@ def read(source: Source, beside: Beside) -> nx.Graph:
             f"{place}.metadata", node["metadata"], None, ("name",)
         )
         name = source.word(f"{place}.metadata.name", metadata["name"])
-        if name in labels:
-            raise source.refuse(
-                place, "every name once", f"{name} twice", "remove one"
-            )
+        source.check_once(place, "name", name, labels)
         labels[name] = source.mapping(
             f"{name}.metadata.labels", metadata.get("labels") or {}
         )
@@ -126,27 +80,26 @@ def read(source: Source, beside: Beside) -> nx.Graph:
         Layered(name, tuple(tier[name] for tier in per_tier), counts[name])
         for name in labels
     ]
-    used = [key for key in DOMAINS if _any(labels, key)]
-    domains = (
-        all_or_none(source, _values(source, labels, used[0]), used[0])
-        if used
-        else {}
-    )
-    return build(source, nodes, domains, beside)
+    domains: dict[str, str] = {}
+    for key in _used(labels, DOMAINS)[:1]:
+        domains = all_or_none(source, _values(source, labels, key), key)
+    return build(source, nodes, domains)
 
 
-def _any(labels: Mapping[str, Mapping[str, Any]], key: str) -> bool:
-    return any(key in own for own in labels.values())
+def _used(
+    labels: Mapping[str, Mapping[str, Any]], keys: Iterable[str]
+) -> list[str]:
+    """Return the keys that any node has."""
+    return [key for key in keys if any(key in x for x in labels.values())]
 
 
 def _tiers(
     source: Source, labels: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    for family in FAMILIES:
-        used = [key for key in family.tiers if _any(labels, key)]
-        if used:
+    for prefix, ends in TIERS:
+        if used := _used(labels, [prefix + end for end in ends]):
             return used
-    keys = ", ".join(family.tiers[0] for family in FAMILIES)
+    keys = ", ".join(prefix + ends[0] for prefix, ends in TIERS)
     raise source.refuse(
         next(iter(labels)),
         f"labels of a network, such as {keys}",
@@ -159,10 +112,10 @@ def _values(
     source: Source, labels: Mapping[str, Mapping[str, Any]], key: str
 ) -> dict[str, str | None]:
     return {
-        name: source.word(f"{name}.metadata.labels.{key}", own[key])
-        if own.get(key)
+        name: source.word(f"{name}.metadata.labels.{key}", of_node[key])
+        if of_node.get(key)
         else None
-        for name, own in labels.items()
+        for name, of_node in labels.items()
     }
 
 

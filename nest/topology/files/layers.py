@@ -9,7 +9,6 @@ from typing import NamedTuple
 import networkx as nx
 
 from nest.topology.files import hosts
-from nest.topology.files.beside import Beside
 from nest.topology.files.hosts import Host
 from nest.topology.files.source import Source
 
@@ -23,10 +22,7 @@ class Layered(NamedTuple):
 
 
 def build(
-    source: Source,
-    nodes: Sequence[Layered],
-    domains: Mapping[str, str],
-    beside: Beside,
+    source: Source, nodes: Sequence[Layered], domains: Mapping[str, str]
 ) -> nx.Graph:
     """Return the nodes below the tree that their layers make.
 
@@ -38,32 +34,25 @@ def build(
         In the order of the ranks.
     domains
         The NVLink domain of each node that has one.
-    beside
-        What is asked for (see :func:`nest.topology.files.hosts.tree`).
-
-    Raises
-    ------
-    InvalidProblemError
-        If a name is not unique, or a switch is below two others.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
     """
     parents: dict[str, str] = {}
     roots: dict[str, str] = {}
-    found = []
+    members = []
     for node in nodes:
         for below, above in pairwise(node.layers):
-            known = parents.setdefault(below, above)
-            if known != above:
+            parent = parents.setdefault(below, above)
+            if parent != above:
                 raise source.refuse(
                     node.name,
-                    f"{below} below {known}, as in an earlier node",
+                    f"{below} below {parent}, as in an earlier node",
                     f"it below {above}",
                     "correct one of them",
                 )
         roots[node.layers[-1]] = node.name
         domain = domains.get(node.name)
-        found.append(Host(node.name, node.layers[0], domain, node.num_devices))
+        members.append(
+            Host(node.name, node.layers[0], domain, node.num_devices)
+        )
     for root, name in roots.items():
         if root in parents:
             raise source.refuse(
@@ -72,21 +61,13 @@ def build(
                 "nothing above it",
                 "a missing layer is unknown: add it",
             )
-    return hosts.tree(source, found, parents, beside)
+    return hosts.tree(source, members, parents)
 
 
 def all_or_none(
-    source: Source,
-    values: Mapping[str, str | None],
-    what: str,
+    source: Source, values: Mapping[str, str | None], what: str
 ) -> dict[str, str]:
-    """Return the values of all nodes, or nothing if no node has one.
-
-    Raises
-    ------
-    InvalidProblemError
-        If some have one and some do not: unknown is not equal.
-    """
+    """Return the values of all nodes, or nothing if no node has one."""
     missing = [name for name, value in values.items() if value is None]
     if len(missing) == len(values):
         return {}

@@ -14,8 +14,7 @@ from xml.etree.ElementTree import Element
 
 import networkx as nx
 
-from nest.topology.files.assemble import DEVICE, SWITCH, add_link
-from nest.topology.files.beside import Beside
+from nest.topology.files.assemble import DEVICE, SWITCH, add_hub, add_link
 from nest.topology.files.hosts import Host, add_ports
 from nest.topology.files.node_network import NETWORK, repeat
 from nest.topology.files.safe_xml import parse_xml
@@ -89,22 +88,14 @@ class _Node:
         return [*self.processors, *self.devices, *self.bridges, *self.cards]
 
 
-def read(source: Source, beside: Beside) -> nx.Graph:
+def read(source: Source) -> nx.Graph:
     """Read the topology of one node.
 
-    Asked for beside it: the number of nodes, the latencies of PCIe, NVLink
-    and ports; the speed between processors, if there are several; and what the
+    Options state the number of nodes, the latencies of PCIe, NVLink and
+    ports; the speed between processors, if there are several; and what the
     file leaves out: the speed of PCIe links and ports, the ports if it has no
     network cards, and what devices send into the node if it has no ``gpu``
     elements, which could have NVLinks.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the file is no topology of NCCL of version 1 and of one node, an
-        element is unknown, or NVLinks contradict each other.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
     """
     root = parse_xml(source)
     if root.tag != "system" or root.get("version") != VERSION:
@@ -129,9 +120,7 @@ def read(source: Source, beside: Beside) -> nx.Graph:
             "", "devices (class 0x0302)", "none", "add the GPUs"
         )
     nvlinks = _nvlinks(source, node)
-    return repeat(
-        source, beside, partial(_add_node, source, node, nvlinks, beside)
-    )
+    return repeat(source, partial(_add_node, source, node, nvlinks))
 
 
 def _walk(
@@ -143,37 +132,37 @@ def _walk(
 ) -> None:
     """Note what an element is, and what is in it."""
     place = _place(element)
-    own = above
+    parent = above
     if element.tag == "cpu":
-        own = f"cpu{_attribute(source, element, 'numaid')}"
-        _once(source, node, own, place)
-        node.processors.append(own)
+        parent = f"cpu{_attribute(source, element, 'numaid')}"
+        _once(source, node, parent, place)
+        node.processors.append(parent)
     elif element.tag == "pci" and above is not None:
-        own = _attribute(source, element, "busid").lower()
-        _once(source, node, own, place)
+        parent = _attribute(source, element, "busid").lower()
+        _once(source, node, parent, place)
         kind = _attribute(source, element, "class")
         gpu = element.find("gpu")
         if kind.startswith(_GPU) or gpu is not None:
-            node.devices[own] = gpu
+            node.devices[parent] = gpu
         elif kind.startswith(_NIC):
-            node.cards[own] = _speed(source, element)
+            node.cards[parent] = _speed(source, element)
         else:
-            node.bridges.append(own)
-        node.links.append((own, above, _pci_speed(source, element)))
+            node.bridges.append(parent)
+        node.links.append((parent, above, _pci_speed(source, element)))
     if depth > _MAX_DEPTH:
         raise source.refuse(
             place, f"at most {_MAX_DEPTH} levels", "more", "correct the file"
         )
-    known = _INSIDE.get(element.tag, ())
+    tags = _INSIDE.get(element.tag, ())
     for inner in element:
-        if inner.tag not in known:
+        if inner.tag not in tags:
             raise source.refuse(
                 place,
-                f"elements {' or '.join(known)}" if known else "no elements",
+                f"elements {' or '.join(tags)}" if tags else "no elements",
                 f"<{inner.tag}>",
                 "remove or correct it",
             )
-        _walk(source, node, inner, own, depth + 1)
+        _walk(source, node, inner, parent, depth + 1)
 
 
 def _once(source: Source, node: _Node, name: str, place: str) -> None:
@@ -220,9 +209,8 @@ def _pci_speed(source: Source, element: Element) -> float | None:
 
 def _speed(source: Source, card: Element) -> float | None:
     """Return bytes/s of a network card over all its ports."""
-    nets = card.findall("nic/net")
     speeds = []
-    for net in nets:
+    for net in card.findall("nic/net"):
         mbit_per_s = source.number(
             f"{_place(card)} speed",
             net.get("speed", "0"),
@@ -293,12 +281,10 @@ def _add_node(
     source: Source,
     node: _Node,
     nvlinks: tuple[dict[tuple[str, str], float], dict[str, float]],
-    beside: Beside,
     graph: nx.Graph,
     name: str,
     network: bool,
 ) -> list[str]:
-    where = source.where
     ids = {one: f"{name}/{one}" for one in node.ids()}
     ids.update(
         (bus, f"{name}/gpu{number}")
@@ -313,22 +299,22 @@ def _add_node(
     if network:
         inner += node.cards
     graph.add_nodes_from((ids[one] for one in inner), kind=SWITCH)
-    latency_ns = beside.ask(where, "pcie_latency_ns")
-    for below, above, known in node.links:
+    latency_ns = source.option("pcie_latency_ns")
+    for below, above, stated in node.links:
         if ids[below] in graph:
-            speed = known or beside.ask(where, "pcie_bandwidth_bytes_per_s")
+            speed = stated or source.option("pcie_bandwidth_bytes_per_s")
             add_link(graph, (ids[below], ids[above]), speed, latency_ns)
     for ends in combinations(node.processors, 2):
-        between = beside.ask(where, "socket_bandwidth_bytes_per_s")
+        between = source.option("socket_bandwidth_bytes_per_s")
         add_link(graph, (ids[ends[0]], ids[ends[1]]), between, latency_ns)
-    _add_nvlinks(source, graph, node, nvlinks, ids, name, beside)
+    _add_nvlinks(source, graph, node, nvlinks, ids, name)
     if not network:
         return devices
     if not node.cards:
-        add_ports(source, graph, Host(name, NETWORK), devices, beside)
+        add_ports(source, graph, Host(name, NETWORK), devices)
     for card, card_speed in node.cards.items():
-        speed = card_speed or beside.ask(where, "port_bandwidth_bytes_per_s")
-        latency = beside.ask(where, "port_latency_ns")
+        speed = card_speed or source.option("port_bandwidth_bytes_per_s")
+        latency = source.option("port_latency_ns")
         add_link(graph, (ids[card], NETWORK), speed, latency)
     return devices
 
@@ -362,22 +348,18 @@ def _add_nvlinks(
     nvlinks: tuple[dict[tuple[str, str], float], dict[str, float]],
     ids: dict[str, str],
     name: str,
-    beside: Beside,
 ) -> None:
     to_device, to_switch = nvlinks
     if len(node.devices) > 1 and not any(
         gpu is not None for gpu in node.devices.values()
     ):
-        speed = beside.ask(source.where, "node_bandwidth_bytes_per_s")
+        speed = source.option("node_bandwidth_bytes_per_s")
         to_switch = dict.fromkeys(node.devices, speed)
     if not to_device and not to_switch:
         return
-    latency_ns = beside.ask(source.where, "node_latency_ns")
+    latency_ns = source.option("node_latency_ns")
     for (bus, target), speed in to_device.items():
         if bus < target:
             add_link(graph, (ids[bus], ids[target]), speed, latency_ns)
-    if to_switch:
-        hub = f"{name}/nvswitch"
-        graph.add_node(hub, kind=SWITCH)
-        for bus, speed in to_switch.items():
-            add_link(graph, (ids[bus], hub), speed, latency_ns)
+    for bus, speed in to_switch.items():
+        add_hub(graph, f"{name}/nvswitch", [ids[bus]], speed, latency_ns)

@@ -11,7 +11,6 @@ from typing import Protocol
 import networkx as nx
 
 from nest.topology.files.assemble import SWITCH, finish, telling
-from nest.topology.files.beside import Beside
 from nest.topology.files.source import Source
 
 NETWORK = "network"
@@ -24,15 +23,9 @@ class AddNode(Protocol):
         """Add the node of that name; return its devices."""
 
 
-def repeat(source: Source, beside: Beside, add_node: AddNode) -> nx.Graph:
-    """Return the graph of as many nodes as asked for.
-
-    Raises
-    ------
-    InvalidOptionError
-        If nobody says how many nodes there are.
-    """
-    count = int(beside.ask(source.where, "num_nodes"))
+def repeat(source: Source, add_node: AddNode) -> nx.Graph:
+    """Return the graph of as many nodes as asked for."""
+    count = int(source.option("num_nodes"))
     graph = nx.Graph()
     if count > 1:
         graph.add_node(NETWORK, kind=SWITCH)

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from nest.topology.files.assemble import DEVICE, SWITCH, add_link
-from nest.topology.files.beside import Beside
-from nest.topology.files.hosts import Host, add_ports
+from nest.topology.files.assemble import DEVICE, SWITCH, add_hub, add_link
+from nest.topology.files.hosts import PORT, Host, add_ports
 from nest.topology.files.node_network import NETWORK, repeat
 from nest.topology.files.source import Source, listed
 
@@ -34,7 +33,7 @@ _SAME_SWITCH = DISTANCE["PXB"]
 _SAME_SOCKET = DISTANCE["NODE"]
 
 #: No device has more NVLinks (H100 and B200 have 18).
-MOST_NVLINKS = 18
+MAX_NVLINKS = 18
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU\d+")
@@ -65,57 +64,41 @@ class Node(NamedTuple):
         return DISTANCE.get(self.codes[device, other], 0)
 
 
-def read(source: Source, beside: Beside) -> nx.Graph:
+def read(source: Source) -> nx.Graph:
     """Read the matrix of one node.
 
     A device is linked to the network cards that are closest to it; further
-    cards (of storage) are left out. Asked for beside it: the number of nodes;
-    the speed of an NVLink and of a port, where there are any; that of PCIe and
+    cards (of storage) are left out. Options state the number of nodes; the
+    speed of an NVLink and of a port, where there are any; that of PCIe and
     between processors, for devices that NVLink does not join; the ports, if
     the matrix has no network cards.
-
-    Raises
-    ------
-    InvalidProblemError
-        If rows are missing, a code is unknown, or the matrix is not symmetric.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
     """
     node = _matrix(source)
-    switched = _is_switched(source, node, beside)
-    return repeat(
-        source,
-        beside,
-        partial(_add_node, source, node, switched, beside),
-    )
+    switched = _is_switched(source, node)
+    return repeat(source, partial(_add_node, source, node, switched))
 
 
 def _add_node(
     source: Source,
     node: Node,
     switched: bool,
-    beside: Beside,
     graph: nx.Graph,
     name: str,
     network: bool,
 ) -> list[str]:
     ids = {device: f"{name}/{device.lower()}" for device in node.devices}
-    graph.add_nodes_from(ids.values(), kind=DEVICE)
-    _add_nvlinks(
-        source, graph, node, ids, f"{name}/nvswitch", switched, beside
-    )
+    devices = list(ids.values())
+    graph.add_nodes_from(devices, kind=DEVICE)
+    _add_nvlinks(source, graph, node, ids, f"{name}/nvswitch", switched)
     pairs = list(combinations(node.devices, 2))
     if not all(node.nvlinks(*pair) for pair in pairs):
-        _add_pcie(source, graph, node, ids, name, beside)
+        _add_pcie(source, graph, node, ids, name)
     if not network:
-        return list(ids.values())
+        return devices
     if not node.nics:
-        place = Host(name, NETWORK)
-        add_ports(source, graph, place, list(ids.values()), beside)
-        return list(ids.values())
-    bandwidth, latency_ns = beside.ask(
-        source.where, "port_bandwidth_bytes_per_s", "port_latency_ns"
-    )
+        add_ports(source, graph, Host(name, NETWORK), devices)
+        return devices
+    bandwidth, latency_ns = source.option(*PORT)
     for device in node.devices:
         closest = min(node.distance(device, nic) for nic in node.nics)
         for nic in node.nics:
@@ -126,7 +109,7 @@ def _add_node(
                     add_link(graph, (port, NETWORK), bandwidth, 0.0)
                 # A card is as far as the network: no short cut inside.
                 add_link(graph, (ids[device], port), bandwidth, latency_ns)
-    return list(ids.values())
+    return devices
 
 
 def _add_nvlinks(
@@ -136,7 +119,6 @@ def _add_nvlinks(
     ids: dict[str, str],
     hub: str,
     switched: bool,
-    beside: Beside,
 ) -> None:
     links = {
         pair: node.nvlinks(*pair)
@@ -145,21 +127,19 @@ def _add_nvlinks(
     }
     if not links:
         return
-    bandwidth, latency_ns = beside.ask(
-        source.where, "nvlink_bandwidth_bytes_per_s", "node_latency_ns"
+    bandwidth, latency_ns = source.option(
+        "nvlink_bandwidth_bytes_per_s", "node_latency_ns"
     )
     if not switched:
         for (device, other), count in links.items():
             ends = (ids[device], ids[other])
             add_link(graph, ends, count * bandwidth, latency_ns)
         return
-    graph.add_node(hub, kind=SWITCH)
     count = next(iter(links.values()))
-    for device in ids.values():
-        add_link(graph, (device, hub), count * bandwidth, latency_ns)
+    add_hub(graph, hub, ids.values(), count * bandwidth, latency_ns)
 
 
-def _is_switched(source: Source, node: Node, beside: Beside) -> bool:
+def _is_switched(source: Source, node: Node) -> bool:
     """Return whether NVLinks go to switches, not from device to device.
 
     A row adds up to the NVLinks of a device in a mesh, and to more behind a
@@ -174,22 +154,23 @@ def _is_switched(source: Source, node: Node, beside: Beside) -> bool:
         for device in node.devices
     }
     counts = {node.nvlinks(*pair) for pair in combinations(node.devices, 2)}
-    most = max(rows.values())
-    uniform = len(counts) == 1 and most > 0 and len(node.devices) > 2
+    longest = max(rows.values())
+    stated = source.supplement.nvlinks_per_device
+    uniform = len(counts) == 1 and longest > 0 and len(node.devices) > 2
     if not uniform:
-        limit = beside.nvlinks_per_device or MOST_NVLINKS
-        if most > limit:
+        limit = stated or MAX_NVLINKS
+        if longest > limit:
             device = max(rows, key=rows.__getitem__)
             raise source.refuse(
                 device,
                 f"a row of at most {limit} NVLinks, or the same between all",
-                most,
+                longest,
                 "correct the matrix",
             )
         return False
-    if beside.nvlinks_per_device is None and most > MOST_NVLINKS:
+    if stated is None and longest > MAX_NVLINKS:
         return True
-    limit = int(beside.ask(source.where, "nvlinks_per_device"))
+    limit = int(source.option("nvlinks_per_device"))
     if max(counts) > limit:
         raise source.refuse(
             node.devices[0],
@@ -197,20 +178,15 @@ def _is_switched(source: Source, node: Node, beside: Beside) -> bool:
             max(counts),
             "correct one of them",
         )
-    return most > limit
+    return longest > limit
 
 
 def _add_pcie(
-    source: Source,
-    graph: nx.Graph,
-    node: Node,
-    ids: dict[str, str],
-    name: str,
-    beside: Beside,
+    source: Source, graph: nx.Graph, node: Node, ids: dict[str, str], name: str
 ) -> None:
     """Add the PCIe tree that the codes between the devices tell."""
-    bandwidth, latency_ns = beside.ask(
-        source.where, "pcie_bandwidth_bytes_per_s", "pcie_latency_ns"
+    bandwidth, latency_ns = source.option(
+        "pcie_bandwidth_bytes_per_s", "pcie_latency_ns"
     )
     sockets = _joined(node, _SAME_SOCKET)
     switches = _joined(node, _SAME_SWITCH)
@@ -225,17 +201,16 @@ def _add_pcie(
             above = root
             if len(group) > 1:
                 above = f"{name}/pcie{idx}"
-                graph.add_node(above, kind=SWITCH)
-                add_link(graph, (above, root), bandwidth, latency_ns)
-            for device in sorted(group, key=node.devices.index):
-                add_link(graph, (ids[device], above), bandwidth, latency_ns)
+                add_hub(graph, above, [root], bandwidth, latency_ns)
+            inside = [ids[x] for x in sorted(group, key=node.devices.index)]
+            add_hub(graph, above, inside, bandwidth, latency_ns)
     if len(roots) > 1:
-        between = beside.ask(source.where, "socket_bandwidth_bytes_per_s")
+        between = source.option("socket_bandwidth_bytes_per_s")
         for ends in combinations(roots, 2):
             add_link(graph, ends, between, latency_ns)
 
 
-def _joined(node: Node, most: int) -> list[set[str]]:
+def _joined(node: Node, max_distance: int) -> list[set[str]]:
     """Return the devices that PCIe joins within a distance.
 
     Where NVLink hides the code of a pair, network cards that are close to
@@ -245,10 +220,11 @@ def _joined(node: Node, most: int) -> list[set[str]]:
     near.add_nodes_from(node.devices)
     for pair in combinations([*node.devices, *node.nics], 2):
         if not node.codes[pair].startswith("NV"):
-            joined = node.distance(*pair) <= most
+            joined = node.distance(*pair) <= max_distance
         else:
             one, other = (node.affinity.get(name) for name in pair)
-            joined = most >= _SAME_SOCKET and one is not None and one == other
+            same_socket = one is not None and one == other
+            joined = same_socket and max_distance >= _SAME_SOCKET
         if joined:
             near.add_edge(*pair)
     groups = [
@@ -285,18 +261,15 @@ def _matrix(source: Source) -> Node:
     has_affinity = "Affinity" in lines[start][1]
     affinity: dict[str, str] = {}
     codes: Matrix = {}
-    rows = []
+    rows: list[str] = []
     for place, words in lines[start + 1 :]:
         if not words or words[0] not in names:
             continue
         row = words[0]
-        if row in rows:
-            raise source.refuse(
-                place, "every row once", f"{row} twice", "keep one matrix"
-            )
+        source.check_once(place, "row", row, rows, "keep one matrix")
         rows.append(row)
-        found = words[1 : 1 + len(names)]
-        for other, code in zip(names, found, strict=False):
+        row_codes = words[1 : 1 + len(names)]
+        for other, code in zip(names, row_codes, strict=False):
             if not _CODE.fullmatch(code):
                 raise source.refuse(
                     f"{place}: {row} to {other}",
@@ -305,11 +278,11 @@ def _matrix(source: Source) -> Node:
                     "correct the code",
                 )
             codes[row, other] = code
-        if len(found) < len(names):
+        if len(row_codes) < len(names):
             raise source.refuse(
                 f"{place}: {row}",
                 f"{len(names)} codes, as the header has names",
-                len(found),
+                len(row_codes),
                 "give the whole matrix",
             )
         if has_affinity and len(words) > len(names) + 1:
@@ -339,11 +312,8 @@ def _columns(words: Iterable[str]) -> list[str]:
 
 
 def _check_symmetric(source: Source, names: list[str], codes: Matrix) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise source.refuse(
-            "header", "every name once", f"{twice} twice", "remove one"
-        )
+    for idx, name in enumerate(names):
+        source.check_once("header", "name", name, names[:idx])
     for one in names:
         if codes[one, one] != "X":
             raise source.refuse(

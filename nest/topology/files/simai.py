@@ -2,8 +2,8 @@
 
 Line 1 counts nodes, devices per server, NV switches, other switches and links,
 and names the device; line 2 lists all switches; then one line per link. Form
-after ``inputs/topo/gen_Topo_Template.py`` of SimAI (commit cef83f9). Nothing
-is asked for beside it.
+after ``inputs/topo/gen_Topo_Template.py`` of SimAI (commit cef83f9). No
+option completes it.
 """
 
 from __future__ import annotations
@@ -19,31 +19,24 @@ from nest.topology.files.assemble import (
     finish,
     telling,
 )
-from nest.topology.files.beside import Beside
 from nest.topology.files.source import Source, shown
 
 #: Bits per second and nanoseconds of a unit.
 _RATES = {"bps": 1.0, "Kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9, "Tbps": 1e12}
 _TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
-_COUNTS = (
-    "nodes",
-    "devices per server",
-    "NV switches",
-    "other switches",
-    "links",
-)
+#: The counts of line 1, and the least of each.
+_COUNTS = {
+    "nodes": 1,
+    "devices per server": 1,
+    "NV switches": 0,
+    "other switches": 0,
+    "links": 0,
+}
 _QUANTITY = re.compile(r"(.*?)([A-Za-z]+)")
 
 
-def read(source: Source, beside: Beside) -> nx.Graph:
-    """Read a topology of SimAI.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the counts do not agree with the rest, a link is malformed or
-        loses packets, or a node is unknown.
-    """
+def read(source: Source) -> nx.Graph:
+    """Read a topology of SimAI."""
     lines = [
         (f"line {number}", line.split())
         for number, line in enumerate(source.text.splitlines(), start=1)
@@ -59,9 +52,7 @@ def read(source: Source, beside: Beside) -> nx.Graph:
         )
     num_nodes, per_server, num_nv, num_other, num_links = (
         source.integer(f"{place}: {what}", word, least=least)
-        for what, word, least in zip(
-            _COUNTS, words, (1, 1, 0, 0, 0), strict=False
-        )
+        for (what, least), word in zip(_COUNTS.items(), words, strict=False)
     )
     switches = _switches(source, lines, num_nodes, num_nv + num_other, num_nv)
     links = lines[1 + bool(switches) :]
@@ -119,19 +110,16 @@ def _switches(
             len(words),
             "check that the file is complete",
         )
-    found: dict[str, None] = {}
+    switches: dict[str, None] = {}
     for word in words:
         number = source.integer(f"{place}: switch", word, least=0)
         if number >= num_nodes:
             raise source.refuse(
                 place, f"switches below {num_nodes} nodes", number
             )
-        if str(number) in found:
-            raise source.refuse(
-                place, "every switch once", f"{number} twice", "remove one"
-            )
-        found[str(number)] = None
-    return found
+        source.check_once(place, "switch", str(number), switches)
+        switches[str(number)] = None
+    return switches
 
 
 def _add(

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import networkx as nx
 
 from nest.topology.files import hosts
-from nest.topology.files.beside import Beside
 from nest.topology.files.hostlist import MAX_HOSTS, expand
 from nest.topology.files.hosts import Host
 from nest.topology.files.source import Source
@@ -32,38 +31,21 @@ class Entry(NamedTuple):
 
 
 def nodes_of(
-    source: Source, place: str, value: Any, room: int = MAX_HOSTS
+    source: Source, place: str, value: Any, max_hosts: int = MAX_HOSTS
 ) -> list[str]:
-    """Return the nodes of a hostlist, of which there may be so many.
-
-    Raises
-    ------
-    InvalidProblemError
-        If it is none.
-    """
+    """Return the nodes of a hostlist, at most ``max_hosts``."""
     text = source.word(place, value)
-    return expand(text, f"{source.where}: {place}", room)
+    return expand(text, f"{source.where}: {place}", max_hosts)
 
 
 def tree(
-    source: Source,
-    entries: Sequence[Entry],
-    beside: Beside,
-    name: str | None = None,
+    source: Source, entries: Sequence[Entry], name: str | None = None
 ) -> nx.Graph:
-    """Return nodes below switches below switches.
-
-    Raises
-    ------
-    InvalidProblemError
-        If names are not unique, or the switches are no tree.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
-    """
+    """Return nodes below switches below switches."""
     _check_names(source, entries)
-    known = {entry.name for entry in entries}
+    switches = {entry.name for entry in entries}
     parents: dict[str, str] = {}
-    found: list[Host] = []
+    members: list[Host] = []
     for entry in entries:
         if (entry.nodes is None) == (entry.switches is None):
             raise source.refuse(
@@ -72,37 +54,29 @@ def tree(
                 "both" if entry.nodes is not None else "neither",
                 "give one of them",
             )
-        room = MAX_HOSTS - len(found)
+        free = MAX_HOSTS - len(members)
         if entry.nodes is not None:
-            nodes = nodes_of(source, entry.place, entry.nodes, room)
-            found += [Host(node, entry.name) for node in nodes]
+            nodes = nodes_of(source, entry.place, entry.nodes, free)
+            members += [Host(node, entry.name) for node in nodes]
             continue
-        for child in nodes_of(source, entry.place, entry.switches, room):
-            if child not in known:
+        for child in nodes_of(source, entry.place, entry.switches, free):
+            if child not in switches:
                 raise source.refuse(
                     entry.place,
                     "switches that the file lists",
                     child,
                     "add it or correct the name",
                 )
-            if child in parents:
-                raise source.refuse(
-                    entry.place,
-                    f"one switch above {child}",
-                    f"{parents[child]} and {entry.name}",
-                    "remove one",
-                )
-            parents[child] = entry.name
-    if not found:
+            hosts.set_parent(source, entry.place, parents, child, entry.name)
+    if not members:
         raise source.refuse("", "nodes below the switches", "none", "add some")
-    return hosts.tree(source, found, parents, beside, name=name)
+    return hosts.tree(source, members, parents, name=name)
 
 
 def blocks(
     source: Source,
     entries: Sequence[Entry],
     sizes: Sequence[Any],
-    beside: Beside,
     name: str | None = None,
 ) -> nx.Graph:
     """Return blocks as switches below switches of so many blocks each.
@@ -117,27 +91,17 @@ def blocks(
         The blocks, in their order.
     sizes
         ``BlockSizes``, the base first; none is blocks below one switch.
-    beside
-        What is asked for.
     name
         Of the topology.
-
-    Raises
-    ------
-    InvalidProblemError
-        If names are not unique, a block is smaller than the base size, or the
-        sizes do not double or are larger than the cluster.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
     """
     _check_names(source, entries)
-    found: list[Host] = []
+    members: list[Host] = []
     counts = []
     for entry in entries:
-        room = MAX_HOSTS - len(found)
-        nodes = nodes_of(source, entry.place, entry.nodes, room)
+        free = MAX_HOSTS - len(members)
+        nodes = nodes_of(source, entry.place, entry.nodes, free)
         counts.append(len(nodes))
-        found += [Host(node, entry.name) for node in nodes]
+        members += [Host(node, entry.name) for node in nodes]
     ratios = _ratios(source, entries, counts, sizes)
     parents: dict[str, str] = {}
     below = [entry.name for entry in entries]
@@ -153,7 +117,7 @@ def blocks(
         for group, above in zip(groups, names, strict=True):
             parents.update(dict.fromkeys(group, above))
         below = names
-    return hosts.tree(source, found, parents, beside, name=name)
+    return hosts.tree(source, members, parents, name=name)
 
 
 def _ratios(
@@ -187,32 +151,22 @@ def _ratios(
                 f"a size larger than {low} by a power of two",
                 high,
             )
-    most = base * len(entries)
-    if values[-1] > most:
+    num_nodes = base * len(entries)
+    if values[-1] > num_nodes:
         raise source.refuse(
             "BlockSizes",
-            f"at most the {most} nodes of {len(entries)} blocks of {base}",
+            f"at most the {num_nodes} nodes of {len(entries)} blocks of "
+            f"{base}",
             values[-1],
             "remove the sizes that are larger than the cluster",
         )
     return [high // low for low, high in pairwise(values)]
 
 
-def rings(
-    source: Source, entries: Sequence[Entry], beside: Beside
-) -> nx.Graph:
-    """Return the nodes of one ring, in the order of its list.
-
-    Raises
-    ------
-    InvalidProblemError
-        If names are not unique, a ring is too long, or there are several and
-        ``part`` names none.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
-    """
+def rings(source: Source, entries: Sequence[Entry]) -> nx.Graph:
+    """Return the nodes of one ring, in the order of its list."""
     _check_names(source, entries)
-    known: dict[str, list[str]] = {}
+    nodes_by_ring: dict[str, list[str]] = {}
     for entry in entries:
         nodes = nodes_of(source, entry.place, entry.nodes)
         if len(nodes) > MAX_RING:
@@ -222,24 +176,20 @@ def rings(
                 len(nodes),
                 "split the ring",
             )
-        known[entry.name] = nodes
+        nodes_by_ring[entry.name] = nodes
     name = hosts.choose(
-        source, "separate rings", known, beside, "keep one of them"
+        source, "separate rings", nodes_by_ring, "keep one of them"
     )
-    nodes = known[name]
-    return hosts.torus(source, nodes, "Ring", [len(nodes)], beside, name=name)
+    nodes = nodes_by_ring[name]
+    return hosts.torus(source, nodes, "Ring", [len(nodes)], name=name)
 
 
 def _check_names(source: Source, entries: Sequence[Entry]) -> None:
     seen: set[str] = set()
     for entry in entries:
-        if entry.name in seen:
-            raise source.refuse(
-                entry.place,
-                "every name once",
-                f"{entry.name} twice",
-                "rename or remove one",
-            )
+        source.check_once(
+            entry.place, "name", entry.name, seen, "rename or remove one"
+        )
         if len(entry.name) > MAX_NAME:
             raise source.refuse(
                 entry.place,

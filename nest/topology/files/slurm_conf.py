@@ -8,25 +8,16 @@ from typing import Any
 
 import networkx as nx
 
-from nest.topology.files.beside import Beside
 from nest.topology.files.slurm import Entry, blocks, rings, tree
 from nest.topology.files.source import Source, shown
 
 
-def read(source: Source, beside: Beside) -> nx.Graph:
+def read(source: Source) -> nx.Graph:
     """Read a ``topology.conf``: a tree, blocks or rings.
 
-    Asked for beside it: devices and ports of a node with their speed, and for
-    trees and blocks the uplinks of each tier; ``part`` where nothing joins
-    several roots or rings.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a line cannot be read, kinds are mixed, or the switches, blocks or
-        nodes are inconsistent.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
+    Options state devices and ports of a node with their speed, and for trees
+    and blocks the uplinks of each tier; ``part`` where nothing joins several
+    roots or rings.
     """
     entries: dict[str, list[Entry]] = {}
     sizes: list[Any] = []
@@ -65,10 +56,10 @@ def read(source: Source, beside: Beside) -> nx.Graph:
         )
     kind, found = next(iter(entries.items()))
     if kind == "switchname":
-        return tree(source, found, beside)
+        return tree(source, found)
     if kind == "blockname":
-        return blocks(source, found, sizes, beside)
-    return rings(source, found, beside)
+        return blocks(source, found, sizes)
+    return rings(source, found)
 
 
 #: The keys of a line, by the one that says what it is.

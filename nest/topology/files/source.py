@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nest.errors import InvalidProblemError
+from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.ir import documents
 from nest.ir.documents import refusing
 from nest.ir.io import read_text
+from nest.topology.files.supplement import MEANING, FileSupplement
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -23,31 +24,35 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def listed(names: Iterable[object], most: int = 5) -> str:
-    """Return the first of many names, and how many there are."""
+def listed(names: Iterable[object]) -> str:
+    """Return the first five of many names, and how many more there are."""
     texts = [str(name) for name in names]
-    if len(texts) <= most:
+    if len(texts) <= 5:
         return ", ".join(texts)
-    return f"{', '.join(texts[:most])} and {len(texts) - most} more"
+    return f"{', '.join(texts[:5])} and {len(texts) - 5} more"
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a file holds.
+    """The text of a file, and the options that complete it.
 
-    Every method raises :class:`~nest.errors.InvalidProblemError` in one line:
-    file and place, what was expected, what came, and what to do.
+    Methods that read a value raise
+    :class:`~nest.errors.InvalidProblemError` in one line: file and place,
+    what was expected, what came, and what to do.
 
     Parameters
     ----------
     where
         Name of the file, for messages.
     text
-        What it holds.
+        Its content.
+    supplement
+        Options that the user states in addition to the file.
     """
 
     where: str
     text: str
+    supplement: FileSupplement = field(default_factory=FileSupplement)
 
     def refuse(
         self,
@@ -57,12 +62,87 @@ class Source:
         remedy: str = "correct the value",
     ) -> InvalidProblemError:
         """Return the error about one place (empty: the whole file)."""
-        at = f"{self.where}: {place}" if place else self.where
-        text = f"{at}: expected {expected}, got {got}; {remedy}"
-        # Names stand in it as they are, and the line is one for terminals.
+        at = f"{place}: " if place else ""
+        return self.error(f"{at}expected {expected}, got {got}; {remedy}")
+
+    def error(self, text: object) -> InvalidProblemError:
+        """Return an error about the file, in one line fit for terminals."""
+        line = f"{self.where}: {text}"
         return InvalidProblemError(
-            "".join(one if one.isprintable() else "?" for one in text)
+            "".join(one if one.isprintable() else "?" for one in line)
         )
+
+    def check_once(
+        self,
+        place: str,
+        what: str,
+        name: str,
+        seen: Container[str],
+        remedy: str = "remove one",
+    ) -> None:
+        """Refuse a name that the file has stated before."""
+        if name in seen:
+            raise self.refuse(
+                place, f"every {what} once", f"{name} twice", remedy
+            )
+
+    def option(self, *names: str) -> Any:
+        """Return the values of options, one alone or a tuple.
+
+        Raises
+        ------
+        InvalidOptionError
+            If one has no value; the text names all that are missing.
+        """
+        values = tuple(getattr(self.supplement, name) for name in names)
+        missing = [
+            name
+            for name, value in zip(names, values, strict=True)
+            if value is None
+        ]
+        if missing:
+            texts = [f"{name} ({MEANING[name]})" for name in missing]
+            raise InvalidOptionError(
+                f"{self.where}: expected {', '.join(texts)} beside the file, "
+                f"got none, and the file does not say; give "
+                f"{' and '.join(missing)}"
+            )
+        return values[0] if len(values) == 1 else values
+
+    def option_among(self, name: str, choices: Collection[str]) -> str | None:
+        """Return an option that names a part of the file, if it has a value.
+
+        Raises
+        ------
+        InvalidOptionError
+            If it names none of the choices.
+        """
+        value: str | None = getattr(self.supplement, name)
+        if value is not None and value not in choices:
+            raise InvalidOptionError(
+                f"{self.where}: {name}: expected one of {listed(choices)}, "
+                f"got {value!r}; give {MEANING[name]}"
+            )
+        return value
+
+    def option_per_tier(self, name: str, count: int) -> tuple[float, ...]:
+        """Return the values of an option that has one for each tier.
+
+        Raises
+        ------
+        InvalidOptionError
+            If there are fewer or more; none are needed for no tiers.
+        """
+        if count == 0 and getattr(self.supplement, name) is None:
+            return ()
+        values: tuple[float, ...] = self.option(name)
+        if len(values) != count:
+            raise InvalidOptionError(
+                f"{self.where}: {name}: expected {count} numbers, one per "
+                f"tier that has one above, got {len(values)}; give "
+                f"{MEANING[name]}"
+            )
+        return tuple(values)
 
     def number(
         self, place: str, value: object, *, positive: bool, unit: str
@@ -144,6 +224,18 @@ class Source:
                 raise self.refuse(place, f"key {key!r}", "none", "add it")
         return value
 
+    def mappings(
+        self,
+        place: str,
+        value: object,
+        known: tuple[str, ...] | None = None,
+        needed: tuple[str, ...] = (),
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the mappings in a list, each with its place in the file."""
+        for idx, item in enumerate(self.sequence(place, value)):
+            at = f"{place}[{idx}]"
+            yield at, self.mapping(at, item, known, needed)
+
     def sequence(self, place: str, value: object) -> list[Any]:
         """Return a list."""
         if not isinstance(value, list):
@@ -153,7 +245,9 @@ class Source:
         return value
 
 
-def read_source(path: str | Path) -> Source:
+def read_source(
+    path: str | Path, supplement: FileSupplement | None = None
+) -> Source:
     """Read a file as text.
 
     Raises
@@ -167,7 +261,7 @@ def read_source(path: str | Path) -> Source:
         raise Source(where, "").refuse(
             "", "a topology", "an empty file", "write it again"
         )
-    return Source(where, text)
+    return Source(where, text, supplement or FileSupplement())
 
 
 def parse_json(source: Source) -> Any:

@@ -13,7 +13,6 @@ from typing import Any
 import networkx as nx
 
 from nest.topology.files import hosts
-from nest.topology.files.beside import Beside
 from nest.topology.files.hostlist import MAX_HOSTS, expand
 from nest.topology.files.hosts import Host
 from nest.topology.files.layers import Layered, all_or_none, build
@@ -29,26 +28,18 @@ DOMAIN_KEYS = (
 _HOLDERS = ("labels", "annotations", "attributes")
 
 
-def read_graph(source: Source, beside: Beside) -> nx.Graph:
+def read_graph(source: Source) -> nx.Graph:
     """Read what the graph engine prints.
 
-    Asked for beside it: devices and ports of a node with their speed, and the
+    Options state devices and ports of a node with their speed, and the
     uplinks of each tier.
-
-    Raises
-    ------
-    InvalidProblemError
-        If an instance has no layers, names are not unique, or instances
-        contradict each other.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
     """
     top = source.mapping("", parse_json(source), None, ("instances",))
     nodes: list[Layered] = []
     domains: dict[str, str | None] = {}
-    for idx, item in enumerate(source.sequence("instances", top["instances"])):
-        place = f"instances[{idx}]"
-        entry = source.mapping(place, item, None, ("id",))
+    for place, entry in source.mappings(
+        "instances", top["instances"], None, ("id",)
+    ):
         name = source.word(f"{place}.id", entry["id"])
         layers = source.sequence(
             f"{place}.network_layers", entry.get("network_layers") or []
@@ -67,24 +58,14 @@ def read_graph(source: Source, beside: Beside) -> nx.Graph:
         domains[name] = _domain(source, place, entry)
     if not nodes:
         raise source.refuse("instances", "instances", "none", "add some")
-    return build(
-        source, nodes, all_or_none(source, domains, DOMAIN_KEYS[0]), beside
-    )
+    return build(source, nodes, all_or_none(source, domains, DOMAIN_KEYS[0]))
 
 
-def read_model(source: Source, beside: Beside) -> nx.Graph:
+def read_model(source: Source) -> nx.Graph:
     """Read a model: switches, and the nodes below them.
 
-    Nodes stand at the switches, or in blocks that name their switch. Asked
-    for beside it is the same as for the graph.
-
-    Raises
-    ------
-    InvalidProblemError
-        If names are not unique, a switch or a node is at two places, or the
-        file has another form.
-    InvalidOptionError
-        If something that is asked for is missing or does not fit.
+    Nodes stand at the switches, or in blocks that name their switch. Options
+    state the same as for the graph.
     """
     top = source.mapping(
         "",
@@ -99,23 +80,14 @@ def read_model(source: Source, beside: Beside) -> nx.Graph:
             f"{place}.switches", entry.get("switches") or []
         ):
             below = source.word(f"{place}.switches", child)
-            if below in parents:
-                raise source.refuse(
-                    place,
-                    f"one switch above {below}",
-                    f"{parents[below]} and {name}",
-                    "remove one",
-                )
-            parents[below] = name
-        _place(source, place, entry, name, leaf)
+            hosts.set_parent(source, place, parents, below, name)
+        _attach(source, place, entry, name, leaf)
     domains: dict[str, str | None] = {}
-    for idx, item in enumerate(
-        source.sequence("blocks", top.get("blocks") or [])
+    for place, entry in source.mappings(
+        "blocks", top.get("blocks") or [], None, ("switch", "nodes")
     ):
-        place = f"blocks[{idx}]"
-        entry = source.mapping(place, item, None, ("switch", "nodes"))
         switch = source.word(f"{place}.switch", entry["switch"])
-        nodes = _place(source, place, entry, switch, leaf)
+        nodes = _attach(source, place, entry, switch, leaf)
         domains.update(dict.fromkeys(nodes, _domain(source, place, entry)))
     if not leaf:
         raise source.refuse(
@@ -127,11 +99,12 @@ def read_model(source: Source, beside: Beside) -> nx.Graph:
     domains = {name: domains.get(name) for name in leaf}
     if not any(domains.values()):
         domains = _older(source, top, leaf)
-    known = all_or_none(source, domains, "an accelerator domain")
-    found = [
-        Host(node, switch, known.get(node)) for node, switch in leaf.items()
+    domain_of = all_or_none(source, domains, "an accelerator domain")
+    members = [
+        Host(node, switch, domain_of.get(node))
+        for node, switch in leaf.items()
     ]
-    return hosts.tree(source, found, parents, beside)
+    return hosts.tree(source, members, parents)
 
 
 def _older(
@@ -170,14 +143,9 @@ def _named(
         return
     if isinstance(entries, list):
         seen: set[str] = set()
-        for idx, item in enumerate(entries):
-            place = f"{key}[{idx}]"
-            entry = source.mapping(place, item, None, ("name",))
+        for place, entry in source.mappings(key, entries, None, ("name",)):
             name = source.word(f"{place}.name", entry["name"])
-            if name in seen:
-                raise source.refuse(
-                    place, "every name once", f"{name} twice", "remove one"
-                )
+            source.check_once(place, "name", name, seen)
             seen.add(name)
             yield place, name, entry
         return
@@ -199,7 +167,7 @@ def _expanded(
     return nodes
 
 
-def _place(
+def _attach(
     source: Source,
     place: str,
     entry: Mapping[str, Any],

@@ -1,4 +1,4 @@
-"""What a file does not say, and has to be said beside it."""
+"""What a file of a network leaves out, and the user states as options."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ MEANING = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """What is said beside a file; None was not said.
+class FileSupplement:
+    """Options that complete a file; ``None`` is an option without a value.
 
     Bandwidths are in bytes/s, one way and full duplex, above 0; latencies in
-    ns, at least 0. :data:`MEANING` says what each is. An option that a format
-    needs and has no value is an error; nothing is guessed.
+    ns, at least 0. :data:`MEANING` describes each. An option that a format
+    needs and that has no value is an error; nothing is guessed.
 
     Raises
     ------
@@ -77,8 +77,10 @@ class Beside:
             if value is not None:
                 _check(field.name, value)
 
-    def only(self, where: str, title: str, names: Collection[str]) -> None:
-        """Refuse what was said and a format does not ask for.
+    def check_names(
+        self, where: str, title: str, names: Collection[str]
+    ) -> None:
+        """Refuse options that a format does not read.
 
         Raises
         ------
@@ -86,53 +88,17 @@ class Beside:
             If an option has a value and is none of these names.
         """
         for field in fields(self):
-            said = getattr(self, field.name) is not None
-            if said and field.name not in names:
+            stated = getattr(self, field.name) is not None
+            if stated and field.name not in names:
                 expected = ", ".join(names) or "nothing"
                 raise InvalidOptionError(
                     f"{where}: expected {expected} beside a file of {title}, "
                     f"got {field.name}; leave it out"
                 )
 
-    def ask(self, where: str, *names: str) -> Any:
-        """Return the values of options, one alone or a tuple.
 
-        Raises
-        ------
-        InvalidOptionError
-            If one was not said; the text names all that are missing.
-        """
-        missing = [name for name in names if getattr(self, name) is None]
-        if missing:
-            asked = ", ".join(f"{name} ({MEANING[name]})" for name in missing)
-            raise InvalidOptionError(
-                f"{where}: expected {asked} beside the file, got none, and "
-                f"the file does not say; give {' and '.join(missing)}"
-            )
-        values = tuple(getattr(self, name) for name in names)
-        return values[0] if len(values) == 1 else values
-
-    def per_tier(self, where: str, name: str, count: int) -> tuple[float, ...]:
-        """Return the values of an option that has one per tier.
-
-        Raises
-        ------
-        InvalidOptionError
-            If there are fewer or more; none are needed for no tiers.
-        """
-        if count == 0 and getattr(self, name) is None:
-            return ()
-        values: tuple[float, ...] = self.ask(where, name)
-        if len(values) != count:
-            raise InvalidOptionError(
-                f"{where}: {name}: expected {count} numbers, one per tier "
-                f"that has one above, got {len(values)}; give {MEANING[name]}"
-            )
-        return tuple(values)
-
-
-def beside(options: Mapping[str, Any]) -> Beside:
-    """Return the options by name; those that are None were not said.
+def supplement_of(options: Mapping[str, Any]) -> FileSupplement:
+    """Return the options by name; one that is ``None`` has no value.
 
     Raises
     ------
@@ -141,17 +107,16 @@ def beside(options: Mapping[str, Any]) -> Beside:
     InvalidOptionError
         If a value is out of range.
     """
-    known = {field.name for field in fields(Beside)}
     for name in options:
-        if name not in known:
-            raise UnknownNameError("option beside the file", name, known)
-    return Beside(**options)
+        if name not in MEANING:
+            raise UnknownNameError("option beside the file", name, MEANING)
+    return FileSupplement(**options)
 
 
 def _check(name: str, value: object) -> None:
-    """Refuse a value that an option cannot have; its name tells."""
+    """Refuse a value that an option cannot have; its name says the type."""
     if name in ("topology", "part"):
-        fine, expected = isinstance(value, str) and bool(value), "a name"
+        valid, expected = isinstance(value, str) and bool(value), "a name"
     elif name.endswith(("_bytes_per_s", "_ns")):
         positive = name.endswith("_bytes_per_s")
         several = "uplink" in name
@@ -159,7 +124,7 @@ def _check(name: str, value: object) -> None:
             "> 0" if positive else ">= 0"
         )
         values = value if several else (value,)
-        fine = isinstance(values, (tuple, list)) and all(
+        valid = isinstance(values, (tuple, list)) and all(
             isinstance(one, (int, float))
             and not isinstance(one, bool)
             and math.isfinite(one)
@@ -168,12 +133,12 @@ def _check(name: str, value: object) -> None:
         )
     else:
         expected = "an integer >= 1"
-        fine = (
+        valid = (
             isinstance(value, int)
             and not isinstance(value, bool)
             and value >= 1
         )
-    if not fine:
+    if not valid:
         raise InvalidOptionError(
             f"{name}: expected {expected}, got {value!r}; give {MEANING[name]}"
         )
