@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import networkx as nx
 
@@ -17,6 +17,59 @@ MAX_DEVICES = 2**17
 MAX_LINKS = 2**18
 
 DEVICE, SWITCH = "device", "switch"
+
+
+class Cable(NamedTuple):
+    """A kind of link, full duplex; both figures are one way."""
+
+    bytes_per_s: float
+    latency_ns: float
+
+
+class Spines(NamedTuple):
+    """The switches that join all leaves.
+
+    Attributes
+    ----------
+    spines
+        How many; ``None`` for as many as make the links of a leaf up as fast
+        as those down.
+    oversubscription
+        Bandwidth of the links of a leaf down by that of its links up.
+    latency_ns
+        Of a link from a leaf to a spine.
+    """
+
+    spines: int | None
+    oversubscription: float
+    latency_ns: float
+
+    def links(self, where: str, ports: int, port: Cable) -> tuple[int, Cable]:
+        """Return the number of spines, and the link from a leaf to each.
+
+        A leaf with ``ports`` links down, each as fast as ``port``, has
+        ``ports * port.bytes_per_s / oversubscription`` up.
+
+        Raises
+        ------
+        InvalidOptionError
+            If that takes no whole number of spines.
+        """
+        spines = self.spines
+        if spines is None:
+            exact = ports / self.oversubscription
+            if exact < 1 or exact != int(exact):
+                refuse(
+                    f"{where}: oversubscription",
+                    f"a divisor of the {ports} links below a leaf",
+                    f"{self.oversubscription:g}",
+                    "or say how many spines there are",
+                )
+            spines = int(exact)
+        up_bytes_per_s = (
+            ports * port.bytes_per_s / (spines * self.oversubscription)
+        )
+        return spines, Cable(up_bytes_per_s, self.latency_ns)
 
 
 def refuse(where: str, expected: str, got: object, remedy: str) -> NoReturn:
@@ -40,34 +93,33 @@ def check_size(where: str, num_devices: int, num_links: int) -> None:
     InvalidOptionError
         If it has more than :data:`MAX_DEVICES` or :data:`MAX_LINKS`.
     """
-    for what, count, most in (
+    for what, count, limit in (
         ("devices", num_devices, MAX_DEVICES),
         ("links", num_links, MAX_LINKS),
     ):
-        if count > most:
-            refuse(
-                *(where, f"at most {most} {what}", count_text(count)),
-                "ask for less",
-            )
+        if count > limit:
+            expected = f"at most {limit} {what}"
+            refuse(where, expected, count_text(count), "ask for less")
 
 
-def divide(where: str, what: str, total: int, part: int, remedy: str) -> int:
-    """Return ``total / part``.
+def divide(where: str, what: str, total: int, divisor: int, unit: str) -> int:
+    """Return ``total / divisor``, the number of units of so many each.
 
     Raises
     ------
     InvalidOptionError
         If that is no whole number of at least 1.
     """
-    if total < part or total % part:
-        refuse(where, f"a divisor of {what} = {total}", part, remedy)
-    return total // part
+    if total < divisor or total % divisor:
+        expected = f"a divisor of {what} = {total}"
+        refuse(where, expected, divisor, f"{unit} have equally many {what}")
+    return total // divisor
 
 
 def add_devices(
     graph: nx.Graph, devices: Iterable[str], *, forward: bool = False
 ) -> None:
-    """Add devices, behind those that are there in the order of ranks."""
+    """Add devices after those that are there in the order of ranks."""
     new = list(devices)
     more = {"forward": True} if forward else {}
     graph.add_nodes_from(new, kind=DEVICE, **more)
@@ -79,14 +131,8 @@ def add_switches(graph: nx.Graph, switches: Iterable[str]) -> None:
     graph.add_nodes_from(switches, kind=SWITCH)
 
 
-def connect(
-    graph: nx.Graph,
-    one: str,
-    other: str,
-    bandwidth_bytes_per_s: float,
-    latency_ns: float,
-) -> None:
-    """Add a link, full duplex, both figures one way.
+def connect(graph: nx.Graph, one: str, other: str, cable: Cable) -> None:
+    """Add a link.
 
     Of parallel links the bandwidths add up and the worse latency counts.
 
@@ -96,8 +142,8 @@ def connect(
         If no problem may have such a link.
     """
     before: Mapping[str, Any] = graph.get_edge_data(one, other, {})
-    bandwidth = before.get("bandwidth", 0.0) + float(bandwidth_bytes_per_s)
-    latency_ns = max(before.get("latency_ns", 0.0), float(latency_ns))
+    bandwidth = before.get("bandwidth", 0.0) + float(cable.bytes_per_s)
+    latency_ns = max(before.get("latency_ns", 0.0), float(cable.latency_ns))
     try:
         check_link(bandwidth, latency_ns)
     except ValueError as error:
@@ -105,6 +151,14 @@ def connect(
             f"network: link from {one} to {other}: {error}"
         ) from None
     graph.add_edge(one, other, bandwidth=bandwidth, latency_ns=latency_ns)
+
+
+def connect_all(
+    graph: nx.Graph, nodes: Iterable[str], switch: str, cable: Cable
+) -> None:
+    """Add a link from each node to a switch."""
+    for node in nodes:
+        connect(graph, node, switch, cable)
 
 
 def set_units(
@@ -115,59 +169,25 @@ def set_units(
     A partition into one unit, into single devices, or into the units of the
     one before says nothing and is left out.
     """
-    kept: list[dict[str, str]] = []
+    units: list[dict[str, str]] = []
     sizes = {len(graph.graph["order"]), 1}
     for partition in partitions:
         count = len(set(partition.values()))
         if count not in sizes:
             sizes.add(count)
-            kept.append(dict(partition))
-    if kept:
-        graph.graph["units"] = kept
-
-
-def uplinks(
-    where: str,
-    ports: int,
-    port_bytes_per_s: float,
-    spines: int | None,
-    oversubscription: float,
-) -> tuple[int, float]:
-    """Return the number of spines, and the bandwidth of a link to each.
-
-    A leaf with ``ports`` links of ``port_bytes_per_s`` down has
-    ``ports * port_bytes_per_s / oversubscription`` up. Without a number of
-    spines the links up are as fast as those down.
-
-    Raises
-    ------
-    InvalidOptionError
-        If that asks for no whole number of spines.
-    """
-    if spines is None:
-        wanted = ports / oversubscription
-        if wanted < 1 or wanted != int(wanted):
-            refuse(
-                f"{where}: oversubscription",
-                f"a divisor of the {ports} links below a leaf",
-                f"{oversubscription:g}",
-                "or say how many spines there are",
-            )
-        spines = int(wanted)
-    up_bytes_per_s = ports * port_bytes_per_s / (spines * oversubscription)
-    return spines, up_bytes_per_s
+            units.append(dict(partition))
+    if units:
+        graph.graph["units"] = units
 
 
 def add_spines(
-    graph: nx.Graph,
-    leaves: Sequence[str],
-    spines: int,
-    up_bytes_per_s: float,
-    up_latency_ns: float,
+    graph: nx.Graph, leaves: Sequence[str], spines: int, up: Cable
 ) -> None:
-    """Join every leaf with every one of so many new spines."""
+    """Join every leaf with every one of so many new spines, if need be."""
+    if len(leaves) < 2:
+        return
     names = [f"spine{spine}" for spine in range(spines)]
     add_switches(graph, names)
     for leaf in leaves:
         for spine in names:
-            connect(graph, leaf, spine, up_bytes_per_s, up_latency_ns)
+            connect(graph, leaf, spine, up)

@@ -46,6 +46,11 @@ class Parameter:
         Whether the minimum itself is too small.
     choices
         The words that it may be.
+    argument
+        The argument of the generator's function that it is a part of: a
+        :class:`~nest.topology.generators.build.Cable`, or
+        :class:`~nest.topology.generators.build.Spines` for ``up``. By
+        default it is an argument itself.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Parameter:
     minimum: float = 1
     above: bool = False
     choices: tuple[str, ...] = ()
+    argument: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,9 @@ class Generator:
     name, meaning
         In text, and for people.
     make
-        Called with all parameters by name.
+        Called with all parameters by name, those of one ``argument`` as one.
+        It raises :class:`~nest.errors.InvalidOptionError` if values do not
+        go together, or the network is too large.
     parameters
         The first one may be given without its name.
     example
@@ -88,18 +96,6 @@ def _count(name: str, meaning: str, default: int | None = None) -> Parameter:
     )
 
 
-def _bandwidth(name: str, meaning: str, default: float) -> Parameter:
-    return Parameter(
-        f"{name}_bytes_per_s",
-        f"bandwidth of {meaning}, one way",
-        float,
-        unit="bytes/s",
-        default=default,
-        minimum=0,
-        above=True,
-    )
-
-
 def _latency(name: str, meaning: str, default: float) -> Parameter:
     return Parameter(
         f"{name}_latency_ns",
@@ -112,12 +108,30 @@ def _latency(name: str, meaning: str, default: float) -> Parameter:
 
 
 def _link(
-    name: str, meaning: str, bandwidth_bytes_per_s: float, latency_ns: float
+    name: str,
+    meaning: str,
+    bandwidth_bytes_per_s: float,
+    latency_ns: float,
+    argument: str = "",
 ) -> tuple[Parameter, ...]:
-    return (
-        _bandwidth(name, meaning, bandwidth_bytes_per_s),
+    """Return the two figures of a link, which are one argument."""
+    parameters = (
+        Parameter(
+            f"{name}_bytes_per_s",
+            f"bandwidth of {meaning}, one way",
+            float,
+            unit="bytes/s",
+            default=bandwidth_bytes_per_s,
+            minimum=0,
+            above=True,
+        ),
         _latency(name, meaning, latency_ns),
     )
+    return _as_one(argument or name, *parameters)
+
+
+def _as_one(argument: str, *parameters: Parameter) -> tuple[Parameter, ...]:
+    return tuple(replace(x, argument=argument) for x in parameters)
 
 
 def _family(name: str, meaning: str, family: str) -> tuple[Parameter, ...]:
@@ -138,20 +152,30 @@ _SWITCH_NS = 600.0
 _PORT = _family("port", "a device's port", "InfiniBand NDR")
 _NVLINK = _family("nvlink", "a device's NVLinks", "NVLink 4")
 _UP = _latency("up", "a link between switches", _SWITCH_NS)
-_OVERSUBSCRIPTION = Parameter(
-    "oversubscription",
-    "bandwidth of a leaf's links down by that of its links up",
-    float,
-    default=1.0,
-    minimum=0.01,
-)
-_SPINES = Parameter(
-    "spines",
-    "above all leaves; else as many as make links up as fast as ports",
-    int,
+_SPINES, _OVERSUBSCRIPTION, _UPLINK = _as_one(
+    "up",
+    Parameter(
+        "spines",
+        "above all leaves; else as many as make links up as fast as ports",
+        int,
+    ),
+    Parameter(
+        "oversubscription",
+        "bandwidth of a leaf's links down by that of its links up",
+        float,
+        default=1.0,
+        minimum=0.01,
+    ),
+    _UP,
 )
 #: About 1 us a hop (jax-ml/scaling-book @0819a7d8c5, tpus.md:254).
 _HOP_NS = link_spec("TPU ICI v4").latency_ns
+_ICI = _link("link", "a link", GENERATIONS["v4"].link_bytes_per_s, _HOP_NS)
+#: Bandwidth and latency of one of the six NVLinks of a V100.
+_NVLINK_2 = (
+    link_spec("NVLink 2").bytes_per_s / 6,
+    link_spec("NVLink 2").latency_ns,
+)
 
 
 def _tpu(name: str) -> Generator:
@@ -193,7 +217,7 @@ _RECORDS = (
             _SPINES,
             _OVERSUBSCRIPTION,
             *_PORT,
-            _UP,
+            _UPLINK,
         ),
         "leaf-spine:leaves=4,hosts=8,oversubscription=2",
     ),
@@ -219,7 +243,7 @@ _RECORDS = (
             _OVERSUBSCRIPTION,
             *_NVLINK,
             *_PORT,
-            _UP,
+            _UPLINK,
         ),
         "dgx:nodes=4,ports=shared",
     ),
@@ -239,7 +263,7 @@ _RECORDS = (
             _OVERSUBSCRIPTION,
             *_NVLINK,
             *_PORT,
-            _UP,
+            _UPLINK,
         ),
         "rail:nodes=16,devices=8",
     ),
@@ -253,7 +277,7 @@ _RECORDS = (
             _OVERSUBSCRIPTION,
             *_family("nvlink", "a device's NVLinks", "NVLink 5"),
             *_PORT,
-            _UP,
+            _UPLINK,
         ),
         "nvl72:racks=2",
     ),
@@ -266,8 +290,7 @@ _RECORDS = (
             *_link(
                 "nvlink",
                 "one of the six NVLinks of a device (NVLink 2)",
-                link_spec("NVLink 2").bytes_per_s / 6,
-                link_spec("NVLink 2").latency_ns,
+                *_NVLINK_2,
             ),
             *_family("pcie", "a device's PCIe link", "PCIe 3"),
             *_family("port", "a port of two devices", "InfiniBand EDR"),
@@ -283,9 +306,7 @@ _RECORDS = (
                 "shape", "devices along each axis", tuple, required=True
             ),
             Parameter("wrap", "whether axes wrap around", bool, default=True),
-            *_link(
-                "link", "a link", GENERATIONS["v4"].link_bytes_per_s, _HOP_NS
-            ),
+            *_ICI,
         ),
         "torus:4x4x4",
     ),
@@ -305,12 +326,14 @@ _RECORDS = (
                 "a link inside a group",
                 link_spec("Slingshot").bytes_per_s,
                 _SWITCH_NS,
+                "local_link",
             ),
             *_link(
                 "global",
                 "a link between groups",
                 link_spec("Slingshot").bytes_per_s,
                 2 * _SWITCH_NS,
+                "global_link",
             ),
         ),
         "dragonfly:p=2,a=4,h=2",
@@ -319,27 +342,14 @@ _RECORDS = (
         "ring",
         "devices in a circle",
         ring,
-        (
-            _count("devices", "devices"),
-            *_link(
-                "link", "a link", GENERATIONS["v4"].link_bytes_per_s, _HOP_NS
-            ),
-        ),
+        (_count("devices", "devices"), *_ICI),
         "ring:devices=8",
     ),
     Generator(
         "all-to-all",
         "a link between any two devices",
         all_to_all,
-        (
-            _count("devices", "devices"),
-            *_link(
-                "link",
-                "a link",
-                link_spec("NVLink 2").bytes_per_s / 6,
-                link_spec("NVLink 2").latency_ns,
-            ),
-        ),
+        (_count("devices", "devices"), *_link("link", "a link", *_NVLINK_2)),
         "all-to-all:devices=4",
     ),
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import Any
 
 import networkx as nx
 
 from nest.errors import InvalidOptionError, UnknownNameError
-from nest.topology.generators.build import MAX_DEVICES, refuse
+from nest.topology.generators.build import MAX_DEVICES, Cable, Spines, refuse
 from nest.topology.generators.table import (
     GENERATORS,
     Generator,
@@ -51,16 +51,16 @@ def generate(text: str) -> nx.Graph:
     if name not in GENERATORS:
         raise UnknownNameError("topology generator", name, GENERATORS)
     generator = GENERATORS[name]
-    given = {
-        known.name: _read(name, known, word)
-        for known, word in _words(generator, rest)
+    values = {
+        parameter.name: _read(name, parameter, text_value)
+        for parameter, text_value in _texts(generator, rest)
     }
-    graph = build(name, given)
+    graph = build(name, values)
     graph.graph["name"] = text.strip()
     return graph
 
 
-def build(name: str, given: Mapping[str, Value]) -> nx.Graph:
+def build(name: str, stated: Mapping[str, Value]) -> nx.Graph:
     """Return the network of a generator with some of its parameters.
 
     Raises
@@ -73,13 +73,13 @@ def build(name: str, given: Mapping[str, Value]) -> nx.Graph:
     if name not in GENERATORS:
         raise UnknownNameError("topology generator", name, GENERATORS)
     generator = GENERATORS[name]
-    known = {parameter.name: parameter for parameter in generator.parameters}
-    for word in given:
-        if word not in known:
-            raise UnknownNameError(f"{name}: parameter", word, known)
+    names = [parameter.name for parameter in generator.parameters]
+    for stated_name in stated:
+        if stated_name not in names:
+            raise UnknownNameError(f"{name}: parameter", stated_name, names)
     values: dict[str, Value] = {}
     for parameter in generator.parameters:
-        value = given.get(parameter.name, parameter.default)
+        value = stated.get(parameter.name, parameter.default)
         if value is None and parameter.required:
             refuse(
                 f"{name}: {parameter.name}",
@@ -89,84 +89,108 @@ def build(name: str, given: Mapping[str, Value]) -> nx.Graph:
             )
         _check(name, parameter, value)
         values[parameter.name] = value
-    graph = generator.make(**values)
+    graph = generator.make(**_arguments(generator, values))
     graph.graph["name"] = name
     return graph
 
 
-def _words(generator: Generator, rest: str) -> list[tuple[Parameter, str]]:
-    """Return the parameters in a text and what they are said to be."""
-    known = {parameter.name: parameter for parameter in generator.parameters}
-    found: dict[str, str] = {}
-    for position, part in enumerate(rest.split(",") if rest.strip() else ()):
-        word, equals, value = (piece.strip() for piece in part.partition("="))
+def _arguments(
+    generator: Generator, values: Mapping[str, Value]
+) -> dict[str, object]:
+    """Return the arguments of a generator's function: several values as one.
+
+    The fields of an argument end the names of its parameters.
+    """
+    parts: dict[str, list[str]] = {}
+    for parameter in generator.parameters:
+        argument = parameter.argument or parameter.name
+        parts.setdefault(argument, []).append(parameter.name)
+    arguments: dict[str, object] = {}
+    for argument, names in parts.items():
+        if names == [argument]:
+            arguments[argument] = values[argument]
+            continue
+        kind: Any = Spines if argument == "up" else Cable
+        fields = {
+            field: values[name]
+            for field in kind._fields
+            for name in names
+            if name.endswith(field)
+        }
+        arguments[argument] = kind(**fields)
+    return arguments
+
+
+def _texts(generator: Generator, rest: str) -> list[tuple[Parameter, str]]:
+    """Return the parameters in a text with the texts of their values."""
+    by_name = {x.name: x for x in generator.parameters}
+    texts: dict[str, str] = {}
+    for position, item in enumerate(rest.split(",") if rest.strip() else ()):
+        name, equals, value = (piece.strip() for piece in item.partition("="))
         if not equals:
-            if position or not word:
+            if position or not name:
                 refuse(
                     generator.name,
                     "<parameter>=<value>",
-                    repr(part),
+                    repr(item),
                     f"write {generator.example}",
                 )
-            word, value = generator.parameters[0].name, word
-        if word not in known:
-            raise UnknownNameError(f"{generator.name}: parameter", word, known)
-        if word in found:
+            name, value = generator.parameters[0].name, name
+        if name not in by_name:
+            where = f"{generator.name}: parameter"
+            raise UnknownNameError(where, name, by_name)
+        if name in texts:
             raise InvalidOptionError(
-                f"{generator.name}: {word}: expected once, got it twice; "
+                f"{generator.name}: {name}: expected once, got it twice; "
                 f"leave one out"
             )
-        found[word] = value
-    return [(known[word], value) for word, value in found.items()]
+        texts[name] = value
+    return [(by_name[name], value) for name, value in texts.items()]
 
 
-def _read(where: str, parameter: Parameter, word: str) -> Value:
-    """Return what a word of a text says about a parameter."""
-
-    def wrong(expected: str) -> NoReturn:
-        refuse(
-            f"{where}: {parameter.name}",
-            expected,
-            repr(word),
-            f"it is {parameter.meaning}",
-        )
-
+def _read(where: str, parameter: Parameter, text: str) -> Value:
+    """Return the value of a parameter from its text."""
     readers: dict[type, tuple[str, Callable[[str], Value]]] = {
         int: ("a whole number", int),
         float: ("a number", float),
-        bool: ("yes or no", lambda said: _YES[said.lower()]),
+        bool: ("yes or no", lambda value: _YES[value.lower()]),
         tuple: (
             "a shape such as 4x4",
-            lambda said: tuple(map(int, re.split("[x×]", said.lower()))),
+            lambda value: tuple(map(int, re.split("[x×]", value.lower()))),
         ),
         str: (" or ".join(parameter.choices), str),
     }
     expected, reader = readers[parameter.kind]
     try:
-        return reader(word)
+        return reader(text)
     except (ValueError, KeyError):
-        wrong(expected)
+        refuse(
+            f"{where}: {parameter.name}",
+            expected,
+            repr(text),
+            f"it is {parameter.meaning}",
+        )
 
 
 def _check(where: str, parameter: Parameter, value: Value) -> None:
     """Refuse a value that is out of range."""
     if value is None or isinstance(value, bool):
         return
-    place = f"{where}: {parameter.name}"
+    where = f"{where}: {parameter.name}"
     if isinstance(value, str):
         if value not in parameter.choices:
-            raise UnknownNameError(place, value, parameter.choices)
+            raise UnknownNameError(where, value, parameter.choices)
         return
-    least = parameter.minimum
-    for part in value if isinstance(value, tuple) else (value,):
-        if isinstance(part, int) and part > MAX_DEVICES:
-            refuse(place, f"at most {MAX_DEVICES}", part, "ask for less")
-        good = part > least if parameter.above else part >= least
-        if not good or not math.isfinite(part):
+    minimum = parameter.minimum
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and number > MAX_DEVICES:
+            refuse(where, f"at most {MAX_DEVICES}", number, "ask for less")
+        valid = number > minimum if parameter.above else number >= minimum
+        if not valid or not math.isfinite(number):
             refuse(
-                place,
-                f"{'more than' if parameter.above else 'at least'} {least:g}"
+                where,
+                f"{'more than' if parameter.above else 'at least'} {minimum:g}"
                 + (f" {parameter.unit}" if parameter.unit else ""),
-                f"{part:g}",
+                f"{number:g}",
                 f"it is {parameter.meaning}",
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from nest.topology.generators.build import (
+    Cable,
     add_devices,
     check_size,
     connect,
@@ -65,37 +66,17 @@ GENERATIONS = {
 }
 
 
-def torus(
-    shape: Coordinates,
-    wrap: bool,
-    link_bytes_per_s: float,
-    link_latency_ns: float,
-) -> nx.Graph:
+def torus(shape: Coordinates, wrap: bool, link: Cable) -> nx.Graph:
     """Return the torus, or the mesh if it does not wrap around.
 
     Devices forward. Ranks count along the first axis first. An axis of 2
     that wraps has two cables between its devices, an axis of 1 none.
-
-    Raises
-    ------
-    InvalidOptionError
-        If the network is too large.
     """
-    return _lattice(
-        "torus",
-        shape,
-        (wrap,) * len(shape),
-        link_bytes_per_s,
-        link_latency_ns,
-    )
+    return _lattice("torus", shape, (wrap,) * len(shape), link)
 
 
 def tpu(
-    generation: str,
-    shape: Coordinates,
-    twisted: bool,
-    link_bytes_per_s: float,
-    link_latency_ns: float,
+    generation: str, shape: Coordinates, twisted: bool, link: Cable
 ) -> nx.Graph:
     """Return a slice of TPUs, with the wrap-around rules of its generation.
 
@@ -104,12 +85,6 @@ def tpu(
     ``n`` further on every axis of ``2n``, which makes all axes alike
     (Cámara et al., TPDS 2010, recalled). A twisted slice has no ``coord``
     and ``wrap``, since these describe a torus.
-
-    Raises
-    ------
-    InvalidOptionError
-        If the slice has another number of axes, is larger than the
-        generation allows, or cannot be twisted.
     """
     rules, where = GENERATIONS[generation], f"tpu-{generation}: shape"
     text = "x".join(map(str, shape))
@@ -153,9 +128,7 @@ def tpu(
             else (0,) * len(shape)
             for length in shape
         ]
-    graph = _lattice(
-        where, shape, wraps, link_bytes_per_s, link_latency_ns, shifts
-    )
+    graph = _lattice(where, shape, wraps, link, shifts)
     _set_boxes(graph, shape, rules)
     return graph
 
@@ -164,8 +137,7 @@ def _lattice(
     where: str,
     shape: Coordinates,
     wraps: Sequence[bool],
-    bandwidth_bytes_per_s: float,
-    latency_ns: float,
+    link: Cable,
     shifts: Sequence[Coordinates] | None = None,
 ) -> nx.Graph:
     """Return neighbours joined along every axis.
@@ -190,13 +162,7 @@ def _lattice(
                 for x, shift, size in zip(place, step, shape, strict=True)
             ]
             to[axis] = (place[axis] + 1) % length
-            connect(
-                graph,
-                _name(place),
-                _name(to),
-                bandwidth_bytes_per_s,
-                latency_ns,
-            )
+            connect(graph, _name(place), _name(to), link)
     if shifts is None:
         graph.graph["coord"] = {_name(place): list(place) for place in places}
         graph.graph["wrap"] = list(wraps)
