@@ -18,6 +18,7 @@ from nest.topology.graph.convert import (
 )
 from tests.builders import make_cost, make_problem
 from tests.graphs import make_graph
+from tests.refused import refused
 
 LINKS = [("a", "s", 5.0, 1e9), ("b", "s", 5.0, 1e9)]
 PAIR = make_graph("ab", LINKS, launch_ns=7.0)
@@ -39,84 +40,7 @@ A, B, S = ({"id": "a"}, {"id": "b"}, {"id": "s", "kind": "switch"})
 WIRE = {"target": "s", "bandwidth_bytes_per_s": 1e9}
 UP, DOWN = ({"source": x, **WIRE} for x in "ab")
 
-WRONG = [
-    ({"nodes": [A, B, S, A]}, r"nodes: expected distinct ids, got 'a' twice"),
-    ({"nodes": [S], "links": []}, "nodes: expected at least one device"),
-    (
-        {"nodes": [A, B, {"id": "s", "kind": "hub"}]},
-        r"nodes\[2\]\.kind: expected 'device' or 'switch', got 'hub'",
-    ),
-    ({"kind": "net"}, r"topology\.kind: expected 'hierarchy' or 'graph', got"),
-    (
-        {"links": [UP, {"source": "b", "target": "s"}]},
-        "expected key 'bandwidth_bytes_per_s', got none",
-    ),
-    (
-        {"links": [UP, DOWN | {"bandwidth_bytes_per_s": 0.0}]},
-        "bandwidth_bytes_per_s: expected a finite number > 0, got 0",
-    ),
-    (
-        {"links": [UP, DOWN | {"latency_ns": 2e9}]},
-        r"latency_ns: expected <= 1",
-    ),
-    (
-        {"links": [UP, DOWN | {"latency_ns": -1.0}]},
-        "latency_ns: expected a fin",
-    ),
-    (
-        {"links": [UP, DOWN | {"source": "c"}]},
-        r"links\[1\]: expected ends among the nodes, got 'c'; add the node",
-    ),
-    (
-        {"links": [UP, DOWN, DOWN | {"source": "s"}]},
-        r"links\[2\]: expected two ends, got 's' twice",
-    ),
-    (
-        {"links": [UP, DOWN, {**UP, "source": "s", "target": "a"}]},
-        r"links\[2\]: expected one link between two nodes, got a second one "
-        r"from 's' to 'a'; add up",
-    ),
-    (
-        {"links": [UP]},
-        "expected a path between all devices, got none from 'a'",
-    ),
-    (
-        {"links": [UP, DOWN], "directed": True},
-        "got none from 'a' to 'b'; add a link, or let nodes in between",
-    ),
-    (
-        {"order": ["a"]},
-        "order: expected every device, got none for 'b'; add it",
-    ),
-    (
-        {"order": ["a", "b", "s"]},
-        "order: expected devices, got the switch 's'",
-    ),
-    ({"order": ["a", "b", "c"]}, "order: expected devices, got 'c', which is"),
-    (
-        {"order": ["a", "b", "a"]},
-        "order: expected every device once, got 'a' 2",
-    ),
-    (
-        {"units": [{"a": "n"}]},
-        r"units\[0\]: expected every device, got none for",
-    ),
-    (
-        {"units": [{"a": "n", "b": "n"}, {"a": "r", "b": "q"}]},
-        r"units\[1\]: expected units that hold whole finer ones, got 'n' in "
-        r"'r' and in 'q'; list the finest first",
-    ),
-    (
-        {"coordinates": {"a": [0]}},
-        "coordinates: expected every device, got none",
-    ),
-    (
-        {"coordinates": {"a": [0], "b": [0, 1]}},
-        "coordinates: expected as many axes for every device, got 1 and 2",
-    ),
-    ({"launch_ns": -1.0}, "launch_ns: expected a finite number >= 0, got -1"),
-    ({"speed": 3}, "expected a known key, got 'speed'; remove"),
-]
+WRONG = refused("graphs", "fields")
 
 
 @pytest.mark.parametrize(("fields", "message"), WRONG)

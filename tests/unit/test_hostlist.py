@@ -8,6 +8,7 @@ import pytest
 
 from nest.errors import InvalidProblemError
 from nest.topology.files.hostlist import MAX_RANGE, expand
+from tests.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -36,40 +37,7 @@ def test_hosts_of_a_list(text: str, hosts: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("", "expected names between commas, got ''"),
-        ("a,,b", "expected names between commas, got 'a,,b'"),
-        ("a,", "expected names between commas, got 'a,'"),
-        ("n[3-1]", "expected low <= high in a range, got 'n[3-1]'"),
-        ("n[]", "expected numbers and ranges low-high in brackets, got 'n[]'"),
-        ("n[1,]", "expected numbers and ranges low-high in brackets"),
-        ("n[1--3]", "correct '1--3'"),
-        ("n[-3]", "correct '-3'"),
-        ("n[1-]", "correct '1-'"),
-        ("n[a-b]", "correct 'a-b'"),
-        ("n[1-9:2]", "correct '1-9:2'"),
-        ("n[1-5*]", "correct '1-5*'"),
-        ("n[000x133]", "correct '000x133'"),
-        ("n[1²]", "correct '1²'"),
-        ("n[1-2", "expected brackets that match, got 'n[1-2'"),
-        ("n1-2]", "expected brackets that match, got 'n1-2]'"),
-        ("n[[1-2]]", "expected brackets that match"),
-        ("n*", "expected a name, got 'n*'"),
-        ("a\x1bb", "expected a name, got 'a\\x1bb'"),
-        ("a b", "expected a name, got 'a b'"),
-        ("n[1-9999999999999999999]", "expected numbers of at most 18 digits"),
-        (
-            f"n[0-{MAX_RANGE}]",
-            f"expected at most 65536 hosts in a range, got n[0-65536] with "
-            f"{MAX_RANGE + 1}",
-        ),
-        ("a[1-300]b[1-300]c[1-2]", "expected at most 65536 prefixes"),
-        ("a[1-60000]b[1-60000]", "expected at most 1048576 hosts"),
-        (
-            "n[" + ",".join(["1-60000"] * 20) + "]",
-            "expected at most 1048576 hosts in brackets",
-        ),
-    ],
+    refused("hostlists", "lists"),
 )
 def test_lists_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(

@@ -26,6 +26,7 @@ from nest.topology.files import (
     write_node_link,
     write_rankfile,
 )
+from tests.refused import refused as rows
 from tests.unit.test_topology_files import (
     DATA,
     FILES,
@@ -166,29 +167,7 @@ class TestOptions:
 
     @pytest.mark.parametrize(
         ("name", "value", "expected"),
-        [
-            ("devices_per_node", 0, "an integer >= 1, got 0"),
-            ("devices_per_node", True, "an integer >= 1, got True"),
-            ("num_nodes", 2.0, "an integer >= 1, got 2.0"),
-            ("port_bandwidth_bytes_per_s", 0.0, "a number > 0, got 0.0"),
-            (
-                "port_bandwidth_bytes_per_s",
-                float("inf"),
-                "a number > 0, got inf",
-            ),
-            ("port_bandwidth_bytes_per_s", "1e9", "a number > 0, got '1e9'"),
-            ("port_latency_ns", -1, "a number >= 0, got -1"),
-            ("port_latency_ns", float("nan"), "a number >= 0, got nan"),
-            (
-                "uplink_bandwidths_bytes_per_s",
-                1e9,
-                "numbers > 0, got 1000000000",
-            ),
-            ("uplink_bandwidths_bytes_per_s", (1e9, 0), "numbers > 0, got (1"),
-            ("uplink_latencies_ns", ("x",), "numbers >= 0, got ('x',)"),
-            ("part", "", "a name, got ''"),
-            ("topology", 3, "a name, got 3"),
-        ],
+        rows("topologies", "options"),
     )
     def test_out_of_range(
         self, name: str, value: object, expected: str
@@ -391,57 +370,7 @@ class TestMore:
     @pytest.mark.parametrize(
         ("form", "text", "message"),
         [
-            ("slurm-yaml", "[]", "expected topologies, got none"),
-            ("slurm-yaml", "a: 1", "expected a list, got {'a': 1}"),
-            (
-                "slurm-yaml",
-                "- {topology: t, tree: {switches: []}}",
-                "t.tree: expected switches, got none",
-            ),
-            (
-                "slurm-yaml",
-                "- {topology: t, torus3d: {toruses: []}}",
-                "t.torus3d: expected tori, got none",
-            ),
-            (
-                "slurm-yaml",
-                "- {topology: t, tree: {switches: [{switch: no, nodes: a}]}}",
-                "t.tree.switches[0].switch: expected a name, got False",
-            ),
-            (
-                "slurm-conf",
-                "SwitchName=a Switches=a",
-                "expected nodes below the switches, got none",
-            ),
-            (
-                "slurm-conf",
-                "# nothing\n",
-                "expected switches, blocks (with BlockSizes) or rings, got no",
-            ),
-            ("topograph-graph", "[]", "expected a mapping, got []"),
-            (
-                "topograph-graph",
-                '{"instances": []}',
-                "instances: expected instances, got none",
-            ),
-            ("topograph-model", "switches: 3", "switches: expected a mapping"),
-            ("kubernetes", '"x"', "items: expected a list, got 'x'"),
-            (
-                "kubernetes",
-                '[{"metadata": {"name": "a"}}]',
-                "a: expected labels of a network, such as "
-                "fabric.topograph.run/tier-0, ",
-            ),
-            (
-                "kubernetes",
-                '[{"metadata": {}}]',
-                "items[0].metadata: expected key 'name', got none",
-            ),
-            (
-                "nccl",
-                '<system version="1"><cpu numaid="0"/></system>',
-                "expected devices (class 0x0302), got none",
-            ),
+            *rows("topologies", "texts"),
             (
                 "nccl",
                 '<system version="1"><cpu numaid="0">'
@@ -452,21 +381,8 @@ class TestMore:
                 + "</cpu></system>",
                 "<pci 31>: expected at most 32 levels, got more",
             ),
-            (
-                "simai",
-                "1 2 3\n",
-                "line 1: expected nodes, devices per server,",
-            ),
-            ("simai", "3 1 0 1 2 A100\n", "line 2: expected 1 switches"),
-            ("node-link", "[]", "expected a mapping, got []"),
             ("node-link", "[" * 100_000, "expected JSON, got malformed text"),
             ("astra-sim", "[" * 100_000, "expected YAML, got malformed text"),
-            ("astra-sim", "- 1", "expected a mapping, got [1]"),
-            (
-                "nvidia-smi",
-                "\tGPU0\n",
-                "expected a row for each of the 1 columns",
-            ),
         ],
     )
     def test_other_texts(
