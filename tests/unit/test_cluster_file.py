@@ -7,6 +7,7 @@ import pytest
 from nest.errors import InvalidProblemError
 from nest.hardware import find_cluster, machine, mixed_cluster, read_cluster
 from nest.ir import Level
+from tests.refused import refused
 
 
 @pytest.fixture
@@ -128,89 +129,7 @@ def test_neighbours_of_one_machine_are_one():
     assert parts == [(h100, 16), (a100, 8), (h100, 4)]
 
 
-BAD = {
-    "no device": (
-        "num_devices: 4",
-        r"ours.yaml: \$.device: expected a device with the key 'machine', "
-        r"such as \{machine: h100\}, got None; see 'nest problems --clusters'",
-    ),
-    "a device without a machine": (
-        "{num_devices: 4, device: {name: h100}}",
-        r"\$.device: expected a device with the key 'machine'.*got "
-        r"\{'name': 'h100'\}",
-    ),
-    "a device of no machine without a network": (
-        OWN,
-        r"ours.yaml: \$.topology: expected the network of ours, which is no "
-        r"known machine, got none; add it",
-    ),
-    "a device of no machine without a peak": (
-        OWN.replace("  peak_flops: {bf16: 5.0e+14}\n", "") + NETWORK,
-        r"\$.device: expected key 'peak_flops' of a device with the key "
-        r"'kernels', got none; add it",
-    ),
-    "a device of a machine and of none": (
-        OWN.replace("  kernels", "  machine: h100\n  kernels") + NETWORK,
-        r"\$.device: expected either the key 'machine' or 'kernels', got bo",
-    ),
-    "kernels of no machine": (
-        OWN.replace("kernels: h100", "kernels: x100") + NETWORK,
-        r"\$.device.kernels: expected one of .*; got 'x100'",
-    ),
-    "an unknown machine": (
-        "{num_devices: 4, device: {machine: h1000}}",
-        r"\$.device.machine: expected one of .*; got 'h1000'; did you mean "
-        r"'h100'\?",
-    ),
-    "an unknown key of a device": (
-        "{num_devices: 4, device: {machine: h100, memory: 3}}",
-        r"\$.device: \$: expected a known key, got 'memory'; remove or",
-    ),
-    "no number of devices": (
-        "{device: {machine: h100}}",
-        r"ours.yaml: \$: expected key 'num_devices', got none; add it",
-    ),
-    "a number of devices that is none": (
-        "{num_devices: tbd, device: {machine: h100}}",
-        r"\$.num_devices: expected `int`, got `str`; correct the value",
-    ),
-    "a range without a machine": (
-        "{num_devices: 4, device: {machine: h100}, "
-        "others: [{first: 0, count: 1, device: a100}]}",
-        r"\$.others\[0\].device: expected a device with the key 'machine'.*"
-        r"got 'a100'",
-    ),
-    "a range that is none": (
-        "{num_devices: 4, device: {machine: h100}, others: [3]}",
-        r"\$.others\[0\]: expected `object`, got `int`; correct the value",
-    ),
-    "ranges beyond the end": (
-        "{num_devices: 4, device: {machine: h100}, "
-        "others: [{first: 0, count: 8, device: {machine: a100}}]}",
-        r"others\[0\].count: expected ranges within num_devices = 4, got an "
-        r"end of 8; correct it",
-    ),
-    "one name for two devices": (
-        "{num_devices: 4, device: {machine: h100}, others: [{first: 0, "
-        "count: 1, device: {machine: h100, memory_bytes: 140000000000}}]}",
-        r"others: expected types of distinct names, got 'H100-80GB-SXM' twice",
-    ),
-    "a network that is too small": (
-        "{num_devices: 4, device: {machine: h100}, topology: {kind: "
-        "hierarchy, levels: [{fan_out: 2, bandwidth_bytes_per_s: 1.0e+9, "
-        "latency_ns: 5}]}}",
-        r"num_devices: expected <= 2 .*, got 4",
-    ),
-    "devices beyond all": (
-        "{num_devices: 18446744073709551616, device: {machine: h100}}",
-        r"num_devices: expected <= 2\*\*53, got 18446744073709551616",
-    ),
-    "a list": ("[1, 2]", r"ours.yaml: \$: expected `object`, got `array`"),
-    "half a file": (
-        "{num_devices: 4, device: {machine",
-        r"ours.yaml: line 2: expected a cluster in YAML, got malformed text",
-    ),
-}
+BAD = {name: rest for name, *rest in refused("clusters", "files")}
 
 
 @pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import networkx
 import pytest
@@ -168,58 +166,7 @@ def test_parallel_links_add_up():
         read_node_link(node_link(edges=edges))
 
 
-NODES, EDGES = node_link()["nodes"], node_link()["edges"]
-
-NOT_NODE_LINK = [
-    ([], r"graph: expected an object, got \[\]; write"),
-    ({"nodes": NODES}, "graph: expected a list 'links', got none"),
-    ({"edges": EDGES}, "graph: expected a list 'nodes', got none"),
-    (node_link(nodes=[1]), r"graph\.nodes\[0\]: expected an object, got 1"),
-    (node_link(nodes=[{}]), r"nodes\[0\]: expected 'id' to be a text or an i"),
-    (
-        node_link(nodes=[*NODES, {"id": "1", "kind": "device"}]),
-        r"nodes\[3\]: expected distinct ids, got '1' twice; rename one",
-    ),
-    (
-        node_link(edges=[*EDGES, {"source": "b", "target": "s"}]),
-        r"edges\[2\]: expected ends among the nodes, got 'b'",
-    ),
-    (
-        node_link(edges=[EDGES[0], {"source": 1, "target": "s"}]),
-        r"edges\[1\]: expected 'bandwidth' to be a finite number > 0, got n",
-    ),
-    (
-        node_link(edges=[EDGES[0], EDGES[1] | {"bandwidth": "tbd"}]),
-        r"edges\[1\]: expected 'bandwidth' .* got 'tbd'; give its bytes/s",
-    ),
-    (
-        node_link(edges=[EDGES[0], EDGES[1] | {"latency_ns": math.nan}]),
-        r"edges\[1\]: expected 'latency_ns' .* >= 0, got nan",
-    ),
-    (
-        node_link(nodes=[*NODES[:2], {"id": "s", "kind": "router"}]),
-        "graph: node 's': expected kind 'device' or 'switch', got 'router'",
-    ),
-    (
-        node_link(nodes=[*NODES[:2], {"id": "s"}]),
-        "graph: node 's': expected kind 'device' or 'switch', got none",
-    ),
-    (
-        node_link(nodes=[*NODES[:2], NODES[2] | {"forward": "yes"}]),
-        "graph: node 's': expected forward true or false, got 'yes'",
-    ),
-    (
-        node_link(graph={"order": ["a"]}),
-        "graph: order: expected every device, got none for '1'",
-    ),
-    (
-        node_link(graph={"coord": {"a": [0], "1": ["x"]}}),
-        "graph.coordinates.*: expected `int`, got `str`; correct the value",
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), NOT_NODE_LINK)
+@pytest.mark.parametrize(("text", "message"), refused("graphs", "node-link"))
 def test_what_is_no_node_link_document_is_refused(text, message):
     with pytest.raises(InvalidProblemError, match=message) as caught:
         topology_of(read_node_link(text))

@@ -16,6 +16,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
+import yaml
 
 from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.topology.files import (
@@ -62,116 +63,12 @@ INSIDE = (9e11, 100)
 
 Links = dict[tuple[str, str], tuple[float, float]]
 
-#: How to recognise and read every file: its format, what to say beside it.
+#: How to recognise and read every file: its format, and its options.
 HOW: dict[str, tuple[str, dict[str, Any]]] = {
-    "astra-mixed.yml": ("astra-sim", {}),
-    "astra-rings.yml": ("astra-sim", {}),
-    "graph.graphml": ("graphml", {}),
-    "kubernetes-aws.json": ("kubernetes", {**HOSTS, "devices_per_node": None}),
-    "nccl-dump.xml": (
-        "nccl",
-        {
-            "num_nodes": 2,
-            "pcie_latency_ns": 300,
-            "node_latency_ns": 100,
-            "port_latency_ns": 600,
-            "socket_bandwidth_bytes_per_s": 2e10,
-        },
-    ),
-    "nccl-input.xml": (
-        "nccl",
-        {
-            "num_nodes": 2,
-            "pcie_latency_ns": 300,
-            "node_bandwidth_bytes_per_s": 3e11,
-            "node_latency_ns": 100,
-            "port_bandwidth_bytes_per_s": 5e10,
-            "port_latency_ns": 600,
-        },
-    ),
-    "nccl-mesh.xml": (
-        "nccl",
-        {
-            "num_nodes": 1,
-            "pcie_latency_ns": 300,
-            "pcie_bandwidth_bytes_per_s": 1e10,
-            "node_latency_ns": 100,
-        },
-    ),
-    "node-link.json": ("node-link", {}),
-    "nvidia-smi-mesh.txt": (
-        "nvidia-smi",
-        {
-            "num_nodes": 2,
-            "nvlink_bandwidth_bytes_per_s": 25e9,
-            "node_latency_ns": 100,
-            "pcie_bandwidth_bytes_per_s": 1e10,
-            "pcie_latency_ns": 300,
-            "socket_bandwidth_bytes_per_s": 2e10,
-            "port_bandwidth_bytes_per_s": 5e10,
-            "port_latency_ns": 600,
-        },
-    ),
-    "nvidia-smi-nvswitch.txt": (
-        "nvidia-smi",
-        {
-            "num_nodes": 2,
-            "nvlink_bandwidth_bytes_per_s": 25e9,
-            "node_latency_ns": 100,
-            "port_bandwidth_bytes_per_s": 5e10,
-            "port_latency_ns": 600,
-        },
-    ),
-    "nvidia-smi-pcie.txt": (
-        "nvidia-smi",
-        {
-            "num_nodes": 1,
-            "pcie_bandwidth_bytes_per_s": 1e10,
-            "pcie_latency_ns": 300,
-            "socket_bandwidth_bytes_per_s": 2e10,
-        },
-    ),
-    "simai.txt": ("simai", {}),
-    "slurm-blocks.conf": ("slurm-conf", HOSTS),
-    "slurm-no-root.conf": (
-        "slurm-conf",
-        {
-            **HOSTS,
-            "part": "east",
-            "uplink_bandwidths_bytes_per_s": None,
-            "uplink_latencies_ns": None,
-        },
-    ),
-    "slurm-rings.conf": (
-        "slurm-conf",
-        {**ONE_DEVICE, "ports_per_node": None, "part": "r0"},
-    ),
-    "slurm-tree.conf": ("slurm-conf", HOSTS),
-    "slurm.yaml": (
-        "slurm-yaml",
-        {
-            **ONE_DEVICE,
-            "uplink_bandwidths_bytes_per_s": [1e11],
-            "uplink_latencies_ns": [700],
-        },
-    ),
-    "topograph-graph.json": (
-        "topograph-graph",
-        {
-            **HOSTS,
-            "uplink_bandwidths_bytes_per_s": (1e11,),
-            "uplink_latencies_ns": (700,),
-        },
-    ),
-    "topograph-model-old.yaml": (
-        "topograph-model",
-        {
-            **HOSTS,
-            "uplink_bandwidths_bytes_per_s": (1e11,),
-            "uplink_latencies_ns": (700,),
-        },
-    ),
-    "topograph-model.yaml": ("topograph-model", HOSTS),
+    name: (form, options)
+    for name, (form, options) in yaml.safe_load(
+        (DATA.parent / "topologies-options.yaml").read_text()
+    ).items()
 }
 
 
