@@ -28,36 +28,217 @@ def transfer_ns(network, level, size_bytes):
     return link.alpha_ns + size_bytes / link.beta * 1e9
 
 
-# (kind, n, X, alpha, expected) at 1 ns per byte
-FLAT_CASES = [
+def with_launches(tree, *launches_ns, **fields):
+    return msgspec.structs.replace(
+        tree,
+        levels=tuple(
+            msgspec.structs.replace(level, launch_ns=launch_ns)
+            for level, launch_ns in zip(tree.levels, launches_ns, strict=True)
+        ),
+        **fields,
+    )
+
+
+def nccl(tree):
+    return msgspec.structs.replace(tree, algorithms="nccl")
+
+
+#: One level of nine devices, by its latency.
+FLAT = {alpha: make_levels((9, alpha, 1e9)) for alpha in (10.0, 1000.0)}
+
+#: Links to peers: 3e9 bytes/s in all, 1e9 to each of three peers.
+MESH = Hierarchy(
+    levels=(
+        Level(
+            fan_out=4,
+            bandwidth_bytes_per_s=3e9,
+            peer_bandwidth_bytes_per_s=1e9,
+        ),
+        Level(fan_out=2, bandwidth_bytes_per_s=2e9),
+    )
+)
+
+#: Four devices of a mesh at 100 ns.
+LATE_MESH = Hierarchy(
+    levels=(msgspec.structs.replace(MESH.levels[0], latency_ns=100.0),)
+)
+
+#: Two fours at 100 ns, 1 and 5 ns per byte.
+FOURS = make_levels((4, 100.0, 1e9), (2, 100.0, 2e8))
+
+#: Three of three, with launch costs.
+THREES = with_launches(make_levels((3, 10.0, 1e9), (3, 100.0, 1e8)), 7.0, 70.0)
+
+#: Pairs at 1e9 bytes/s and 10 ns, two pairs at 4e8 and 100 ns.
+NCCL = with_launches(
+    nccl(make_levels((2, 10.0, 1e9), (2, 100.0, 4e8))), 7.0, 70.0
+)
+EIGHT_PAIRS = nccl(make_levels((2, 10.0, 1e9), (8, 100.0, 4e8)))
+
+LAUNCHED = with_launches(PAIRS, 7.0, 70.0)
+LOW = make_levels((2, 0.0, 1e8), (2, 0.0, 1e9))
+FIVE = (0, 1, 2, 4, 5)
+
+BY_HAND = [
     # ring (n-1)a + (n-1)/n X = 30 + 600; doubling 2a + 600
-    ("all-gather", 4, 800, 10, 620),
+    (FLAT[10], "all-gather", range(4), 800, 620),
     # ring 40 + 640; Bruck ceil(lg 5) = 3: 30 + 640
-    ("all-gather", 5, 800, 10, 670),
+    (FLAT[10], "all-gather", range(5), 800, 670),
     # halving 2a + 3/4 X
-    ("reduce-scatter", 4, 800, 10, 620),
+    (FLAT[10], "reduce-scatter", range(4), 800, 620),
     # five ranks: pairwise only, 4a + 4/5 X
-    ("reduce-scatter", 5, 800, 10, 680),
+    (FLAT[10], "reduce-scatter", range(5), 800, 680),
     # ring 6a + 2*3/4 X = 1260; halving-doubling 4a + 1200
-    ("all-reduce", 4, 800, 10, 1240),
+    (FLAT[10], "all-reduce", range(4), 800, 1240),
     # ring 10a + 2*5/6 X = 100 + 1000; folded p=4: 6a + 3.5 X = 2160
-    ("all-reduce", 6, 600, 10, 1100),
+    (FLAT[10], "all-reduce", range(6), 600, 1100),
     # latency bound: ring 10000 + 10; folded 6000 + 3.5*6; two trees as many
     # messages, and inner ranks send to a parent and two children in one
     # tree, to a parent in the other: 6000 + 4/2*6
-    ("all-reduce", 6, 6, 1000, 6012),
+    (FLAT[1000], "all-reduce", range(6), 6, 6012),
     # pairwise 3a + 3/4 X = 630; Bruck 2a + 2/2 X = 820
-    ("all-to-all", 4, 800, 10, 630),
+    (FLAT[10], "all-to-all", range(4), 800, 630),
     # pairwise 30 + 6 = 36; Bruck 20 + 8
-    ("all-to-all", 4, 8, 10, 28),
+    (FLAT[10], "all-to-all", range(4), 8, 28),
     # eight ranks, small: pairwise 70 + 7; Bruck 3a + 3/2 X = 30 + 12
-    ("all-to-all", 8, 8, 10, 42),
+    (FLAT[10], "all-to-all", range(8), 8, 42),
     # three ranks: pairwise only, 2a + 2/3 X
-    ("all-to-all", 3, 3, 10, 22),
+    (FLAT[10], "all-to-all", range(3), 3, 22),
     # two ranks
-    ("all-reduce", 2, 100, 10, 120),
-    ("all-gather", 2, 100, 10, 60),
-    ("all-to-all", 2, 100, 10, 60),
+    (FLAT[10], "all-reduce", range(2), 100, 120),
+    (FLAT[10], "all-gather", range(2), 100, 60),
+    (FLAT[10], "all-to-all", range(2), 100, 60),
+    # A ring takes the slowest link of its way: one rank of each pair,
+    # 1/2*100 at the 1e8 below, not at 1e9.
+    (LOW, "all-gather", (0, 2), 100, 500),
+    (nccl(LOW), "all-gather", (0, 2), 100, 500),
+    # Groups of 2 x 2 on PAIRS with X = 1000. A ring: two hops of 10 and two
+    # of 100 less one of 10; 3/4*1000 at twice the 1e8 above: 210 + 3750 a
+    # half. Level by level: below, reduce-scatter and all-gather of 1000:
+    # 2(10 + 500); above, all-reduce of 500: 2*100 + 5000.
+    (PAIRS, "all-reduce", range(4), 1000, 6220),
+    # 10 + 500, then 500: 100 + 2500
+    (PAIRS, "all-gather", range(4), 1000, 3110),
+    (PAIRS, "reduce-scatter", range(4), 1000, 3110),
+    # direct: a peer at 10, two at 100; half of 1000 leaves the pair: 210 +
+    # 5000; hierarchical 10 + 500, then 100 + 5000
+    (PAIRS, "all-to-all", range(4), 1000, 5210),
+    # A message has the latency of the level it climbs to: 2*10.5 + 2*100 +
+    # 5, or with latencies swapped 2*100.5 + 2*10 + 5. Whatever the other
+    # latency is, one message of each rank stays below.
+    (PAIRS, "all-reduce", range(4), 1, 226),
+    (
+        make_levels((2, 100.0, 1e9), (2, 10.0, 1e8)),
+        *("all-reduce", range(4), 1, 226),
+    ),
+    # A ring runs on all levels at once: 5 and 10 ns/byte, of which it moves
+    # 3/4 of 1000 at 5 on both: 210 + 3750; level by level 110 + 2500 + 2500,
+    # direct 210 + 1/2*10000.
+    (
+        make_levels((2, 10.0, 2e8), (2, 100.0, 1e8)),
+        *("all-gather", range(4), 1000, 3960),
+    ),
+    # Eight devices on three levels: level 0: 2(10 + 400) = 820; level 1 on
+    # 400: 2(100 + 2000) = 4200; top on 200 at the path's 10 ns/byte: 2*1000
+    # + 2000 = 4000. Flat: 2*3*1000 + 2*7/8*8000 = 20000.
+    (TREE, "all-reduce", range(8), 800, 9020),
+    # An uneven group is flat: ring 2*2*100 + 2*2/3*3000.
+    (PAIRS, "all-reduce", (0, 1, 2), 300, 4400),
+    # What runs on all ranks, by exchanges with partners, is launched once.
+    (LAUNCHED, "all-reduce", range(4), 1000, 6220 + 70),
+    (LAUNCHED, "all-gather", range(4), 1000, 3110 + 70),
+    (LAUNCHED, "all-to-all", range(4), 1000, 5210 + 70),
+    (LAUNCHED, "all-gather", (0, 1), 100, 7 + 10 + 50),
+    # Every level is launched apart. Three of three, X = 900: 20 + 600 below,
+    # then 300: 200 + 2000. A ring: 6*10 + 3*100 - 10, 8/9*900 at three times
+    # 1e8: 350 + 2666.7.
+    (THREES, "all-gather", range(9), 900, 2820 + 7 + 70),
+    (THREES, "reduce-scatter", range(9), 900, 2820 + 7 + 70),
+    # 2(20 + 600) below, 2(200 + 2000) above
+    (THREES, "all-reduce", range(9), 900, 5640 + 2 * 7 + 70),
+    # direct 620 + 6000; level by level 620 + 6200
+    (THREES, "all-to-all", range(9), 900, 6620 + 70),
+    # A group of a mesh uses the links between its members: 1/2*600 at 1e9,
+    # 2/3*600 at 2e9, 3/4*600 at 3e9.
+    *(
+        (tree, "all-gather", range(ranks), 600, expected)
+        for tree in (MESH, nccl(MESH))
+        for ranks, expected in ((2, 300), (3, 200), (4, 150))
+    ),
+    # An uneven one uses those of its members: the unit with the fewest holds
+    # rings up. Three of one mesh and one of another. Direct: 1/4*600 at 1e9
+    # to a peer, 3/4*600 at 2e9 away from the one. Rings: 3/4*600 at 2*1e9 in
+    # the mesh and at 2e9 between both.
+    (MESH, "all-gather", (0, 1, 2, 4), 600, 225),
+    (nccl(MESH), "all-gather", (0, 1, 2, 4), 600, 225),
+    # Three of one, two of the other. Direct: 1/5*600 at 1e9, 3/5*600 at 2e9.
+    # Rings: 4/5*600 at the 1e9 of the two.
+    (MESH, "all-gather", FIVE, 600, 180),
+    (nccl(MESH), "all-gather", FIVE, 600, 480),
+    # Two of one, one of the other: 1/3*600 at 1e9, 2/3*600 at 2e9.
+    (MESH, "all-gather", (0, 1, 4), 600, 200),
+    (nccl(MESH), "all-gather", (0, 1, 4), 600, 400),
+    # Partners on a mesh have one link: two messages each way, 2*(2*100 +
+    # 3/4*4), where links to all peers at once take 2*(3*100 + 1). Two trees:
+    # 4*100, and both join ranks 1 and 2: 1/2*4 up in one, 1/2*4 down in the
+    # other, 404.
+    (LATE_MESH, "all-reduce", range(4), 4, 404),
+    (LATE_MESH, "reduce-scatter", range(4), 4, 203),
+    (LATE_MESH, "reduce-scatter", range(4), 4000, 1300),
+    # Uneven groups. Bruck, 3 messages and 4/5*5 at 5 ns; a ring 4*100 + 10
+    (FOURS, "all-gather", FIVE, 5, 320),
+    # folded: 6 messages, (2*3/4 + 2)*5 at 5 ns
+    (FOURS, "all-reduce", FIVE, 5, 687.5),
+    # halving: 2 messages, 3/4*4 at 5 ns
+    (FOURS, "reduce-scatter", (0, 1, 2, 4), 4, 215),
+    (FOURS, "all-reduce", (0, 1, 2, 4), 4, 430),
+    # Bruck: 2 messages, 2/2*4 at 5 ns
+    (FOURS, "all-to-all", (0, 1, 2, 4), 4, 220),
+    # direct: 4 messages, 3/5*5000 at 5 ns out of the smaller unit
+    (FOURS, "all-to-all", FIVE, 5000, 15400),
+    # a ring: 4 hops, 4/5*5000 at two ports of 5 ns
+    (FOURS, "all-gather", FIVE, 5000, 10400),
+    # NCCL on four ranks: two rings, so beta = min(1e9, 2*4e8) = 8e8; hops
+    # 2*10 + 2*100, and the last of 4 steps is not taken: - 10.
+    (NCCL, "all-gather", range(4), 800, 70 + 210 + 750),
+    (NCCL, "reduce-scatter", range(4), 800, 70 + 210 + 750),
+    # tree: depth 10 + 100, 70 + 220 + 2000
+    (NCCL, "all-reduce", range(4), 800, 70 + 420 + 1500),
+    # ring: 70 + 420 + 15
+    (NCCL, "all-reduce", range(4), 8, 70 + 220 + 20),
+    # a peer at 10 and two at 100; 600 bytes leave the device, 400 of them
+    # the pair, at 4e8
+    (NCCL, "all-to-all", range(4), 800, 70 + 210 + 1000),
+    # one rank of each pair: one ring at 4e8, one hop
+    (NCCL, "all-gather", (0, 2), 800, 70 + 100 + 1000),
+    (NCCL, "all-to-all", (0, 2), 800, 70 + 100 + 1000),
+    # inside a pair: 1e9, never a tree
+    (NCCL, "all-reduce", (0, 1), 800, 7 + 20 + 800),
+    # uneven: one ring at 4e8, 2 hops of 100 each round
+    (NCCL, "all-gather", (0, 1, 2), 300, 70 + 200 + 500),
+    (NCCL, "all-reduce", (0, 1, 2), 300, 70 + 400 + 1000),
+    # Trees for small all-reduces: up a chain of 2 at 10 and a tree of depth
+    # 3 at 100. 2*310 + 2*16 at two ports of 4e8; a ring 2*(8*10 + 8*100 -
+    # 10) + 37.5.
+    (EIGHT_PAIRS, "all-reduce", range(16), 16, 620 + 40),
+    # With 15 ranks there is a ring alone: 2*(7*10 + 8*100 - 10), and
+    # 14/15*15 twice at one port.
+    (EIGHT_PAIRS, "all-reduce", range(15), 15, 1720 + 70),
+    # What goes farther leaves the device too: 3/4*800 at 1e9, not 2/4.
+    (
+        nccl(make_levels((2, 0.0, 1e9), (2, 0.0, 4e9))),
+        *("all-to-all", range(4), 800, 600),
+    ),
+    # As many rings as the smallest unit has members: of three and two of two
+    # fours two, 2*2e8 between them. Three hops of 10, two of 100, less one
+    # of 10; 4/5*500 at 4e8.
+    (
+        nccl(make_levels((4, 10.0, 1e9), (2, 100.0, 2e8))),
+        *("all-gather", FIVE, 500, 220 + 1000),
+    ),
+    # Rings cross a level once per unit: hops 4*10 + 2*100 + 2*1000 - 10 =
+    # 2230. beta = min(1e9, 2*1e8, 4*4e8) = 2e8; 7/8*4000.
+    (nccl(TREE), "all-gather", range(8), 800, 2230 + 3500),
 ]
 
 
@@ -71,11 +252,10 @@ def collective_ns(tree, kind, devices, size_bytes):
 
 
 @pytest.mark.parametrize(
-    ("kind", "n", "size", "alpha", "expected"), FLAT_CASES
+    ("tree", "kind", "devices", "size", "expected"), BY_HAND
 )
-def test_flat_collective(kind, n, size, alpha, expected):
-    tree = make_levels((9, float(alpha), 1e9))
-    assert collective_ns(tree, kind, range(n), size) == pytest.approx(
+def test_a_collective_by_hand(tree, kind, devices, size, expected):
+    assert collective_ns(tree, kind, devices, size) == pytest.approx(
         expected, rel=1e-11
     )
 
@@ -129,14 +309,6 @@ def test_the_slowest_link_may_be_any_level_below():
     )
 
 
-def test_a_ring_takes_the_slowest_link_of_its_way():
-    """One rank of each pair: 1/2·100 at the 1e8 below, not at 1e9."""
-    tree = make_levels((2, 0.0, 1e8), (2, 0.0, 1e9))
-    for algorithms in ("best", "nccl"):
-        tree = msgspec.structs.replace(tree, algorithms=algorithms)
-        assert collective_ns(tree, "all-gather", (0, 2), 100) == 500
-
-
 @pytest.mark.parametrize(
     ("devices", "levels"),
     # members, fewest and most ranks in one, how many meet
@@ -158,74 +330,6 @@ def test_shape_of_a_group(devices, levels):
     assert shape.levels == tuple(Spread(*level) for level in levels)
 
 
-# Groups of 2 x 2 on PAIRS with X = 1000. A ring: two hops of 10 and two of
-# 100 less one of 10; 3/4*1000 at twice the 1e8 above: 210 + 3750 a half.
-HIERARCHICAL = [
-    # level by level: below, reduce-scatter and all-gather of 1000:
-    # 2(10 + 500); above, all-reduce of 500: 2*100 + 5000
-    ("all-reduce", 6220),
-    # 10 + 500, then 500: 100 + 2500
-    ("all-gather", 3110),
-    ("reduce-scatter", 3110),
-    # direct: a peer at 10, two at 100; half of 1000 leaves the pair: 210 +
-    # 5000; hierarchical 10 + 500, then 100 + 5000
-    ("all-to-all", 5210),
-]
-
-
-@pytest.mark.parametrize(("kind", "expected"), HIERARCHICAL)
-def test_hierarchical_collective(kind, expected):
-    network = HierarchyNetwork(PAIRS)
-    shape = network.shape((0, 1, 2, 3))
-    assert network.collective_ns(kind, [shape], 1000) == pytest.approx(
-        expected, rel=1e-12
-    )
-
-
-def test_a_message_has_the_latency_of_the_level_it_climbs_to():
-    """X = 1: 2*10.5 + 2*100 + 5, or with latencies swapped 2*100.5 + 2*10 + 5.
-
-    Whatever the other latency is, one message of each rank stays below.
-    """
-    swapped = make_levels((2, 100.0, 1e9), (2, 10.0, 1e8))
-    for tree in (PAIRS, swapped):
-        assert collective_ns(tree, "all-reduce", range(4), 1) == (
-            pytest.approx(226)
-        )
-
-
-def test_a_ring_runs_on_all_levels_at_once():
-    """5 and 10 ns/byte, X = 1000: a ring moves 3/4 of it at 5 on both.
-
-    210 + 3750; level by level 110 + 2500 + 2500, direct 210 + 1/2*10000.
-    """
-    tree = make_levels((2, 10.0, 2e8), (2, 100.0, 1e8))
-    assert collective_ns(tree, "all-gather", range(4), 1000) == 3960
-
-
-def test_three_levels():
-    """Eight devices, all-reduce of 800 bytes.
-
-    Level 0: 2(10 + 400) = 820; level 1 on 400: 2(100 + 2000) = 4200; top on
-    200 at the path's 10 ns/byte: 2*1000 + 2000 = 4000. Total 9020. Flat:
-    2*3*1000 + 2*7/8*8000 = 20000.
-    """
-    network = HierarchyNetwork(TREE)
-    shape = network.shape(range(8))
-    assert network.collective_ns("all-reduce", [shape], 800) == pytest.approx(
-        9020
-    )
-
-
-def test_uneven_group_is_flat():
-    """Devices 0, 1, 2: ring 2*2*100 + 2*2/3*3000 = 4400 for 300 bytes."""
-    network = HierarchyNetwork(PAIRS)
-    shape = network.shape((0, 1, 2))
-    assert network.collective_ns("all-reduce", [shape], 300) == pytest.approx(
-        4400
-    )
-
-
 def test_worst_group_counts():
     """Group (0, 1): 10 + 50; group (1, 2): 100 + 500."""
     network = HierarchyNetwork(PAIRS)
@@ -238,53 +342,9 @@ def test_worst_group_counts():
 # Launch costs
 
 
-def with_launches(tree, *launches_ns, **fields):
-    return msgspec.structs.replace(
-        tree,
-        levels=tuple(
-            msgspec.structs.replace(level, launch_ns=launch_ns)
-            for level, launch_ns in zip(tree.levels, launches_ns, strict=True)
-        ),
-        **fields,
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        # By exchanges with partners, launched once.
-        ("all-reduce", 6220 + 70),
-        ("all-gather", 3110 + 70),
-        ("all-to-all", 5210 + 70),
-    ],
-)
-def test_what_runs_on_all_ranks_is_launched_once(kind, expected):
-    tree = with_launches(PAIRS, 7.0, 70.0)
-    assert collective_ns(tree, kind, range(4), 1000) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        # Three of three, X = 900: 20 + 600 below, then 300: 200 + 2000. A
-        # ring: 6*10 + 3*100 - 10, 8/9*900 at three times 1e8: 350 + 2666.7.
-        ("all-gather", 2820 + 7 + 70),
-        ("reduce-scatter", 2820 + 7 + 70),
-        # 2(20 + 600) below, 2(200 + 2000) above
-        ("all-reduce", 5640 + 2 * 7 + 70),
-        # direct 620 + 6000; level by level 620 + 6200
-        ("all-to-all", 6620 + 70),
-    ],
-)
-def test_every_level_is_launched_apart(kind, expected):
-    tree = make_levels((3, 10.0, 1e9), (3, 100.0, 1e8))
-    tree = with_launches(tree, 7.0, 70.0)
-    assert collective_ns(tree, kind, range(9), 900) == pytest.approx(expected)
-
-
 def test_flat_collectives_and_messages_are_launched_once():
     """Pair below: 7 + 10 + 50; message above: 70 + 100 + 1000."""
-    network = HierarchyNetwork(with_launches(PAIRS, 7.0, 70.0))
+    network = HierarchyNetwork(LAUNCHED)
     pair = network.shape((0, 1))
     assert network.collective_ns("all-gather", [pair], 100) == 67
     assert transfer_ns(network, 1, 100) == 1170
@@ -302,79 +362,7 @@ def test_nothing_to_do_is_not_launched(algorithms):
     assert network.collective_ns("all-reduce", [one], 100) == 0
 
 
-# Links to peers: 3e9 bytes/s in all, 1e9 to each of three peers
-
-MESH = Hierarchy(
-    levels=(
-        Level(
-            fan_out=4,
-            bandwidth_bytes_per_s=3e9,
-            peer_bandwidth_bytes_per_s=1e9,
-        ),
-        Level(fan_out=2, bandwidth_bytes_per_s=2e9),
-    )
-)
-
-
-@pytest.mark.parametrize("algorithms", ["best", "nccl"])
-@pytest.mark.parametrize(
-    ("ranks", "expected"),
-    # 1/2·600 at 1e9, 2/3·600 at 2e9, 3/4·600 at 3e9
-    [(2, 300), (3, 200), (4, 150)],
-)
-def test_a_group_uses_the_links_between_its_members(
-    algorithms, ranks, expected
-):
-    network = HierarchyNetwork(
-        msgspec.structs.replace(MESH, algorithms=algorithms)
-    )
-    shape = network.shape(range(ranks))
-    assert network.collective_ns("all-gather", [shape], 600) == pytest.approx(
-        expected
-    )
-
-
-@pytest.mark.parametrize(
-    ("devices", "best", "nccl"),
-    [
-        # Three of one mesh and one of another. Direct: 1/4·600 at 1e9 to a
-        # peer, 3/4·600 at 2e9 away from the one. Rings: 3/4·600 at 2·1e9 in
-        # the mesh and at 2e9 between both.
-        ((0, 1, 2, 4), 225, 225),
-        # Three of one, two of the other. Direct: 1/5·600 at 1e9, 3/5·600 at
-        # 2e9. Rings: 4/5·600 at the 1e9 of the two.
-        ((0, 1, 2, 4, 5), 180, 480),
-        # Two of one, one of the other: 1/3·600 at 1e9, 2/3·600 at 2e9.
-        ((0, 1, 4), 200, 400),
-    ],
-)
-def test_an_uneven_group_uses_the_links_of_its_members(devices, best, nccl):
-    """The unit with the fewest links between its members holds rings up."""
-    for algorithms, expected in (("best", best), ("nccl", nccl)):
-        tree = msgspec.structs.replace(MESH, algorithms=algorithms)
-        assert collective_ns(tree, "all-gather", devices, 600) == (
-            pytest.approx(expected)
-        )
-
-
-def test_partners_on_a_mesh_have_one_link():
-    """Four ranks, all-reduce of 4: two messages each way, at 1e9 bytes/s.
-
-    2·(2·100 + 3/4·4), where links to all peers at once take 2·(3·100 + 1).
-    Two trees: 4·100, and both join ranks 1 and 2: 1/2·4 up in one, 1/2·4 down
-    in the other, 404.
-    """
-    level = msgspec.structs.replace(MESH.levels[0], latency_ns=100.0)
-    mesh = Hierarchy(levels=(level,))
-    assert collective_ns(mesh, "all-reduce", range(4), 4) == (
-        pytest.approx(404)
-    )
-    assert collective_ns(mesh, "reduce-scatter", range(4), 4) == (
-        pytest.approx(203)
-    )
-    assert collective_ns(mesh, "reduce-scatter", range(4), 4000) == (
-        pytest.approx(1300)
-    )
+# Links to peers
 
 
 def test_a_message_uses_one_link_and_none_on_its_way_out():
@@ -430,122 +418,6 @@ def test_a_mesh_on_the_way_up():
     )
     assert network.collective_ns("all-gather", [shape], 1200) == pytest.approx(
         300
-    )
-
-
-# Uneven groups: two fours at 10 and 100 ns, 1 and 5 ns per byte
-
-FOURS = make_levels((4, 100.0, 1e9), (2, 100.0, 2e8))
-
-
-@pytest.mark.parametrize(
-    ("kind", "devices", "size", "expected"),
-    [
-        # Bruck, 3 messages and 4/5·5 at 5 ns; a ring 4·100 + 10
-        ("all-gather", (0, 1, 2, 4, 5), 5, 320),
-        # folded: 6 messages, (2·3/4 + 2)·5 at 5 ns
-        ("all-reduce", (0, 1, 2, 4, 5), 5, 687.5),
-        # halving: 2 messages, 3/4·4 at 5 ns
-        ("reduce-scatter", (0, 1, 2, 4), 4, 215),
-        ("all-reduce", (0, 1, 2, 4), 4, 430),
-        # Bruck: 2 messages, 2/2·4 at 5 ns
-        ("all-to-all", (0, 1, 2, 4), 4, 220),
-        # direct: 4 messages, 3/5·5000 at 5 ns out of the smaller unit
-        ("all-to-all", (0, 1, 2, 4, 5), 5000, 15400),
-        # a ring: 4 hops, 4/5·5000 at two ports of 5 ns
-        ("all-gather", (0, 1, 2, 4, 5), 5000, 10400),
-    ],
-)
-def test_uneven_groups(kind, devices, size, expected):
-    assert collective_ns(FOURS, kind, devices, size) == pytest.approx(expected)
-
-
-# NCCL: pairs at 1e9 bytes/s and 10 ns, two pairs at 4e8 and 100 ns
-
-NCCL = with_launches(
-    make_levels((2, 10.0, 1e9), (2, 100.0, 4e8)), 7.0, 70.0, algorithms="nccl"
-)
-
-
-@pytest.mark.parametrize(
-    ("kind", "devices", "size", "expected"),
-    [
-        # Four ranks: two rings, so beta = min(1e9, 2·4e8) = 8e8; hops
-        # 2·10 + 2·100, and the last of 4 steps is not taken: - 10.
-        ("all-gather", (0, 1, 2, 3), 800, 70 + 210 + 750),
-        ("reduce-scatter", (0, 1, 2, 3), 800, 70 + 210 + 750),
-        # tree: depth 10 + 100, 70 + 220 + 2000
-        ("all-reduce", (0, 1, 2, 3), 800, 70 + 420 + 1500),
-        # ring: 70 + 420 + 15
-        ("all-reduce", (0, 1, 2, 3), 8, 70 + 220 + 20),
-        # a peer at 10 and two at 100; 600 bytes leave the device, 400 of
-        # them the pair, at 4e8
-        ("all-to-all", (0, 1, 2, 3), 800, 70 + 210 + 1000),
-        # one rank of each pair: one ring at 4e8, one hop
-        ("all-gather", (0, 2), 800, 70 + 100 + 1000),
-        ("all-to-all", (0, 2), 800, 70 + 100 + 1000),
-        # inside a pair: 1e9, never a tree
-        ("all-reduce", (0, 1), 800, 7 + 20 + 800),
-        # uneven: one ring at 4e8, 2 hops of 100 each round
-        ("all-gather", (0, 1, 2), 300, 70 + 200 + 500),
-        ("all-reduce", (0, 1, 2), 300, 70 + 400 + 1000),
-    ],
-)
-def test_nccl_collective(kind, devices, size, expected):
-    network = HierarchyNetwork(NCCL)
-    shape = network.shape(devices)
-    assert network.collective_ns(kind, [shape], size) == pytest.approx(
-        expected
-    )
-
-
-def test_nccl_takes_trees_for_small_all_reduces():
-    """Eight pairs: up a chain of 2 at 10 and a tree of depth 3 at 100.
-
-    2·310 + 2·16 at two ports of 4e8; a ring 2·(8·10 + 8·100 - 10) + 37.5.
-    With 15 ranks there is a ring alone: 2·(7·10 + 8·100 - 10), and 14/15·15
-    twice at one port.
-    """
-    tree = make_levels((2, 10.0, 1e9), (8, 100.0, 4e8))
-    tree = msgspec.structs.replace(tree, algorithms="nccl")
-    assert collective_ns(tree, "all-reduce", range(16), 16) == (
-        pytest.approx(620 + 40)
-    )
-    assert collective_ns(tree, "all-reduce", range(15), 15) == (
-        pytest.approx(1720 + 70)
-    )
-
-
-def test_nccl_shares_the_port_of_a_device():
-    """What goes farther leaves the device too: 3/4·800 at 1e9, not 2/4."""
-    tree = make_levels((2, 0.0, 1e9), (2, 0.0, 4e9))
-    tree = msgspec.structs.replace(tree, algorithms="nccl")
-    assert collective_ns(tree, "all-to-all", range(4), 800) == 600
-
-
-def test_nccl_has_as_many_rings_as_the_smallest_unit_has_members():
-    """Three and two of two fours: two rings, 2·2e8 between them.
-
-    Three hops of 10, two of 100, less one of 10; 4/5·500 at 4e8.
-    """
-    tree = make_levels((4, 10.0, 1e9), (2, 100.0, 2e8))
-    tree = msgspec.structs.replace(tree, algorithms="nccl")
-    assert collective_ns(tree, "all-gather", (0, 1, 2, 4, 5), 500) == (
-        pytest.approx(220 + 1000)
-    )
-
-
-def test_nccl_rings_cross_a_level_once_per_unit():
-    """Eight ranks in three levels: hops 4·10 + 2·100 + 2·1000 - 10 = 2230.
-
-    beta = min(1e9, 2·1e8, 4·4e8) = 2e8; all-gather of 800: 2230 + 7/8·4000.
-    """
-    network = HierarchyNetwork(
-        msgspec.structs.replace(TREE, algorithms="nccl")
-    )
-    shape = network.shape(range(8))
-    assert network.collective_ns("all-gather", [shape], 800) == pytest.approx(
-        2230 + 3500
     )
 
 
