@@ -7,7 +7,7 @@ import pytest
 from nest.errors import InvalidProblemError
 from nest.hardware import find_cluster, machine, mixed_cluster, read_cluster
 from nest.ir import Level
-from tests.refused import refused
+from tests.rows import rows
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_neighbours_of_one_machine_are_one():
     assert parts == [(h100, 16), (a100, 8), (h100, 4)]
 
 
-BAD = {name: rest for name, *rest in refused("clusters", "files")}
+BAD = {name: rest for name, *rest in rows("clusters", "files")}
 
 
 @pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)

@@ -20,7 +20,7 @@ from nest.ir.documents import (
 )
 from nest.ir.io import decode_problem
 from tests.loopback import good_plan, tiny_problem
-from tests.refused import refused
+from tests.rows import rows
 
 PROBLEM = encode(tiny_problem()).decode()
 
@@ -38,7 +38,7 @@ def aliases(rows: int, merged: bool) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        *refused("documents", "json"),
+        *rows("documents", "json"),
         (
             '{"a": "' + "1" * 5000 + '",\n"b": ' + "2" * 5000 + "}",
             "line 2: expected at most 4300 digits, got " + "2" * 5000 + "; "
@@ -68,7 +68,7 @@ def test_json_that_is_fine() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        *refused("documents", "yaml"),
+        *rows("documents", "yaml"),
         (
             aliases(60, merged=False),
             "line 18: expected aliases for at most 1000000 values, got more; "

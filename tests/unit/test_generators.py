@@ -14,7 +14,7 @@ import pytest
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.topology.generators import GENERATORS, build, generate
 from nest.topology.generators.nodes import DGX1_NVLINKS
-from tests.refused import refused
+from tests.rows import rows
 
 GB = 1e9
 ROOT = Path(__file__).parents[2]
@@ -82,49 +82,7 @@ def test_devices_without_forwarding_need_none(name):
 
 @pytest.mark.parametrize(
     ("text", "num_devices", "num_switches", "num_links"),
-    [
-        # k³/4 devices; k pods of k switches and (k/2)² cores; three times
-        # as many links as devices.
-        ("fat-tree:k=2", 2, 5, 6),
-        ("fat-tree:k=4", 16, 20, 48),
-        ("fat-tree:k=6", 54, 45, 162),
-        # 8 links down and 4 up a leaf.
-        ("leaf-spine:leaves=4,hosts=8,oversubscription=2", 32, 8, 48),
-        ("leaf-spine:leaves=3,hosts=4,spines=1", 12, 4, 15),
-        ("leaf-spine:leaves=1,hosts=4", 4, 1, 4),
-        # NVLink and port of every device; node switches, leaves, spines.
-        ("dgx:nodes=4", 32, 5, 64),
-        ("dgx:nodes=4,nodes_per_leaf=2,spines=2", 32, 8, 68),
-        ("dgx:nodes=4,nodes_per_leaf=2", 32, 22, 96),
-        # A switch of ports and its link besides.
-        ("dgx:nodes=4,ports=pooled", 32, 9, 68),
-        ("dgx:nodes=4,ports=shared,devices=4", 16, 9, 36),
-        # 8 leaves, and as many spines as nodes.
-        ("rail:nodes=4", 32, 4 + 8 + 4, 64 + 32),
-        ("rail:nodes=4,spines=0", 32, 4 + 8, 64),
-        ("rail:nodes=4,segment=2,devices=2", 8, 4 + 4 + 2, 16 + 8),
-        ("nvl72:racks=1", 72, 2, 144),
-        ("nvl72:racks=2,spines=3", 144, 7, 294),
-        # 16 pairs of devices, 8 to PCIe switches, 4 to the leaf.
-        ("dgx1:nodes=2", 16, 9, 2 * 28),
-        ("torus:4x4", 16, 0, 32),
-        ("torus:4x4,wrap=no", 16, 0, 24),
-        # An axis of 2 has one link (of two cables), an axis of 1 none.
-        ("torus:2x3x1", 6, 0, 3 + 6),
-        ("tpu-v4:2x2x4", 16, 0, 8 + 8 + 12),
-        ("tpu-v4:4x4x8", 128, 0, 384),
-        ("tpu-v4:4x4x8,twisted=yes", 128, 0, 384),
-        ("tpu-v5p:4x8x8,twisted=yes", 256, 0, 768),
-        # 7 links in each of 16 columns, 16 in each of 8 rows.
-        ("tpu-v5e:8x16", 128, 0, 7 * 16 + 8 * 16),
-        ("tpu-v6e:16x16", 256, 0, 512),
-        # 9 groups of 4 routers: 8, 6 and 36 links.
-        ("dragonfly:p=2,a=4,h=2", 72, 36, 72 + 54 + 36),
-        ("dragonfly:p=1,a=2,h=1,g=2", 4, 4, 4 + 2 + 1),
-        ("ring:5", 5, 0, 5),
-        ("ring:2", 2, 0, 1),
-        ("all-to-all:5", 5, 0, 10),
-    ],
+    rows("generators", "counts"),
 )
 def test_numbers_counted_by_hand(text, num_devices, num_switches, num_links):
     graph = generate(text)
@@ -138,35 +96,7 @@ def test_numbers_counted_by_hand(text, num_devices, num_switches, num_links):
 
 @pytest.mark.parametrize(
     ("text", "bytes_per_s"),
-    [
-        # Rearrangeably non-blocking: all ports of a half.
-        ("fat-tree:k=4", 8 * 50),
-        ("leaf-spine:leaves=4,hosts=8", 16 * 50),
-        ("leaf-spine:leaves=4,hosts=8,oversubscription=2", 8 * 50),
-        ("leaf-spine:leaves=4,hosts=6,oversubscription=4,spines=3", 3 * 50),
-        ("dgx:nodes=4", 16 * 50),
-        ("dgx:nodes=4,ports=pooled", 16 * 50),
-        ("dgx:nodes=4,ports=shared", 2 * 50),
-        ("dgx:nodes=4,nodes_per_leaf=2,oversubscription=4", 4 * 50),
-        ("rail:nodes=4,devices=2", 4 * 50),
-        ("rail:nodes=4,devices=2,spines=0", 4 * 50),
-        # All traffic of a segment that goes to the other one climbs.
-        ("rail:nodes=4,devices=2,segment=2,oversubscription=2", 2 * 50),
-        ("nvl72:racks=2,spines=1", 72 * 50),
-        ("dgx1:nodes=2", 4 * 12.5),
-        # Two links cross in every line that the cut meets, one in a mesh.
-        ("torus:4x4", 2 * 4 * 45),
-        ("torus:4x4,wrap=no", 4 * 45),
-        ("torus:4x2", 2 * 4 * 45),
-        ("tpu-v4:2x2x4", 4 * 45),
-        ("tpu-v4:4x4x4", 2 * 16 * 45),
-        ("tpu-v5p:4x4x4", 2 * 16 * 90),
-        ("tpu-v5e:4x4", 4 * 45),
-        ("ring:8", 2 * 45),
-        ("all-to-all:6", 9 * 25),
-        # 2 groups a half, one link between any two.
-        ("dragonfly:p=2,a=3,h=1", 4 * 25),
-    ],
+    rows("generators", "bisections"),
 )
 def test_bisection_between_the_halves(text, bytes_per_s):
     graph = generate(text)
@@ -175,20 +105,7 @@ def test_bisection_between_the_halves(text, bytes_per_s):
 
 @pytest.mark.parametrize(
     ("text", "degrees"),
-    [
-        ("fat-tree:k=6", {1: 54, 6: 45}),
-        ("torus:4x4x4", {6: 64}),
-        ("torus:3x2", {3: 6}),
-        ("torus:4x4,wrap=no", {2: 4, 3: 8, 4: 4}),
-        ("tpu-v4:4x4x8,twisted=yes", {6: 128}),
-        ("tpu-v5e:4x16", {3: 32, 4: 32}),
-        # p + (a - 1) + h at every router.
-        ("dragonfly:p=2,a=4,h=2", {1: 72, 7: 36}),
-        ("ring:8", {2: 8}),
-        ("all-to-all:5", {4: 5}),
-        # Four others by NVLink and the PCIe switch; 2 and the leaf; 4.
-        ("dgx1:nodes=1", {5: 8, 3: 4, 4: 1}),
-    ],
+    rows("generators", "degrees"),
 )
 def test_degrees(text, degrees):
     assert Counter(dict(generate(text).degree).values()) == degrees
@@ -196,16 +113,7 @@ def test_degrees(text, degrees):
 
 @pytest.mark.parametrize(
     ("text", "hops"),
-    [
-        ("fat-tree:k=4", 6),
-        ("leaf-spine:leaves=2,hosts=2", 4),
-        ("torus:4x4x4", 6),
-        ("torus:5x4,wrap=no", 7),
-        ("tpu-v4:4x4x8", 2 + 2 + 4),
-        # Port, local, global, local, port.
-        ("dragonfly:p=1,a=4,h=1", 5),
-        ("ring:7", 3),
-    ],
+    rows("generators", "diameters"),
 )
 def test_diameters(text, hops):
     assert nx.diameter(generate(text)) == hops
@@ -275,18 +183,7 @@ def test_a_dragonfly_is_wired_by_the_formula(a, h, g):
 
 @pytest.mark.parametrize(
     ("shape", "wrap"),
-    [
-        ("v4:4x4x4", [True] * 3),
-        ("v4:4x4x8", [True] * 3),
-        ("v4:2x2x4", [False] * 3),
-        ("v4:4x4x6", [False] * 3),
-        ("v4:2x4x4", [False] * 3),
-        ("v5p:8x4x12", [True] * 3),
-        ("v5e:8x16", [False, True]),
-        ("v5e:16x16", [True, True]),
-        ("v5e:8x8", [False, False]),
-        ("v6e:16x4", [True, False]),
-    ],
+    rows("generators", "wraps"),
 )
 def test_the_wrap_around_rules_of_tpus(shape, wrap):
     graph = generate(f"tpu-{shape}")
@@ -502,7 +399,7 @@ def test_build_knows_names_too():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    refused("generators", "names"),
+    rows("generators", "names"),
 )
 def test_bad_input(text, message):
     with pytest.raises(InvalidOptionError, match=message) as error:

@@ -16,7 +16,7 @@ from nest.topology.graph.convert import (
 )
 from tests.builders import make_cost, make_problem
 from tests.graphs import make_graph
-from tests.refused import refused
+from tests.rows import rows
 
 LINKS = [("a", "s", 5.0, 1e9), ("b", "s", 5.0, 1e9)]
 PAIR = make_graph("ab", LINKS, launch_ns=7.0)
@@ -38,7 +38,7 @@ A, B, S = ({"id": "a"}, {"id": "b"}, {"id": "s", "kind": "switch"})
 WIRE = {"target": "s", "bandwidth_bytes_per_s": 1e9}
 UP, DOWN = ({"source": x, **WIRE} for x in "ab")
 
-WRONG = refused("graphs", "fields")
+WRONG = rows("graphs", "fields")
 
 
 @pytest.mark.parametrize(("fields", "message"), WRONG)
@@ -166,7 +166,7 @@ def test_parallel_links_add_up():
         read_node_link(node_link(edges=edges))
 
 
-@pytest.mark.parametrize(("text", "message"), refused("graphs", "node-link"))
+@pytest.mark.parametrize(("text", "message"), rows("graphs", "node-link"))
 def test_what_is_no_node_link_document_is_refused(text, message):
     with pytest.raises(InvalidProblemError, match=message) as caught:
         topology_of(read_node_link(text))

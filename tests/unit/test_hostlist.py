@@ -8,28 +8,12 @@ import pytest
 
 from nest.errors import InvalidProblemError
 from nest.topology.files.hostlist import MAX_RANGE, expand
-from tests.refused import refused
+from tests.rows import rows
 
 
 @pytest.mark.parametrize(
     ("text", "hosts"),
-    [
-        ("a", "a"),
-        ("a,b", "a b"),
-        ("a[1-3,7]", "a1 a2 a3 a7"),
-        # The width is that of the low end, as it is written.
-        ("n[08-11]", "n08 n09 n10 n11"),
-        ("n[8-11]", "n8 n9 n10 n11"),
-        ("n[098-101]", "n098 n099 n100 n101"),
-        ("n[5]", "n5"),
-        ("n[000000000000000001]", "n000000000000000001"),
-        ("r[1-2]-x", "r1-x r2-x"),
-        ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
-        ("[1-2]", "1 2"),
-        ("a[2,1],b", "a2 a1 b"),
-        (" a , b[1-2] ", "a b1 b2"),
-        ("a,a", "a a"),
-    ],
+    rows("hostlists", "hosts"),
 )
 def test_hosts_of_a_list(text: str, hosts: str) -> None:
     assert expand(text, "file") == hosts.split()
@@ -37,7 +21,7 @@ def test_hosts_of_a_list(text: str, hosts: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    refused("hostlists", "lists"),
+    rows("hostlists", "lists"),
 )
 def test_lists_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(

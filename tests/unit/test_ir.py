@@ -46,7 +46,7 @@ from tests.builders import (
     make_levels,
     make_problem,
 )
-from tests.refused import refused
+from tests.rows import rows
 
 LEVEL = Level(fan_out=2, bandwidth_bytes_per_s=1e9)
 COST = make_cost()
@@ -270,7 +270,7 @@ def value_of(field, value):
 
 
 @pytest.mark.parametrize(
-    ("record", "fields", "reason"), refused("records", "records")
+    ("record", "fields", "reason"), rows("records", "records")
 )
 def test_a_wrong_value_is_refused_by_name(record, fields, reason):
     values = {name: value_of(name, value) for name, value in fields.items()}
@@ -344,7 +344,7 @@ def make_graph(ids, edges, kinds=("k",)):
 
 @pytest.mark.parametrize(
     ("ids", "edges", "kinds", "reason"),
-    refused("records", "graphs"),
+    rows("records", "graphs"),
 )
 def test_a_wrong_graph_is_refused(ids, edges, kinds, reason):
     with pytest.raises(ValueError, match=f"^{reason}"):
@@ -466,7 +466,7 @@ COSTS = ("graph", "kinds", 0, "costs", 0)
 
 
 @pytest.mark.parametrize(
-    ("where", "value", "reason"), refused("records", "places")
+    ("where", "value", "reason"), rows("records", "places")
 )
 def test_a_wrong_file_is_refused_with_its_place(where, value, reason):
     with pytest.raises(InvalidProblemError, match=reason) as caught:

@@ -12,6 +12,7 @@ from nest.errors import NestError
 from nest.models import zoo
 from nest.present.table import show
 from nest.util.text import clipped, closest, nearby, printable, whole_number
+from tests.rows import rows
 
 #: ESC, BEL, a C1 control that begins a sequence, DEL, a carriage return, an
 #: override of direction, the separator of paragraphs, half a character.
@@ -102,33 +103,7 @@ def test_whole_numbers(text: str, number: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "meant"),
-    [
-        ("lama2-7b", "llama2-7b"),
-        ("llama-2-7b", "llama2-7b"),
-        ("l1ama2-7b", "llama2-7b"),
-        ("meta-llama2-7b", "llama2-7b"),
-        ("Llama-3-8B", "llama3-8b"),
-        ("llama3.1-8b", "llama3-8b"),
-        ("llama3-405", "llama3-405b"),
-        ("gpt3-175B", "gpt3-175b"),
-        ("gtp3-175b", "gpt3-175b"),
-        ("GPT3-175B", "gpt3-175b"),
-        ("mixtral8x7b", "mixtral-8x7b"),
-        ("mistral-8x7b", "mixtral-8x7b"),
-        ("megatron-130b", "megatron-310b"),
-        ("opt3-175b", "opt-175b"),
-        ("falcon-7b", "falcon-40b"),
-        ("qwen-7b", "qwen2.5-7b"),
-        ("bart-large", "bert-large"),
-        ("deepseek", "deepseek-v3"),
-        # Alike in a size alone: gemma-7b has six of these eight letters.
-        ("mamba-7b", None),
-        ("mamba2-2.7b", None),
-        ("mamba3-235b-a22b", None),
-        ("palm-540b", None),
-        ("gpt", "gpt2"),
-        ("xl", None),
-    ],
+    rows("texts", "meant"),
 )
 def test_models_that_were_meant(wrong: str, meant: str | None) -> None:
     assert closest(wrong, zoo.names()) == meant

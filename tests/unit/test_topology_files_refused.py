@@ -26,7 +26,7 @@ from nest.topology.files import (
     write_node_link,
     write_rankfile,
 )
-from tests.refused import refused as rows
+from tests.rows import rows
 from tests.unit.test_topology_files import (
     DATA,
     FILES,

@@ -1,4 +1,4 @@
-"""Inputs that are refused, with their errors, from ``tests/data/refused``."""
+"""Tables of tests, from ``tests/data/rows``: inputs and what comes of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-DATA = Path(__file__).parent / "data" / "refused"
+DATA = Path(__file__).parent / "data" / "rows"
 
 
 @cache
@@ -18,6 +18,6 @@ def _tables(name: str) -> dict[str, list[list[Any]]]:
     return tables
 
 
-def refused(name: str, table: str) -> list[list[Any]]:
-    """Return the rows of a table: inputs, then a part of the error."""
+def rows(name: str, table: str) -> list[list[Any]]:
+    """Return a table of a file: inputs, then a value or a part of an error."""
     return _tables(name)[table]
