@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from nest.hardware.links import reached
+from nest.hardware.links import LinkFigures, reached
 from nest.hardware.machines import machine
 from nest.ir.cluster import Hierarchy, Level
 from nest.topology import HierarchyNetwork
@@ -46,19 +46,10 @@ MIB = 2**20
 FAILED_MS = 1e9
 
 
-class Link(NamedTuple):
-    """What is reached of a link family."""
-
-    efficiency: float
-    latency_ns: float
-    launch_ns: float
-    group_loss: float = 0.0
-
-
 #: The data sheet's bandwidth, 3 µs a step, no launch cost.
-UNFITTED = Link(1.0, 3e3, 0.0)
+UNFITTED = LinkFigures(1.0, 3e3, 0.0)
 #: Where the search begins.
-START = Link(0.8, 5e3, 2e4, 0.3)
+START = LinkFigures(0.8, 5e3, 2e4, 0.3)
 #: A step over NVLink, between the 0.6 and 4.0 µs of NCCL's own tables: what a
 #: 32 KiB all-reduce on 8 devices leaves room for beside a launch.
 NVLINK_STEP_NS = 1.4e3
@@ -97,13 +88,16 @@ class Family(NamedTuple):
     node_bytes_per_s: float = 0.0
 
 
-def level(fan_out: int, bytes_per_s: float, link: Link) -> Level:
+def level(fan_out: int, bytes_per_s: float, link: LinkFigures) -> Level:
     sheet = Level(fan_out=fan_out, bandwidth_bytes_per_s=bytes_per_s)
     return reached(sheet, link)
 
 
 def predict(
-    family: Family, link: Link, node: Link | None, points: list[Point]
+    family: Family,
+    link: LinkFigures,
+    node: LinkFigures | None,
+    points: list[Point],
 ) -> list[float]:
     """Times of the points in ns, in the planner's own terms."""
     networks: dict[int, HierarchyNetwork] = {}
@@ -149,15 +143,15 @@ def weights(points: list[Point]) -> list[float]:
 
 def fit(
     family: Family,
-    node: Link | None,
+    node: LinkFigures | None,
     fixed: Mapping[str, float],
     points: list[Point],
-) -> Link:
+) -> LinkFigures:
     """Search the parameters, each over factors of its start."""
     share = weights(points)
     logs = [math.log(point.time_ns) for point in points]
 
-    def loss(link: Link) -> float:
+    def loss(link: LinkFigures) -> float:
         times = predict(family, link, node, points)
         return sum(
             w * abs(math.log(t) - m)
@@ -169,7 +163,7 @@ def fit(
     step = 2.0
     while step > 1.005:
         improved = False
-        for field in (f for f in Link._fields if f not in fixed):
+        for field in (f for f in LinkFigures._fields if f not in fixed):
             for factor in (step, 1 / step):
                 trial = best._replace(**{field: getattr(best, field) * factor})
                 if trial.efficiency > 1 or trial.launch_ns < 100:
@@ -185,7 +179,10 @@ def fit(
 
 
 def relative(
-    family: Family, link: Link, node: Link | None, points: list[Point]
+    family: Family,
+    link: LinkFigures,
+    node: LinkFigures | None,
+    points: list[Point],
 ) -> list[float]:
     """Relative error of each point."""
     times = predict(family, link, node, points)
@@ -196,7 +193,10 @@ def relative(
 
 
 def errors(
-    family: Family, link: Link, node: Link | None, points: list[Point]
+    family: Family,
+    link: LinkFigures,
+    node: LinkFigures | None,
+    points: list[Point],
 ) -> dict[str, list[float]]:
     """Relative errors by group."""
     by_group: dict[str, list[float]] = defaultdict(list)
@@ -423,7 +423,7 @@ def held_out(family: Family, fixed: Mapping[str, float]) -> str:
         for p in family.points
         if p.size_bytes not in seen and p.size_bytes >= LARGE_BYTES
     ]
-    link = Link(*map(rounded, fit(family, None, fixed, points)))
+    link = LinkFigures(*map(rounded, fit(family, None, fixed, points)))
     by_ranks: dict[str, list[Point]] = {"all": unseen}
     for point in unseen:
         by_ranks.setdefault(str(point.per_node), []).append(point)
@@ -445,7 +445,7 @@ def main() -> None:
         "--data", type=Path, default=ROOT / ".." / "shared" / "data"
     )
     options = parser.parse_args()
-    fitted: dict[str, Link] = {}
+    fitted: dict[str, LinkFigures] = {}
     stored, tested = {}, []
     for family in families(options.data):
         node = fitted.get(family.node)
@@ -454,7 +454,7 @@ def main() -> None:
             for field, of in family.given.items()
         }
         points, checks = family.points, list(family.checks)
-        link = Link(*map(rounded, fit(family, node, fixed, points)))
+        link = LinkFigures(*map(rounded, fit(family, node, fixed, points)))
         fitted[family.name] = link
         after = errors(family, link, node, points)
         before = errors(family, UNFITTED, node, points)

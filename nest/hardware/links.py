@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -55,6 +55,15 @@ def link_spec(name: str) -> LinkSpec:
     return find("link", name, link_specs())
 
 
+class LinkFigures(NamedTuple):
+    """What is reached of a link; the fields of :class:`LinkCalibration`."""
+
+    efficiency: float
+    latency_ns: float
+    launch_ns: float
+    group_loss: float = 0.0
+
+
 class LinkCalibration(Struct, frozen=True, kw_only=True):
     """What a link family was measured to reach.
 
@@ -89,6 +98,13 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
     max_error: float
     provenance: str
 
+    @property
+    def figures(self) -> LinkFigures:
+        """The figures that prices depend on."""
+        return LinkFigures(
+            self.efficiency, self.latency_ns, self.launch_ns, self.group_loss
+        )
+
 
 class LinkCalibrationFile(
     Fitted[LinkCalibration],
@@ -108,36 +124,16 @@ def stored_link_calibration() -> LinkCalibrationFile:
     )
 
 
-class Reached(Protocol):
-    """What is reached of a link, as :class:`LinkCalibration` has it."""
-
-    @property
-    def efficiency(self) -> float:
-        """Fraction of the data sheet."""
-
-    @property
-    def latency_ns(self) -> float:
-        """Latency of a step."""
-
-    @property
-    def launch_ns(self) -> float:
-        """Launch cost."""
-
-    @property
-    def group_loss(self) -> float:
-        """Loss of small groups."""
-
-
 def calibrated(level: Level) -> Level:
     """Return a data-sheet level with what its link family reaches.
 
     A level whose name is no calibrated family stays as it is.
     """
     fitted = stored_link_calibration().of(level.name)
-    return level if fitted is None else reached(level, fitted)
+    return level if fitted is None else reached(level, fitted.figures)
 
 
-def reached(level: Level, fitted: Reached) -> Level:
+def reached(level: Level, fitted: LinkFigures) -> Level:
     """Return a data-sheet level with what is reached of it.
 
     ``β = efficiency · data sheet``, times ``1 - c/m`` for groups of ``m``

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache
 
 from nest.errors import UnknownNameError
+from nest.util.stored import read_stored
 from nest.util.versions import nest_version
 
 #: Of lines of BibTeX, which a terminal may show.
 _COLUMNS = 79
 
 
-class Work(NamedTuple):
-    """Something to cite.
+@dataclass(frozen=True)
+class Publication:
+    """A paper or a program to cite.
 
     Attributes
     ----------
@@ -91,9 +94,9 @@ def _joined(authors: Sequence[str]) -> str:
 RELEASED = "2026-11-21"
 
 
-def project() -> Work:
+def project() -> Publication:
     """Return this project, as it is installed."""
-    return Work(
+    return Publication(
         "nest",
         "software",
         ("The nest developers",),
@@ -103,95 +106,13 @@ def project() -> Work:
     )
 
 
-#: The papers of re-implemented planners, by keyword.
-PAPERS: dict[str, Work] = {
-    "alpa": Work(
-        "alpa",
-        "inproceedings",
-        ("Zheng, Lianmin", "Li, Zhuohan", "Zhang, Hao", "others"),
-        "Alpa: Automating Inter- and Intra-Operator Parallelism for "
-        "Distributed Deep Learning",
-        2022,
-        (("booktitle", "OSDI"), ("note", "arXiv 2201.12023")),
-    ),
-    "galvatron": Work(
-        "galvatron",
-        "article",
-        ("Miao, Xupeng", "Wang, Yujie", "Jiang, Youhe", "others"),
-        "Galvatron: Efficient Transformer Training over Multiple GPUs Using "
-        "Automatic Parallelism",
-        2022,
-        (("journal", "PVLDB"), ("note", "16(3)")),
-    ),
-    "phaze": Work(
-        "phaze",
-        "inproceedings",
-        (
-            "Wang, Irene",
-            "Tarnawski, Jakub",
-            "Phanishayee, Amar",
-            "Mahajan, Divya",
-        ),
-        "Integrated Hardware Architecture and Device Placement Search",
-        2024,
-        (("booktitle", "ICML"),),
-    ),
-    "piper": Work(
-        "piper",
-        "inproceedings",
-        ("Tarnawski, Jakub", "Narayanan, Deepak", "Phanishayee, Amar"),
-        "Piper: Multidimensional Planner for DNN Parallelization",
-        2021,
-        (("booktitle", "NeurIPS"),),
-    ),
-    "megatron": Work(
-        "megatron",
-        "inproceedings",
-        ("Narayanan, Deepak", "Shoeybi, Mohammad", "others"),
-        "Efficient Large-Scale Language Model Training on GPU Clusters Using "
-        "Megatron-LM",
-        2021,
-        (("booktitle", "SC"), ("note", "arXiv 2104.04473")),
-    ),
-    "mcmc": Work(
-        "flexflow",
-        "inproceedings",
-        ("Jia, Zhihao", "Zaharia, Matei", "Aiken, Alex"),
-        "Beyond Data and Model Parallelism for Deep Neural Networks",
-        2019,
-        (("booktitle", "MLSys"), ("note", "arXiv 1807.05358")),
-    ),
-    "uniap": Work(
-        "uniap",
-        "inproceedings",
-        ("Lin, Hao", "Wu, Ke", "Li, Jie", "Li, Jun", "Li, Wu-Jun"),
-        "UniAP: Unifying Inter- and Intra-Layer Automatic Parallelism by "
-        "Mixed Integer Quadratic Programming",
-        2025,
-        (("booktitle", "CVPR"), ("note", "arXiv 2307.16375")),
-    ),
-    "ft": Work(
-        "tensoropt",
-        "article",
-        ("Cai, Zhenkun", "Yan, Xiao", "Ma, Kaihao", "others"),
-        "TensorOpt: Exploring the Tradeoffs in Distributed DNN Training with "
-        "Auto-Parallelism",
-        2022,
-        (("journal", "IEEE TPDS"), ("note", "33(8), arXiv 2004.10856")),
-    ),
-    "aceso": Work(
-        "aceso",
-        "inproceedings",
-        ("Liu, Guodong", "others"),
-        "Aceso: Efficient Parallel DNN Training through Iterative Bottleneck "
-        "Alleviation",
-        2024,
-        (("booktitle", "EuroSys"),),
-    ),
-}
+@cache
+def papers() -> dict[str, Publication]:
+    """Return the papers of re-implemented planners, by keyword."""
+    return read_stored("nest.util", "papers", dict[str, Publication])
 
 
-def works(solvers: Sequence[str] = ()) -> list[Work]:
+def works(solvers: Sequence[str] = ()) -> list[Publication]:
     """Return the project, and the papers of solvers.
 
     Raises
@@ -199,7 +120,8 @@ def works(solvers: Sequence[str] = ()) -> list[Work]:
     UnknownNameError
         If a solver has no paper here.
     """
+    known = papers()
     for name in solvers:
-        if name not in PAPERS:
-            raise UnknownNameError("planner with a paper", name, PAPERS)
-    return [project(), *(PAPERS[name] for name in dict.fromkeys(solvers))]
+        if name not in known:
+            raise UnknownNameError("planner with a paper", name, known)
+    return [project(), *(known[name] for name in dict.fromkeys(solvers))]

@@ -3,7 +3,6 @@
 import csv
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -22,6 +21,7 @@ from nest.hardware.calibration import calibration_of
 from nest.hardware.describe import network_bytes_per_s
 from nest.hardware.devices import DeviceFile, known_device
 from nest.hardware.links import (
+    LinkFigures,
     calibrated,
     link_specs,
     reached,
@@ -299,13 +299,6 @@ def test_every_published_text_resolves(shared_data):
 # Calibration of links
 
 
-class Fit(NamedTuple):
-    efficiency: float
-    latency_ns: float
-    launch_ns: float
-    group_loss: float
-
-
 def test_what_a_level_reaches():
     """Half of the rates; of two members 1 - 0.4/2 of that, of five 0.92."""
     level = Level(
@@ -314,7 +307,7 @@ def test_what_a_level_reaches():
         bandwidth_bytes_per_s=100.0,
         peer_bandwidth_bytes_per_s=10.0,
     )
-    found = reached(level, Fit(0.5, 3.0, 7.0, 0.4))
+    found = reached(level, LinkFigures(0.5, 3.0, 7.0, 0.4))
     assert (found.name, found.fan_out) == ("wire", 5)
     assert found.bandwidth_bytes_per_s == 50
     assert found.peer_bandwidth_bytes_per_s == pytest.approx(5 * 0.92)
@@ -323,12 +316,14 @@ def test_what_a_level_reaches():
     assert [found.fraction(m) for m in (1, 2, 4, 5)] == pytest.approx(
         [1, 0.8, 0.9, 0.92]
     )
-    assert reached(level, Fit(0.5, 3.0, 7.0, 0.0)).group_fractions == ()
+    assert (
+        reached(level, LinkFigures(0.5, 3.0, 7.0, 0.0)).group_fractions == ()
+    )
 
 
 def test_many_members_are_listed_by_doubles():
     level = Level(fan_out=72, bandwidth_bytes_per_s=100.0)
-    found = reached(level, Fit(1.0, 0.0, 0.0, 0.4))
+    found = reached(level, LinkFigures(1.0, 0.0, 0.0, 0.4))
     assert [part.members for part in found.group_fractions] == [
         *(2, 3, 4, 5, 6, 7, 8, 16, 32, 64)
     ]
@@ -338,7 +333,7 @@ def test_levels_are_calibrated_by_name():
     level = Level(name="NVLink 4", fan_out=5, bandwidth_bytes_per_s=100.0)
     fitted = stored_link_calibration().of("NVLink 4")
     assert fitted is not None
-    assert calibrated(level) == reached(level, fitted) != level
+    assert calibrated(level) == reached(level, fitted.figures) != level
     other = Level(name="string", fan_out=5, bandwidth_bytes_per_s=100.0)
     assert calibrated(other) == other
 
