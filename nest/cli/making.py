@@ -104,7 +104,7 @@ def cluster_command(  # noqa: PLR0913
     whose kernels are then taken to be like those of h100.
     """
     from nest.hardware import machine as find
-    from nest.hardware.template import Wanted, cluster_text
+    from nest.hardware.template import ClusterTemplate, cluster_text
 
     check_output(output, "-o")
     asked = machine is None
@@ -147,7 +147,7 @@ def cluster_command(  # noqa: PLR0913
             f"--memory {memory}: expected more than the {reserve_bytes} bytes "
             f"of it that no plan can use, got {memory_bytes}; say more"
         )
-    wanted = Wanted(
+    wanted = ClusterTemplate(
         num_devices=devices,
         node_size=node_size,
         node_bytes_per_s=_giga(node_gb_per_s),

@@ -74,20 +74,20 @@ def groups_of(strategy: Strategy) -> dict[str, Groups]:
     ``expert-data`` at the end of the step.
     Experts sit on ``ep`` consecutive ranks of those that share dense weights.
     """
-    found = {}
+    groups = {}
     stride = 1
     for axis in RANK_AXES:
         degree = getattr(strategy, axis.name)
-        found[axis.name] = Groups(degree, stride)
+        groups[axis.name] = Groups(degree, stride)
         stride *= degree
     ranks, experts = strategy.data_ranks, strategy.ep
     stride = strategy.devices // ranks
-    found[EXPERT_AXIS.name] = Groups(experts, stride)
-    found["data"] = Groups(ranks, stride)
-    found["expert-data"] = Groups(ranks // experts, stride * experts)
-    found["replicas"] = Groups(1, 1, joined=True, tiled=True)
+    groups[EXPERT_AXIS.name] = Groups(experts, stride)
+    groups["data"] = Groups(ranks, stride)
+    groups["expert-data"] = Groups(ranks // experts, stride * experts)
+    groups["replicas"] = Groups(1, 1, joined=True, tiled=True)
     for name in ("data", "expert-data"):
-        found[f"step-{name}"] = found[name]._replace(tiled=True)
+        groups[f"step-{name}"] = groups[name]._replace(tiled=True)
     for name, own in (("sync", "data"), ("expert-sync", "expert-data")):
-        found[name] = found[own]._replace(joined=True, tiled=True)
-    return found
+        groups[name] = groups[own]._replace(joined=True, tiled=True)
+    return groups

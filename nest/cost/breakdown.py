@@ -93,15 +93,15 @@ def breakdown(problem: Problem, plan: Plan, found: Score) -> Breakdown:
     again = _recomputed(variant, plan)
 
     blocks: list[dict[str, int]] = []
-    for number, left in enumerate(loads["zero"]):
+    for index, remaining in enumerate(loads["zero"]):
         terms = dict.fromkeys(LOAD_TERMS, 0)
         for (_, before), (name, after) in pairwise(loads.items()):
-            terms[name] = before[number] - after[number]
-        for chunk in plan.chunks_of(number):
+            terms[name] = before[index] - after[index]
+        for chunk in plan.chunks_of(index):
             terms["redistribution"] += found.stages[chunk].redistribution
         terms["receive"] -= terms["redistribution"]
-        terms["recompute"] = again[number]
-        terms["compute"] = left - again[number]
+        terms["recompute"] = again[index]
+        terms["compute"] = remaining - again[index]
         blocks.append(terms)
     return _step_terms(problem, found, last, blocks)
 
@@ -135,7 +135,7 @@ def _recomputed(problem: Problem, plan: Plan) -> list[int]:
     """Return what of every block's load is recomputation, free of network."""
     model = CostModel(problem)
     index = problem.graph.index
-    found = [0] * plan.num_blocks
+    total = [0] * plan.num_blocks
     for number, stage in enumerate(plan.stages):
         positions = [index[str(layer)] for layer in stage.layers]
         members = list(zip(positions, stage.layer_strategies, strict=True))
@@ -145,10 +145,10 @@ def _recomputed(problem: Problem, plan: Plan) -> list[int]:
             assert term is not None
             terms.append(term)
         last = number == len(plan.stages) - 1
-        found[plan.block_of(number)] += model.rules.recomputed(
+        total[plan.block_of(number)] += model.rules.recomputed(
             members, terms, last
         )
-    return found
+    return total
 
 
 # Variants of a problem
@@ -164,8 +164,10 @@ def without_collectives(problem: Problem, axis: str) -> Problem:
     """Return the problem without the layers' collectives of an axis."""
 
     def strip(cost: LayerCost) -> LayerCost:
-        kept = tuple(call for call in cost.collectives if call.axis != axis)
-        return replace(cost, collectives=kept)
+        computing = tuple(
+            call for call in cost.collectives if call.axis != axis
+        )
+        return replace(cost, collectives=computing)
 
     return _with_costs(problem, strip)
 

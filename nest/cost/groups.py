@@ -62,14 +62,18 @@ class GroupTable:
         For every other one of them there is one of these on which no
         collective of the strategy is slower.
         """
-        found: list[Block] = []
+        best_blocks: list[Block] = []
         for block in blocks:
-            if not any(self._no_slower(strategy, x, block) for x in found):
-                found = [
-                    x for x in found if not self._no_slower(strategy, block, x)
+            if not any(
+                self._no_slower(strategy, x, block) for x in best_blocks
+            ):
+                best_blocks = [
+                    x
+                    for x in best_blocks
+                    if not self._no_slower(strategy, block, x)
                 ]
-                found.append(block)
-        return found
+                best_blocks.append(block)
+        return best_blocks
 
     def _no_slower(
         self, strategy: Strategy, block: Block, other: Block

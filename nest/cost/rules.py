@@ -71,11 +71,11 @@ class Pipeline:
         """
         crossing = self.model.transfers.crossing
         before: set[int] = set()
-        found = [crossing(before)]
+        crossings = [crossing(before)]
         for members in self.members:
             before.update(layer for layer, _ in members)
-            found.append(crossing(before))
-        return tuple(found)
+            crossings.append(crossing(before))
+        return tuple(crossings)
 
 
 class Loads(NamedTuple):

@@ -56,8 +56,11 @@ def scaled(problem: Problem, factors: Factors) -> Problem:
             cluster,
             device=_device(cluster.device, factors.device),
             others=tuple(
-                replace(part, device=_device(part.device, factors.device))
-                for part in cluster.others
+                replace(
+                    device_range,
+                    device=_device(device_range.device, factors.device),
+                )
+                for device_range in cluster.others
             ),
         )
     kinds = tuple(
@@ -83,8 +86,8 @@ def _cost(cost: LayerCost, factors: Factors) -> LayerCost:
 
     def longer(time_ns: float, host_ns: float) -> float:
         """Return a pass that waits for its host in part."""
-        part = min(1.0, WAITING * host_ns / time_ns) if time_ns else 0.0
-        return factors.device * time_ns * (1 + (factors.waiting - 1) * part)
+        waiting = min(1.0, WAITING * host_ns / time_ns) if time_ns else 0.0
+        return factors.device * time_ns * (1 + (factors.waiting - 1) * waiting)
 
     def passes(record: LayerCost | DeviceTimes) -> dict[str, float | None]:
         backward_ns = longer(record.backward_ns, record.backward_host_ns)

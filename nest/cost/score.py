@@ -90,8 +90,8 @@ def score(
         else tokens_per_s / problem.cluster.num_devices,
         mfu=_mfu(problem, seconds, samples),
         memory_left_bytes=min(
-            model.capacity_bytes(pipeline.blocks[number]) - block.memory_bytes
-            for number, block in enumerate(blocks)
+            model.capacity_bytes(pipeline.blocks[index]) - block.memory_bytes
+            for index, block in enumerate(blocks)
         ),
         quantum_ps=problem.quantum_ps,
         schedule=None if model.rules.steady_state else pipeline.schedule,
@@ -134,17 +134,17 @@ def _layer_terms(
 ) -> list[LayerTerms]:
     """Return the terms of the layers of a chunk; equal layers have equal."""
     where, runtime = model.rules.layer_block(block), runtime_of(plan)
-    known: dict[tuple[str, Strategy], LayerTerms] = {}
+    known_terms: dict[tuple[str, Strategy], LayerTerms] = {}
     found = []
     for layer, strategy in members:
         same = (model.layers.kinds[layer], strategy)
-        if same not in known:
+        if same not in known_terms:
             terms = model.layer_terms(
                 layer, strategy, plan.micro_batch, where, runtime
             )
             assert terms is not None
-            known[same] = terms
-        found.append(known[same])
+            known_terms[same] = terms
+        found.append(known_terms[same])
     return found
 
 
@@ -206,21 +206,21 @@ def _violations(
     pipeline: Pipeline, blocks: tuple[BlockScore, ...]
 ) -> tuple[str, ...]:
     what = "stage" if pipeline.plan.virtual_stages == 1 else "block"
-    found = []
-    for number, block in enumerate(blocks):
-        capacity = pipeline.model.capacity_bytes(pipeline.blocks[number])
+    violations = []
+    for index, block in enumerate(blocks):
+        capacity = pipeline.model.capacity_bytes(pipeline.blocks[index])
         if block.memory_bytes > capacity:
             reserved = ""
             if block.reserve_bytes:
                 size = format_bytes(block.reserve_bytes)
                 reserved = f", {size} of it reserved"
-            found.append(
-                f"{what} {number + 1}: expected at most {capacity} bytes per "
+            violations.append(
+                f"{what} {index + 1}: expected at most {capacity} bytes per "
                 f"device ({format_bytes(capacity)}), got "
                 f"{block.memory_bytes} ({format_bytes(block.memory_bytes)}, "
                 f"{_excess(block.memory_bytes, capacity)} too much{reserved})"
             )
-    return tuple(found)
+    return tuple(violations)
 
 
 def _excess(size_bytes: int, capacity: int) -> str:
@@ -320,13 +320,13 @@ def _check_counts(
 
 
 def _check_costs(plan: Plan, stages: list[Members], model: CostModel) -> None:
-    known: set[tuple[str, Strategy]] = set()
-    for number, members in enumerate(stages, 1):
+    types: set[tuple[str, Strategy]] = set()
+    for index, members in enumerate(stages, 1):
         for position, strategy in members:
             same = (model.layers.kinds[position], strategy)
-            if same in known:
+            if same in types:
                 continue
             reason = model.available(position, strategy, plan.micro_batch)
             if reason is not None:
-                raise InvalidPlanError(f"stage {number}: {reason}")
-            known.add(same)
+                raise InvalidPlanError(f"stage {index}: {reason}")
+            types.add(same)

@@ -407,14 +407,14 @@ def breaches(
     """
     job = problem.job
     first = plan.stages[0].layer_strategies[0]
-    for number, stage in enumerate(plan.stages, 1):
+    for index, stage in enumerate(plan.stages, 1):
         for field in job.uniform:
             value = getattr(first, field)
             for strategy in stage.layer_strategies:
                 if getattr(strategy, field) != value:
                     yield Breach(
                         "uniform",
-                        f"stage {number}",
+                        f"stage {index}",
                         f"{field}={getattr(strategy, field)}",
                         f"{field}={value} as in stage 1, as all stages share "
                         f"it",
@@ -424,7 +424,7 @@ def breaches(
             if zero not in allowed:
                 yield Breach(
                     "zero_with",
-                    f"stage {number}",
+                    f"stage {index}",
                     f"zero={zero}",
                     f"zero to be one of {list(allowed)} with several "
                     f"{_SEVERAL[where]}",
@@ -435,7 +435,7 @@ def breaches(
             if asks is not None and not is_sharded(strategy):
                 yield Breach(
                     "sharded_with",
-                    f"stage {number}",
+                    f"stage {index}",
                     _shown(strategy),
                     f"{_SHARDED} with several {_SEVERAL[asks]}",
                 )
@@ -443,7 +443,7 @@ def breaches(
         for strategy in stage.layer_strategies:
             lacks = why_not_overlap(problem, strategy, plan.overlap)
             if lacks is not None:
-                yield _overlap_breach(problem, plan, lacks, f"stage {number}")
+                yield _overlap_breach(problem, plan, lacks, f"stage {index}")
                 break
     yield from _overlaps_alone(problem, plan)
     if job.even_layers:
@@ -668,7 +668,7 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
         for cost in kind.costs
         if cost.samples <= micro_batch
     }
-    found = [
+    allowed = [
         strategy
         for *degrees, samples in sorted(keys)
         for strategy in _expand(
@@ -678,7 +678,7 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
             dict(zip(COST_AXES, degrees, strict=True)),
         )
     ]
-    return sorted(found, key=lambda s: (s.devices, s))
+    return sorted(allowed, key=lambda s: (s.devices, s))
 
 
 def zero_is_named(problem: Problem) -> bool:

@@ -569,20 +569,20 @@ class LayerPrices:
         key = (self.kinds[layer], cost.key, types)
         if key not in self._known_times:
             every = self.problem.cluster.types
-            found = [
+            times = [
                 cost.on(every[i].name)
                 for i in (range(len(every)) if types is None else types)
             ]
             pick = min if types is None else max
             fraction = self.problem.job.weight_backward_fraction
             self._known_times[key] = ComputeTimes(
-                pick(x.forward_ns for x in found),
-                pick(x.backward_ns for x in found),
-                pick(x.extra_ns for x in found),
-                pick(x.weights_ns(fraction) for x in found),
-                pick(x.forward_host_ns for x in found),
-                pick(x.backward_host_ns for x in found),
-                pick(x.extra_host_ns for x in found),
+                pick(x.forward_ns for x in times),
+                pick(x.backward_ns for x in times),
+                pick(x.extra_ns for x in times),
+                pick(x.weights_ns(fraction) for x in times),
+                pick(x.forward_host_ns for x in times),
+                pick(x.backward_host_ns for x in times),
+                pick(x.extra_host_ns for x in times),
             )
         return self._known_times[key]
 

@@ -60,7 +60,7 @@ class Transfers:
         before
             Positions of the layers in front of the cut.
         """
-        found = {}
+        crossing = {}
         for producer, consumers in self.tensors:
             if producer in before:
                 size_bytes = 0
@@ -68,8 +68,8 @@ class Transfers:
                     if needed_bytes > size_bytes and node not in before:
                         size_bytes = needed_bytes
                 if size_bytes:
-                    found[producer] = size_bytes
-        return found
+                    crossing[producer] = size_bytes
+        return crossing
 
     def edge_bytes(self, tp: int) -> list[tuple[int, int, int]]:
         """Return (source, target, bytes per sample) at a tensor width."""

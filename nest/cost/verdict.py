@@ -181,9 +181,9 @@ class Score(Tabular):
     def to_rows(self) -> list[Row]:
         """Return a row per stage, memory by part."""
         rows = []
-        for number, terms in enumerate(self.to_json()["stages"], 1):
-            parts = terms.pop("memory")
-            rows.append({"stage": number, **terms, **parts})
+        for index, terms in enumerate(self.to_json()["stages"], 1):
+            memory = terms.pop("memory")
+            rows.append({"stage": index, **terms, **memory})
         return rows
 
     @property

@@ -67,61 +67,65 @@ def read_calibration(path: str | Path) -> CalibrationFile:
     """
     where = str(path)
     data = read_bytes(path, InvalidCalibrationError, "calibration")
-    found = decode(
+    calibration = decode(
         data, where, CalibrationFile, "calibration", InvalidCalibrationError
     )
-    if not found.families:
+    if not calibration.families:
         raise InvalidCalibrationError(
             f"{where}: families: expected a device family, got none; make "
             f"the file with 'nest calibrate'"
         )
-    for family, other in found.inherits.items():
-        if other not in found.families:
+    for family, other in calibration.inherits.items():
+        if other not in calibration.families:
             raise InvalidCalibrationError(
                 f"{where}: inherits.{family}: expected one of "
-                f"{', '.join(found.families)}, got {other!r}; correct it"
+                f"{', '.join(calibration.families)}, got {other!r}; correct it"
             )
     for name in OVERLAP:
-        if name not in found.software.overlap:
+        if name not in calibration.software.overlap:
             raise InvalidCalibrationError(
                 f"{where}: software.overlap: expected {', '.join(OVERLAP)}, "
                 f"got no {name}; add it"
             )
-    for place, value in _numbers(found):
+    for place, value in _numbers(calibration):
         expected = _wrong(place.rsplit(".", 1)[-1], place, value)
         if expected:
             raise InvalidCalibrationError(
                 f"{where}: {place}: expected {expected}, got {value:g}; "
                 f"correct it"
             )
-    return found
+    return calibration
 
 
-def _numbers(found: CalibrationFile) -> Iterator[tuple[str, float]]:
+def _numbers(stored: CalibrationFile) -> Iterator[tuple[str, float]]:
     """Yield numbers with their names."""
-    for family, calibration in found.families.items():
+    for family, calibration in stored.families.items():
         for field, value in asdict(calibration).items():
             if isinstance(value, int | float):
                 yield f"families.{family}.{field}", value
-    for name, value in found.software.overlap.items():
+    for name, value in stored.software.overlap.items():
         yield f"software.overlap.{name}", value
-    yield "software.cached_fraction", found.software.cached_fraction
+    yield "software.cached_fraction", stored.software.cached_fraction
 
 
 def _wrong(field: str, place: str, value: float) -> str:
     """Return what was expected of a number, empty if it is that."""
-    most = 1.0 if "overlap" in place else _MOST.get(field, math.inf)
+    maximum = 1.0 if "overlap" in place else _MOST.get(field, math.inf)
     positive = field in _DIVISORS
-    if math.isfinite(value) and 0 <= value <= most and (value or not positive):
+    if (
+        math.isfinite(value)
+        and 0 <= value <= maximum
+        and (value or not positive)
+    ):
         return ""
-    if not positive and most == 1:
+    if not positive and maximum == 1:
         return "a number from 0 to 1"
     text = f"a finite number {'>' if positive else '>='} 0"
-    return text if most == math.inf else f"{text} and <= {most:g}"
+    return text if maximum == math.inf else f"{text} and <= {maximum:g}"
 
 
 def calibrated_parts(
-    parts: Sequence[Part], found: CalibrationFile, where: str
+    machines: Sequence[Part], calibration: CalibrationFile, where: str
 ) -> list[Part]:
     """Return machines with the parameters of a calibration.
 
@@ -142,16 +146,16 @@ def calibrated_parts(
     return [
         (
             machine.with_calibration(
-                calibration_for(found, machine.calibration_family, where)
+                calibration_for(calibration, machine.calibration_family, where)
             ),
             count,
         )
-        for machine, count in parts
+        for machine, count in machines
     ]
 
 
 def with_calibration(
-    parts: list[Part], path: str | None
+    machines: list[Part], path: str | None
 ) -> tuple[list[Part], CalibrationFile | None]:
     """Return machines under the calibration of a file, and the calibration.
 
@@ -163,27 +167,27 @@ def with_calibration(
         If it cannot be read, or is not one of all these devices.
     """
     if path is None:
-        return parts, None
-    found = read_calibration(path)
-    return calibrated_parts(parts, found, path), found
+        return machines, None
+    calibration = read_calibration(path)
+    return calibrated_parts(machines, calibration, path), calibration
 
 
 def resting_on(
     problem: Problem,
-    found: CalibrationFile,
-    parts: Sequence[Part],
+    calibration: CalibrationFile,
+    machines: Sequence[Part],
     path: str,
 ) -> Problem:
     """Return the problem of such machines, saying what its costs rest on."""
     return replace(
         problem,
         source=f"{problem.source}; calibration: {Path(path).name}",
-        own_runs=own_runs_for(found, parts),
+        own_runs=own_runs_for(calibration, machines),
     )
 
 
 def own_runs_for(
-    found: CalibrationFile | None, parts: Sequence[Part]
+    calibration: CalibrationFile | None, machines: Sequence[Part]
 ) -> OwnRuns | None:
     """Return the own runs of a calibration if they ran on such machines.
 
@@ -194,10 +198,14 @@ def own_runs_for(
     parts
         Machines and their devices.
     """
-    if found is None or found.own_runs is None:
+    if calibration is None or calibration.own_runs is None:
         return None
-    families = {machine.calibration_family for machine, _ in parts}
-    return found.own_runs if families == {found.own_runs.family} else None
+    families = {machine.calibration_family for machine, _ in machines}
+    return (
+        calibration.own_runs
+        if families == {calibration.own_runs.family}
+        else None
+    )
 
 
 def calibration_for(
@@ -213,15 +221,15 @@ def calibration_for(
     calibration = found.of(family)
     if calibration is None:
         families = ", ".join([*found.families, *found.inherits])
-        alike = [
+        similar = [
             name
             for name in found.families
             if calibrated_family(name) == calibrated_family(family)
         ]
         remedy = (
-            f", or, as {family} and {alike[0]} are taken to be alike where "
-            f'nothing is known, add "{family}": "{alike[0]}" to its inherits'
-            if alike
+            f", or, as {family} and {similar[0]} are taken to be alike where "
+            f'nothing is known, add "{family}": "{similar[0]}" to its inherits'
+            if similar
             else ""
         )
         raise InvalidCalibrationError(

@@ -70,8 +70,8 @@ def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[Part]]:
     filled["device"] = _device(document.get("device"), f"{where}: $", sites)
     if isinstance(others := document.get("others"), list):
         filled["others"] = [
-            _range(part, f"{where}: $.others[{number}]", sites)
-            for number, part in enumerate(others)
+            _range(entry, f"{where}: $.others[{index}]", sites)
+            for index, entry in enumerate(others)
         ]
     cluster = convert(
         {"topology": _room(document), **filled},
@@ -79,45 +79,48 @@ def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[Part]]:
         Cluster,
         InvalidProblemError,
     )
-    parts = [
+    machines = [
         (_joined(sites[device.name], cluster), end - first)
         for first, end, device in cluster.runs
     ]
     if "topology" not in document:
-        own = [part.name for part, _ in parts if part.source == _SOURCE]
-        if own:
+        unknown = [x.name for x, _ in machines if x.source == _SOURCE]
+        if unknown:
             raise InvalidProblemError(
-                f"{where}: $.topology: expected the network of {own[0]}, "
+                f"{where}: $.topology: expected the network of {unknown[0]}, "
                 f"which is no known machine, got none; add it, see 'nest new "
                 f"cluster'"
             )
-        (site, count), *rest = parts
-        made = mixed_cluster(parts) if rest else site.cluster(count)
+        (site, count), *rest = machines
+        made = mixed_cluster(machines) if rest else site.cluster(count)
         cluster = replace(cluster, topology=made.topology)
-    return cluster, parts
+    return cluster, machines
 
 
-def _range(part: Any, where: str, sites: dict[str, Machine]) -> Any:
-    if not isinstance(part, Mapping):
-        return part
-    return {**part, "device": _device(part.get("device"), where, sites)}
+def _range(device_range: Any, where: str, sites: dict[str, Machine]) -> Any:
+    if not isinstance(device_range, Mapping):
+        return device_range
+    return {
+        **device_range,
+        "device": _device(device_range.get("device"), where, sites),
+    }
 
 
-def _device(said: Any, where: str, sites: dict[str, Machine]) -> Device:
+def _device(entry: Any, where: str, sites: dict[str, Machine]) -> Device:
     """Return a device with what its machine's has; adds a machine of it."""
     where = f"{where}.device"
-    if isinstance(said, Mapping) and "kernels" in said:
-        return _own_device(said, where, sites)
-    if not isinstance(said, Mapping) or "machine" not in said:
+    if isinstance(entry, Mapping) and "kernels" in entry:
+        return _own_device(entry, where, sites)
+    if not isinstance(entry, Mapping) or "machine" not in entry:
         raise InvalidProblemError(
             f"{where}: expected a device with the key 'machine', such as "
-            f"{{machine: h100}}, got {said!r}; see 'nest problems "
+            f"{{machine: h100}}, got {entry!r}; see 'nest problems "
             f"--clusters', or for a device of your own 'nest new cluster'"
         )
-    site = _machine(said["machine"], where)
-    own = {key: value for key, value in said.items() if key != "machine"}
+    site = _machine(entry["machine"], where)
+    changes = {key: value for key, value in entry.items() if key != "machine"}
     device = convert(
-        {**msgspec.to_builtins(site.device), **own},
+        {**msgspec.to_builtins(site.device), **changes},
         where,
         Device,
         InvalidProblemError,
@@ -127,23 +130,23 @@ def _device(said: Any, where: str, sites: dict[str, Machine]) -> Device:
 
 
 def _own_device(
-    said: Mapping[str, Any], where: str, sites: dict[str, Machine]
+    entry: Mapping[str, Any], where: str, sites: dict[str, Machine]
 ) -> Device:
     """Return a device of no known machine; adds a machine of it."""
-    if "machine" in said:
+    if "machine" in entry:
         raise InvalidProblemError(
             f"{where}: expected either the key 'machine' or 'kernels', got "
             f"both; keep 'machine' for a known one"
         )
-    like = _machine(said["kernels"], where, "kernels")
+    like = _machine(entry["kernels"], where, "kernels")
     for name in OWN:
-        if name not in said:
+        if name not in entry:
             raise InvalidProblemError(
                 f"{where}: expected key {name!r} of a device with the key "
                 f"'kernels', got none; add it"
             )
-    own = {key: value for key, value in said.items() if key != "kernels"}
-    device = convert(own, where, Device, InvalidProblemError)
+    figures = {key: value for key, value in entry.items() if key != "kernels"}
+    device = convert(figures, where, Device, InvalidProblemError)
     sites[device.name] = replace(
         like,
         name=device.name,
@@ -174,12 +177,12 @@ def _joined(site: Machine, cluster: Cluster) -> Machine:
 def _room(document: Mapping[str, Any]) -> Hierarchy:
     """Return some network for the devices, until they are known."""
     count = document.get("num_devices")
-    wanted = 1
+    fan_out = 1
     if isinstance(count, int) and 0 < count <= MAX_TERM:
-        wanted = count
+        fan_out = count
     return Hierarchy(
         levels=(
-            Level(fan_out=wanted, bandwidth_bytes_per_s=1.0, latency_ns=0.0),
+            Level(fan_out=fan_out, bandwidth_bytes_per_s=1.0, latency_ns=0.0),
         )
     )
 
@@ -193,6 +196,6 @@ def find_cluster(text: str) -> tuple[list[Part], Cluster | None]:
         Runs of machines; the cluster, if it is one of a file.
     """
     if text.endswith(SUFFIXES):
-        cluster, parts = read_cluster(text)
-        return parts, cluster
+        cluster, machines = read_cluster(text)
+        return machines, cluster
     return parse_clusters(text), None

@@ -136,28 +136,28 @@ def network_bytes_per_s(text: str, node_size: int) -> float | None:
     Bytes/s in one direction, or ``None`` if the text does not say it.
     """
     text = _NOT_FOR_TRAINING.sub("", text)
-    if found := _PER_DEVICE.search(text):
-        return _rate(*found.groups())
+    if match := _PER_DEVICE.search(text):
+        return _rate(*match.groups())
     if ports := _PORTS.findall(text):
         rates = [int(count) * _rate(*rate) for count, *rate in ports]
         return max(rates) / node_size
-    if found := _PER_NODE.search(text):
-        return _rate(*found.groups()) / node_size
-    if found := _OMNI_PATH.search(text):
+    if match := _PER_NODE.search(text):
+        return _rate(*match.groups()) / node_size
+    if match := _OMNI_PATH.search(text):
         rate = link_spec("Omni-Path 100").bytes_per_s
-        return int(found.group(1)) * rate / node_size
+        return int(match.group(1)) * rate / node_size
     return None
 
 
 def reads(text: str) -> bool:
     """Return whether a text says anything about links."""
-    known = re.search(_NODE_WORDS, text, re.IGNORECASE) is not None
+    node_links = re.search(_NODE_WORDS, text, re.IGNORECASE) is not None
     named = any(re.search(x, text, re.IGNORECASE) for x, _ in FAMILIES)
-    return known or named or network_bytes_per_s(text, 1) is not None
+    return node_links or named or network_bytes_per_s(text, 1) is not None
 
 
-def _rate(number: str, unit: str) -> float:
-    return float(number) * _UNIT[unit]
+def _rate(value: str, unit: str) -> float:
+    return float(value) * _UNIT[unit]
 
 
 def _family(text: str, bytes_per_s: float) -> str | None:

@@ -24,9 +24,11 @@ def mixed_cluster(parts: Sequence[Part]) -> Cluster:
     """
     others, first = [], 0
     for machine, count in parts:
-        part = DeviceRange(first=first, count=count, device=machine.device)
+        device_range = DeviceRange(
+            first=first, count=count, device=machine.device
+        )
         if machine.device != parts[0][0].device:
-            others.append(part)
+            others.append(device_range)
         first += count
     return Cluster(
         name="+".join(f"{machine.name}-{count}" for machine, count in parts),
@@ -50,11 +52,11 @@ def joined(parts: Sequence[Part]) -> GraphTopology:
     nodes: list[NetworkNode] = []
     links: list[NetworkLink] = []
     unit_of: dict[str, str] = {}
-    for number, (machine, node) in enumerate(_nodes(parts)):
-        names = [f"{machine.name}-{number}-{i}" for i in range(node)]
-        unit_of |= dict.fromkeys(names, f"{machine.name}-{number}")
+    for index, (machine, node) in enumerate(_nodes(parts)):
+        names = [f"{machine.name}-{index}-{i}" for i in range(node)]
+        unit_of |= dict.fromkeys(names, f"{machine.name}-{index}")
         nodes += [NetworkNode(id=name) for name in names]
-        links += _inside(machine, f"{machine.name}-{number}", names, nodes)
+        links += _inside(machine, f"{machine.name}-{index}", names, nodes)
         port = calibrated(machine.network)
         links += [
             _link(name, "network", port.bandwidth_bytes_per_s, port.latency_ns)

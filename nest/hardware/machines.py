@@ -85,8 +85,8 @@ class Machine(Struct, frozen=True, kw_only=True):
         calibration, peak = self.calibration, self.half_precision_flops
         if not (self.power_w and calibration.watts_per_tflops and peak):
             return 1.0
-        own = self.power_w / (peak / 1e12)
-        ratio = own / calibration.watts_per_tflops
+        watts_per_tflops = self.power_w / (peak / 1e12)
+        ratio = watts_per_tflops / calibration.watts_per_tflops
         return float(ratio**calibration.power_exponent)
 
     @property
@@ -229,14 +229,14 @@ def machine(name: str) -> Machine:
     UnknownNameError
         If there is none; the text lists all names.
     """
-    known = {
+    by_name = {
         name: record
         for spec, record in zip(machine_specs(), machines(), strict=True)
         for name in (spec.name, *spec.aliases)
     }
-    if name.casefold() not in known:
-        raise UnknownNameError("machine", name, known)
-    return known[name.casefold()]
+    if name.casefold() not in by_name:
+        raise UnknownNameError("machine", name, by_name)
+    return by_name[name.casefold()]
 
 
 def parse_clusters(text: str) -> list[tuple[Machine, int]]:
@@ -251,13 +251,13 @@ def parse_clusters(text: str) -> list[tuple[Machine, int]]:
     UnknownNameError
         If a machine is unknown.
     """
-    found: list[tuple[Machine, int]] = []
-    for part in text.split("+"):
-        site, count = parse_cluster(part)
-        if found and found[-1][0] == site:
-            count += found.pop()[1]
-        found.append((site, count))
-    return found
+    sites: list[tuple[Machine, int]] = []
+    for cluster_text in text.split("+"):
+        site, count = parse_cluster(cluster_text)
+        if sites and sites[-1][0] == site:
+            count += sites.pop()[1]
+        sites.append((site, count))
+    return sites
 
 
 def parse_cluster(text: str) -> tuple[Machine, int]:
@@ -270,13 +270,13 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
     UnknownNameError
         If the machine is unknown.
     """
-    found = re.fullmatch(r"(.+)[x×](\d+)", text.strip(), re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(.+)[x×](\d+)", text.strip(), re.IGNORECASE)
+    if match is None:
         raise InvalidOptionError(
             f"cluster: expected <machine>x<devices> such as h100x64, got "
             f"{text!r}"
         )
-    count = whole_number(found.group(2))
+    count = whole_number(match.group(2))
     if count is None:
         raise InvalidOptionError(
             f"cluster: expected fewer devices, got {text!r}; write "
@@ -292,4 +292,4 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
             f"cluster: expected at least 1 device, got {count} in {text!r}; "
             f"write <machine>x<devices> such as h100x64"
         )
-    return machine(found.group(1)), count
+    return machine(match.group(1)), count

@@ -13,8 +13,8 @@ from nest.hardware.machines import Machine
 from nest.ir.base import Struct
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """What a cluster file shall say; ``None`` is as the machine has it.
+class ClusterTemplate(Struct, frozen=True, kw_only=True):
+    """The figures of a cluster file; ``None`` is as the machine has it.
 
     Attributes
     ----------
@@ -42,28 +42,32 @@ class Wanted(Struct, frozen=True, kw_only=True):
     peak_flops: float | None = None
 
 
-def cluster_text(site: Machine, wanted: Wanted) -> str:
+def cluster_text(site: Machine, template: ClusterTemplate) -> str:
     """Return a cluster file in YAML for :func:`nest.hardware.read_cluster`.
 
     Bandwidths are what links reach of the data sheet by their calibration,
     see :mod:`nest.hardware.links`. A network that is the machine's own is
     left out, and a comment says how to describe it.
     """
-    device = _device(site, wanted)
+    device = _device(site, template)
     lines = [
         "# A cluster for --cluster; see docs/files.md, 'A cluster apart'.",
         "# Every quantity has its unit in its name; all of it may be changed.",
-        f"num_devices: {wanted.num_devices}",
+        f"num_devices: {template.num_devices}",
         "device:",
         *(f"  {name}: {value}" for name, value in device.items()),
         "# Devices of other types, by position:",
         "# others:",
         "#   - {first: 0, count: 8, device: {machine: a100}}",
     ]
-    own_network = wanted.name is not None or any(
-        (wanted.node_size, wanted.node_bytes_per_s, wanted.network_bytes_per_s)
+    own_network = template.name is not None or any(
+        (
+            template.node_size,
+            template.node_bytes_per_s,
+            template.network_bytes_per_s,
+        )
     )
-    network = _network(site, wanted)
+    network = _network(site, template)
     if own_network:
         lines.append("# Levels from the device up, with what links reach:")
         lines += network
@@ -85,63 +89,65 @@ def cluster_text(site: Machine, wanted: Wanted) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _device(site: Machine, wanted: Wanted) -> Mapping[str, str]:
+def _device(site: Machine, template: ClusterTemplate) -> Mapping[str, str]:
     """Return the keys of the device."""
-    own = site.device
+    device = site.device
     figures: dict[str, str] = {}
-    said = {
-        "memory_bytes": wanted.memory_bytes,
-        "hbm_bytes_per_s": wanted.hbm_bytes_per_s,
+    stated = {
+        "memory_bytes": template.memory_bytes,
+        "hbm_bytes_per_s": template.hbm_bytes_per_s,
     }
-    peaks = dict(own.peak_flops)
-    if wanted.peak_flops is not None:
+    peaks = dict(device.peak_flops)
+    if template.peak_flops is not None:
         half = site.half_precision_flops
         peaks = {
-            kind: float(f"{wanted.peak_flops * peak / half:.4g}")
+            kind: float(f"{template.peak_flops * peak / half:.4g}")
             for kind, peak in peaks.items()
         }
-    if wanted.name is None:
+    if template.name is None:
         figures["machine"] = site.name
-        figures |= {k: _number(v) for k, v in said.items() if v is not None}
-        if said != dict.fromkeys(said) or wanted.peak_flops is not None:
-            figures["name"] = json.dumps(f"{own.name}-changed")
-        if wanted.peak_flops is not None:
+        figures |= {k: _number(v) for k, v in stated.items() if v is not None}
+        if stated != dict.fromkeys(stated) or template.peak_flops is not None:
+            figures["name"] = json.dumps(f"{device.name}-changed")
+        if template.peak_flops is not None:
             figures["peak_flops"] = _flow(peaks)
     else:
-        figures["name"] = json.dumps(wanted.name, ensure_ascii=False)
+        figures["name"] = json.dumps(template.name, ensure_ascii=False)
         figures["kernels"] = (
             f"{site.name}  # they reach as much of the peak as those of"
         )
-        for name, value in said.items():
-            figures[name] = _number(value or getattr(own, name))
+        for name, value in stated.items():
+            figures[name] = _number(value or getattr(device, name))
         figures["reserve_bytes"] = (
-            f"{own.reserve_bytes}  # what no plan can use"
+            f"{device.reserve_bytes}  # what no plan can use"
         )
         figures["peak_flops"] = _flow(peaks)
-    price = wanted.price_usd_per_hour
+    price = template.price_usd_per_hour
     if price is not None:
         figures["price_usd_per_hour"] = _number(price)
     return figures
 
 
-def _network(site: Machine, wanted: Wanted) -> list[str]:
+def _network(site: Machine, template: ClusterTemplate) -> list[str]:
     """Return the lines of the topology."""
     node, network = site.node, site.network
     peer = node.peer_bandwidth_bytes_per_s
-    if wanted.node_bytes_per_s is not None:
-        times = wanted.node_bytes_per_s / node.bandwidth_bytes_per_s
+    if template.node_bytes_per_s is not None:
+        times = template.node_bytes_per_s / node.bandwidth_bytes_per_s
         node = replace(
             node,
-            bandwidth_bytes_per_s=wanted.node_bytes_per_s,
+            bandwidth_bytes_per_s=template.node_bytes_per_s,
             peer_bandwidth_bytes_per_s=None if peer is None else peer * times,
         )
-    if wanted.network_bytes_per_s is not None:
+    if template.network_bytes_per_s is not None:
         network = replace(
-            network, bandwidth_bytes_per_s=wanted.network_bytes_per_s
+            network, bandwidth_bytes_per_s=template.network_bytes_per_s
         )
-    node = replace(node, fan_out=wanted.node_size or node.fan_out)
-    own = replace(site, node=node, network=network)
-    topology = msgspec.to_builtins(own.cluster(wanted.num_devices).topology)
+    node = replace(node, fan_out=template.node_size or node.fan_out)
+    changed = replace(site, node=node, network=network)
+    topology = msgspec.to_builtins(
+        changed.cluster(template.num_devices).topology
+    )
     lines = ["topology:"]
     for name, value in topology.items():
         if name != "levels":
@@ -154,8 +160,8 @@ def _network(site: Machine, wanted: Wanted) -> list[str]:
 def _flow(value: Any) -> str:
     """Return a value in YAML on one line."""
     if isinstance(value, Mapping):
-        parts = (f"{name}: {_flow(x)}" for name, x in value.items())
-        return f"{{{', '.join(parts)}}}"
+        fields = (f"{name}: {_flow(x)}" for name, x in value.items())
+        return f"{{{', '.join(fields)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_flow, value))}]"
     return _number(value) if isinstance(value, int | float) else str(value)

@@ -68,9 +68,9 @@ def _checks(kind: type[Struct]) -> tuple[tuple[str, Check], ...]:
         *(
             (field, check)
             for field, hint in hints.items()
-            for part in (hint, *get_args(hint))
-            if get_origin(part) is Annotated
-            for check in part.__metadata__
+            for annotation in (hint, *get_args(hint))
+            if get_origin(annotation) is Annotated
+            for check in annotation.__metadata__
         ),
     )
 
@@ -106,9 +106,9 @@ def check_text(field: str, value: object) -> None:
     elif isinstance(value, Mapping):
         check_text(field, (*value, *value.values()))
     elif isinstance(value, (tuple, list, set, frozenset)):
-        for part in value:
-            if type(part) is not int:  # layers of plans mostly are
-                check_text(field, part)
+        for item in value:
+            if type(item) is not int:  # layers of plans mostly are
+                check_text(field, item)
 
 
 def check_integer(field: str, value: int, minimum: int) -> None:

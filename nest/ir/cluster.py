@@ -139,12 +139,12 @@ class Level(Struct, frozen=True, kw_only=True):
 
     def fraction(self, members: int) -> float:
         """Return what of the bandwidth so many members reach together."""
-        known = [
+        reached = [
             (part.members, part.fraction)
             for part in self.group_fractions
             if part.members <= members
         ]
-        return max(known)[1] if known else 1.0
+        return max(reached)[1] if reached else 1.0
 
     @property
     def least_fraction(self) -> float:
@@ -201,8 +201,8 @@ class Hierarchy(
     def parts(self) -> dict[int, str]:
         """What can be made faster apart, for people, by a number."""
         return {
-            number: f"level {number}" + (f" ({level.name})" * bool(level.name))
-            for number, level in enumerate(self.levels)
+            index: f"level {index}" + (f" ({level.name})" * bool(level.name))
+            for index, level in enumerate(self.levels)
             if level.fan_out > 1
         }
 
@@ -219,9 +219,9 @@ class Hierarchy(
                     latency_ns=0.0,
                     launch_ns=0.0,
                 )
-                if part in (None, number)
+                if part in (None, index)
                 else level
-                for number, level in enumerate(self.levels)
+                for index, level in enumerate(self.levels)
             ),
         )
 
@@ -334,13 +334,13 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
                 f"{self.num_devices}; {remedy}"
             )
         end = 0
-        for number, part in enumerate(self.others):
-            if part.first < end:
+        for index, device_range in enumerate(self.others):
+            if device_range.first < end:
                 raise ValueError(
-                    f"others[{number}].first: expected >= {end}, where the "
-                    f"range before ends, got {part.first}; correct it"
+                    f"others[{index}].first: expected >= {end}, where the "
+                    f"range before ends, got {device_range.first}; correct it"
                 )
-            end = part.first + part.count
+            end = device_range.first + device_range.count
         if end > self.num_devices:
             raise ValueError(
                 f"others[{len(self.others) - 1}].count: expected ranges "
@@ -361,28 +361,28 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
         """The types of its devices, in the order in which they appear."""
         if not self.others:
             return (self.device,)
-        found: list[Device] = []
+        types: list[Device] = []
         named: dict[str, list[Device]] = {}
         for _, _, device in self.runs:
-            known = named.setdefault(device.name, [])
-            if device not in known:
-                known.append(device)
-                found.append(device)
-        return tuple(found)
+            same_name = named.setdefault(device.name, [])
+            if device not in same_name:
+                same_name.append(device)
+                types.append(device)
+        return tuple(types)
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int, Device], ...]:
         """Runs of devices of one type: first device, end and type."""
-        found: list[tuple[int, int, Device]] = []
+        runs: list[tuple[int, int, Device]] = []
         end = 0
-        for part in self.others:
-            if end < part.first:
-                found.append((end, part.first, self.device))
-            end = part.first + part.count
-            found.append((part.first, end, part.device))
+        for device_range in self.others:
+            if end < device_range.first:
+                runs.append((end, device_range.first, self.device))
+            end = device_range.first + device_range.count
+            runs.append((device_range.first, end, device_range.device))
         if end < self.num_devices:
-            found.append((end, self.num_devices, self.device))
-        return tuple(found)
+            runs.append((end, self.num_devices, self.device))
+        return tuple(runs)
 
     @cached_property
     def _run_bounds(self) -> tuple[list[int], list[int], list[int]]:
@@ -399,13 +399,13 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
     def counts(self) -> dict[str, int]:
         """How many devices there are of each type, by its name."""
         return {
-            device.name: self.devices_of(number)
-            for number, device in enumerate(self.types)
+            device.name: self.devices_of(index)
+            for index, device in enumerate(self.types)
         }
 
-    def devices_of(self, number: int) -> int:
+    def devices_of(self, index: int) -> int:
         """Return how many devices are of a type."""
-        kind = self.types[number]
+        kind = self.types[index]
         return sum(end - first for first, end, x in self.runs if x == kind)
 
     @property
@@ -424,21 +424,21 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
         if ranges is None:
             return tuple(range(len(self.types)))
         starts, ends, types = self._run_bounds
-        found: set[int] = set()
+        indices: set[int] = set()
         for first, end in ranges:
             low = bisect_right(ends, first)
-            found.update(types[low : bisect_left(starts, end)])
-        return tuple(sorted(found))
+            indices.update(types[low : bisect_left(starts, end)])
+        return tuple(sorted(indices))
 
     def memory_bytes(self, ranges: Ranges | None = None) -> int:
         """Return what each of some devices has; of all, the largest has."""
-        found = [self.types[i].memory_bytes for i in self.types_in(ranges)]
-        return max(found) if ranges is None else min(found)
+        sizes = [self.types[i].memory_bytes for i in self.types_in(ranges)]
+        return max(sizes) if ranges is None else min(sizes)
 
     def reserve_bytes(self, ranges: Ranges | None = None) -> int:
         """Return the most that some devices reserve; of all, the least."""
-        found = [self.types[i].reserve_bytes for i in self.types_in(ranges)]
-        return min(found) if ranges is None else max(found)
+        sizes = [self.types[i].reserve_bytes for i in self.types_in(ranges)]
+        return min(sizes) if ranges is None else max(sizes)
 
     def headroom_bytes(self, ranges: Ranges | None = None) -> int:
         """Return the least that each of some devices keeps free."""
@@ -447,16 +447,18 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
 
     def hbm_bytes_per_s(self, ranges: Ranges | None = None) -> float | None:
         """Return the memory bandwidth of the slowest of some devices."""
-        known = [self.types[i].hbm_bytes_per_s for i in self.types_in(ranges)]
-        return min((b for b in known if b is not None), default=None)
+        bandwidths = [
+            self.types[i].hbm_bytes_per_s for i in self.types_in(ranges)
+        ]
+        return min((b for b in bandwidths if b is not None), default=None)
 
     def peak_flops(self, dtype: str) -> float | None:
         """Return the peak FLOP/s of all devices, if known for the type."""
         total = 0.0
-        for number, device in enumerate(self.types):
+        for index, device in enumerate(self.types):
             if dtype not in device.peak_flops:
                 return None
-            total += device.peak_flops[dtype] * self.devices_of(number)
+            total += device.peak_flops[dtype] * self.devices_of(index)
         return total
 
     def first_devices(self, num_devices: int) -> Cluster:
@@ -465,9 +467,14 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
             self,
             num_devices=num_devices,
             others=tuple(
-                replace(part, count=min(part.count, num_devices - part.first))
-                for part in self.others
-                if part.first < num_devices
+                replace(
+                    device_range,
+                    count=min(
+                        device_range.count, num_devices - device_range.first
+                    ),
+                )
+                for device_range in self.others
+                if device_range.first < num_devices
             ),
         )
 
@@ -482,26 +489,28 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
         counts
             How many of each of the types, some at all.
         """
-        left = list(counts)
-        kept: list[tuple[int, int, Device]] = []
+        remaining = list(counts)
+        chosen_runs: list[tuple[int, int, Device]] = []
         for first, end, device in self.runs:
-            number = self.types.index(device)
-            taken = min(end - first, left[number])
-            left[number] -= taken
+            index = self.types.index(device)
+            taken = min(end - first, remaining[index])
+            remaining[index] -= taken
             if taken:
-                kept.append((first, first + taken, device))
-        parts, position = [], 0
-        for first, end, device in kept:
-            parts.append(
+                chosen_runs.append((first, first + taken, device))
+        ranges, position = [], 0
+        for first, end, device in chosen_runs:
+            ranges.append(
                 DeviceRange(first=position, count=end - first, device=device)
             )
             position += end - first
-        chosen = [d for first, end, _ in kept for d in range(first, end)]
+        chosen = [
+            d for first, end, _ in chosen_runs for d in range(first, end)
+        ]
         return replace(
             self,
             num_devices=position,
-            device=parts[0].device,
-            others=tuple(x for x in parts if x.device != parts[0].device),
+            device=ranges[0].device,
+            others=tuple(x for x in ranges if x.device != ranges[0].device),
             topology=self.topology.led_by(chosen),
         )
 
@@ -529,8 +538,10 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
         """
 
         def change(device: Device) -> Device:
-            most = max(memory_bytes, device.reserve_bytes)
-            return replace(device, memory_bytes=min(device.memory_bytes, most))
+            limit = max(memory_bytes, device.reserve_bytes)
+            return replace(
+                device, memory_bytes=min(device.memory_bytes, limit)
+            )
 
         return self._with_devices(change)
 
@@ -539,7 +550,7 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
             self,
             device=change(self.device),
             others=tuple(
-                replace(part, device=change(part.device))
-                for part in self.others
+                replace(device_range, device=change(device_range.device))
+                for device_range in self.others
             ),
         )

@@ -65,8 +65,8 @@ class MalformedError(ValueError):
         remedy: str,
         line: int | None = None,
     ) -> None:
-        place = "" if line is None else f"line {line}: "
-        super().__init__(f"{place}expected {expected}, got {got}; {remedy}")
+        position = "" if line is None else f"line {line}: "
+        super().__init__(f"{position}expected {expected}, got {got}; {remedy}")
 
 
 @contextlib.contextmanager
@@ -108,8 +108,8 @@ def read_file(path: str | Path) -> bytes:
         If it cannot be read.
     """
     if stat.S_ISFIFO(os.stat(path).st_mode):
-        place = os.path.realpath(path)
-        if not place.startswith(("/dev/", "/proc/")):
+        real_path = os.path.realpath(path)
+        if not real_path.startswith(("/dev/", "/proc/")):
             raise MalformedError(
                 "a file",
                 "a named pipe",
@@ -218,10 +218,10 @@ class _ConstantError(Exception):
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    distinct = dict(pairs)
+    if len(distinct) < len(pairs):
         raise _TwiceError
-    return found
+    return distinct
 
 
 def _constant(name: str) -> NoReturn:
@@ -242,11 +242,13 @@ def _refuse_twice(text: str) -> NoReturn:
         elif match[4]:
             open_objects.pop()
         elif match[2]:
-            key, found = json.loads(match[1]), open_objects[-1]
-            if key in found:
-                lines = [_line(text, x) for x in (found[key], match.start())]
+            key, positions = json.loads(match[1]), open_objects[-1]
+            if key in positions:
+                lines = [
+                    _line(text, x) for x in (positions[key], match.start())
+                ]
                 raise _twice(key, *lines)
-            found[key] = match.start()
+            positions[key] = match.start()
     raise AssertionError("no key is there twice")
 
 
@@ -388,9 +390,9 @@ def check_yaml(  # noqa: C901
             open_sizes[-1] += size
 
 
-def _line_of(part: Any) -> int:
+def _line_of(node: Any) -> int:
     """Return where an event or a node begins."""
-    line: int = part.start_mark.line
+    line: int = node.start_mark.line
     return line + 1
 
 
@@ -414,13 +416,13 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
         if (tag, key) in lines:
             raise _twice(key, lines[tag, key], line)
         lines[tag, key] = line
-    found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
-    return found
+    mapping: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+    return mapping
 
 
 def _sequence(loader: Any, node: yaml.SequenceNode) -> list[Any]:
-    found: list[Any] = loader.construct_sequence(node, deep=True)
-    return found
+    sequence: list[Any] = loader.construct_sequence(node, deep=True)
+    return sequence
 
 
 def _integer(loader: Any, node: yaml.ScalarNode) -> int | str:
@@ -441,15 +443,15 @@ def _float(loader: Any, node: yaml.ScalarNode) -> float | str:
     text = str(loader.construct_scalar(node))
     if ":" in text or "_" in text:
         return text
-    number: float = loader.construct_yaml_float(node)
-    if math.isnan(number):
+    value: float = loader.construct_yaml_float(node)
+    if math.isnan(value):
         raise MalformedError(
             "a finite number",
             text,
             "write another one, or leave the key out",
             _line_of(node),
         )
-    return number
+    return value
 
 
 def _text(loader: Any, node: yaml.ScalarNode) -> str:

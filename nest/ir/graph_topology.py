@@ -133,7 +133,7 @@ class GraphTopology(
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = {node.id for node in self.nodes}
+        node_ids = {node.id for node in self.nodes}
         for name, count in Counter(node.id for node in self.nodes).items():
             if count > 1:
                 raise ValueError(
@@ -142,22 +142,22 @@ class GraphTopology(
                 )
         if not any(node.kind == "device" for node in self.nodes):
             raise ValueError("nodes: expected at least one device, got none")
-        self._check_links(known)
+        self._check_links(node_ids)
         if self.order:
             self._check_devices("order", self.order)
-        for number, partition in enumerate(self.units):
-            self._check_devices(f"units[{number}]", partition)
+        for index, partition in enumerate(self.units):
+            self._check_devices(f"units[{index}]", partition)
         self._check_nesting()
         if self.coordinates:
             self._check_coordinates()
         self._check_connected()
 
-    def _check_links(self, known: set[str]) -> None:
+    def _check_links(self, node_ids: set[str]) -> None:
         seen = set()
-        for number, link in enumerate(self.links):
-            where, ends = f"links[{number}]", (link.source, link.target)
+        for index, link in enumerate(self.links):
+            where, ends = f"links[{index}]", (link.source, link.target)
             for end in ends:
-                if end not in known:
+                if end not in node_ids:
                     raise ValueError(
                         f"{where}: expected ends among the nodes, got "
                         f"{end!r}; add the node or correct the name"
@@ -204,21 +204,21 @@ class GraphTopology(
                 )
 
     def _check_nesting(self) -> None:
-        for number in range(1, len(self.units)):
-            finer, coarser = self.units[number - 1 : number + 1]
-            found: dict[str, str] = {}
+        for index in range(1, len(self.units)):
+            finer, coarser = self.units[index - 1 : index + 1]
+            outer_of: dict[str, str] = {}
             for name, unit in finer.items():
-                other = found.setdefault(unit, coarser[name])
+                other = outer_of.setdefault(unit, coarser[name])
                 if other != coarser[name]:
                     raise ValueError(
-                        f"units[{number}]: expected units that hold whole "
+                        f"units[{index}]: expected units that hold whole "
                         f"finer ones, got {unit!r} in {other!r} and in "
                         f"{coarser[name]!r}; list the finest first"
                     )
 
     def _check_coordinates(self) -> None:
         self._check_devices("coordinates", self.coordinates)
-        axes = {len(place) for place in self.coordinates.values()}
+        axes = {len(position) for position in self.coordinates.values()}
         if len(axes) > 1 or 0 in axes:
             raise ValueError(
                 f"coordinates: expected as many axes for every device, got "
@@ -283,8 +283,8 @@ class GraphTopology(
     @property
     def _speeds(self) -> list[float]:
         """Bandwidths that links have, fastest first."""
-        found = {link.bandwidth_bytes_per_s for link in self.links}
-        return sorted(found, reverse=True)
+        speeds = {link.bandwidth_bytes_per_s for link in self.links}
+        return sorted(speeds, reverse=True)
 
     @property
     def parts(self) -> dict[int, str]:
@@ -293,8 +293,8 @@ class GraphTopology(
         Links of one bandwidth are a part.
         """
         return {
-            number: f"links of {speed / 1e9:g} GB/s"
-            for number, speed in enumerate(self._speeds)
+            index: f"links of {speed / 1e9:g} GB/s"
+            for index, speed in enumerate(self._speeds)
         }
 
     def without_cost(self, part: int | None = None) -> GraphTopology:
@@ -364,12 +364,12 @@ def _reached(
     forwards: Mapping[str, bool],
 ) -> set[str]:
     """Return the nodes that messages reach from a node."""
-    found, left = {start}, [start]
-    while left:
-        node = left.pop()
+    reached, remaining = {start}, [start]
+    while remaining:
+        node = remaining.pop()
         if node != start and not forwards[node]:
             continue
-        fresh = [name for name in neighbours[node] if name not in found]
-        found.update(fresh)
-        left += fresh
-    return found
+        fresh = [name for name in neighbours[node] if name not in reached]
+        reached.update(fresh)
+        remaining += fresh
+    return reached

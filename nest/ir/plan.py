@@ -109,18 +109,18 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
         return self.dp * self.cp
 
     def __str__(self) -> str:
-        parts = [
+        labels = [
             f"{name}{value}"
             for name in ("dp", "tp", "cp", "ep")
             if (value := getattr(self, name)) > 1
         ]
         if self.sequence_parallel:
-            parts.insert(1 + (self.dp > 1), "sp")
+            labels.insert(1 + (self.dp > 1), "sp")
         if self.zero:
-            parts.append(f"zero{self.zero}")
+            labels.append(f"zero{self.zero}")
         if self.recompute != "none":
-            parts.append(f"recompute-{self.recompute}")
-        return "·".join(parts) or "single"
+            labels.append(f"recompute-{self.recompute}")
+        return "·".join(labels) or "single"
 
 
 class Stage(Struct, frozen=True, kw_only=True):
@@ -161,12 +161,12 @@ class Stage(Struct, frozen=True, kw_only=True):
         cls, layers: Sequence[LayerId], strategies: Sequence[Strategy]
     ) -> Stage:
         """Return the stage of layers with a strategy each."""
-        alike = len(set(strategies)) == 1
+        same_strategy = len(set(strategies)) == 1
         return cls(
             layers=tuple(layers),
             devices=strategies[0].devices,
-            strategy=strategies[0] if alike else None,
-            strategies=None if alike else tuple(strategies),
+            strategy=strategies[0] if same_strategy else None,
+            strategies=None if same_strategy else tuple(strategies),
         )
 
     @property
@@ -285,12 +285,12 @@ class Plan(
         first = [0]
         for stage in self.stages[: self.num_blocks]:
             first.append(first[-1] + stage.devices)
-        for number, stage in enumerate(self.stages):
+        for index, stage in enumerate(self.stages):
             strategy = stage.layer_strategies[0]
-            block = self.block_of(number)
+            block = self.block_of(index)
             rows.append(
                 {
-                    "stage": number + 1,
+                    "stage": index + 1,
                     "block": block + 1,
                     "first_layer": stage.layers[0],
                     "last_layer": stage.layers[-1],

@@ -122,12 +122,12 @@ class Problem(
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = [kind.name for kind in self.graph.kinds]
+        kinds = [kind.name for kind in self.graph.kinds]
         for name in self.job.one_stage:
-            if name not in known:
+            if name not in kinds:
                 raise ValueError(
                     f"job.one_stage: expected kinds of the graph "
-                    f"({', '.join(known)}), got {name!r}; correct or remove "
+                    f"({', '.join(kinds)}), got {name!r}; correct or remove "
                     f"it"
                 )
         if self.job.plans_split_sequences:

@@ -58,19 +58,19 @@ def rounded(value: float) -> float:
 
 def undominated(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Return the lines that are the lowest for some size, steepest first."""
-    found: list[Line] = []
+    lowest: list[Line] = []
     for line in sorted(lines):
-        if not found or line.ns_per_byte < found[-1].ns_per_byte:
-            found.append(line)
-    return tuple(found)
+        if not lowest or line.ns_per_byte < lowest[-1].ns_per_byte:
+            lowest.append(line)
+    return tuple(lowest)
 
 
 def sums(steps: Iterable[Iterable[Line]]) -> tuple[Line, ...]:
     """Return one line of every step, one after the other: the best ones."""
-    found: tuple[Line, ...] = (NOTHING,)
+    totals: tuple[Line, ...] = (NOTHING,)
     for lines in steps:
         choices = tuple(lines)
-        found = undominated(
-            before.plus(line) for before in found for line in choices
+        totals = undominated(
+            before.plus(line) for before in totals for line in choices
         )
-    return found
+    return totals

@@ -127,17 +127,17 @@ class HierarchyNetwork:
         """
         key = (receiver, sender)
         if key not in self._known:
-            found = self.inside(_around(receiver, sender))
+            links = self.inside(_around(receiver, sender))
             if sender.devices < receiver.devices:
                 common = math.gcd(receiver.devices, sender.devices)
-                found = frozenset(
+                links = frozenset(
                     link._replace(
                         receivers=receiver.devices // common,
                         senders=sender.devices // common,
                     )
-                    for link in found
+                    for link in links
                 )
-            self._known[key] = found
+            self._known[key] = links
         route: Route = self._known[key]
         return route
 
@@ -224,14 +224,14 @@ class HierarchyNetwork:
     def shape(self, devices: Sequence[int]) -> GroupShape:
         """Return the shape of a group of ascending device numbers."""
         level = self.level(devices[0], devices[-1])
-        found = []
+        spreads = []
         ranks = dict.fromkeys(devices, 1)
         for fan_out in self.fan_outs[: level + 1]:
             above: Counter[int] = Counter()
             for member, count in ranks.items():
                 above[member // fan_out] += count
             meeting = Counter(member // fan_out for member in ranks).values()
-            found.append(
+            spreads.append(
                 Spread(
                     members=len(ranks),
                     fewest=min(ranks.values()),
@@ -240,7 +240,7 @@ class HierarchyNetwork:
                 )
             )
             ranks = above
-        return GroupShape(len(devices), tuple(found))
+        return GroupShape(len(devices), tuple(spreads))
 
     def collective_ns(
         self,
@@ -277,8 +277,8 @@ class HierarchyNetwork:
             self._known[key] = tuple(
                 itertools.chain(*self.offered(kind, shape).values())
             )
-        found: Offers = self._known[key]
-        return found
+        lines: Offers = self._known[key]
+        return lines
 
     def offered(
         self, kind: CollectiveKind, shape: GroupShape
@@ -291,13 +291,13 @@ class HierarchyNetwork:
         share = self.share(shape)
         launch_ns = self.launches_ns[len(shape.levels) - 1]
         offers = _nccl if self.algorithms == "nccl" else offered
-        found: dict[str, Offers] = {
+        by_name: dict[str, Offers] = {
             name: ((launch_ns, line.rounded()),)
             for name, line in offers(share, kind).items()
         }
         if self.algorithms == "best" and share.even and share.nested:
-            found["hierarchical"] = self._hierarchical(kind, share)
-        return found
+            by_name["hierarchical"] = self._hierarchical(kind, share)
+        return by_name
 
     def share(self, shape: GroupShape) -> Share:
         """Return what a group has of the network."""
@@ -334,20 +334,20 @@ class HierarchyNetwork:
         for level, (step, port) in enumerate(
             zip(share.steps, ports, strict=True)
         ):
-            g, left = step.spread.meeting, step.spread.fewest
+            g, ranks_below = step.spread.meeting, step.spread.fewest
             if g == 1:
                 continue
             lone = step._replace(spread=Spread(g, 1, 1, g), port=port)
             kinds: tuple[CollectiveKind, ...] = (kind,)
             if kind == "all-reduce" and step is not share.steps[-1]:
                 kinds = ("reduce-scatter", "all-gather")
-            for part in kinds:
+            for half in kinds:
                 launch_ns += self.launches_ns[level]
-                parts = 1 if kind == "all-to-all" else left
+                shards = 1 if kind == "all-to-all" else ranks_below
                 steps.append(
                     [
-                        line._replace(ns_per_byte=line.ns_per_byte / parts)
-                        for line in offered(Share(g, (lone,)), part).values()
+                        line._replace(ns_per_byte=line.ns_per_byte / shards)
+                        for line in offered(Share(g, (lone,)), half).values()
                     ]
                 )
         return tuple((launch_ns, line.rounded()) for line in sums(steps))
@@ -383,10 +383,10 @@ def _nccl(share: Share, kind: CollectiveKind) -> dict[str, Line]:
     half = rings.rings()["ring"]
     if kind != "all-reduce":
         return {"rings": half}
-    found = {"rings": half.times(2)}
+    lines = {"rings": half.times(2)}
     if share.even and len(share.steps) > 1:
-        found["trees"] = _trees(rings).times(2)
-    return found
+        lines["trees"] = _trees(rings).times(2)
+    return lines
 
 
 def _all_ways(step: Step) -> Step:

@@ -40,8 +40,8 @@ class Range:
     @classmethod
     def of(cls, values: Iterable[float]) -> Range:
         """Return the range of values, of which there is at least one."""
-        found = list(values)
-        return cls(min(found), max(found))
+        numbers = list(values)
+        return cls(min(numbers), max(numbers))
 
 
 @dataclass(frozen=True)
@@ -186,14 +186,16 @@ def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
     for device, twin in twins(graph, devices).items():
         classes.setdefault(twin, []).append(device)
     # Others are as far from a device as from its twin, which is one of them.
-    targets = [device for alike in classes.values() for device in alike[:2]]
+    targets = [
+        device for same_links in classes.values() for device in same_links[:2]
+    ]
     hops, latency_ns = 0, 0.0
-    for found in Routes(graph).distances_of_each(
+    for distances in Routes(graph).distances_of_each(
         _distinct(graph, devices) if "coord" in graph.graph else list(classes),
         targets,
     ):
-        hops = max(hops, int(found.hops.max()))
-        latency_ns = max(latency_ns, float(found.latency_ns.max()))
+        hops = max(hops, int(distances.hops.max()))
+        latency_ns = max(latency_ns, float(distances.latency_ns.max()))
     return hops, latency_ns
 
 
@@ -230,11 +232,11 @@ def _tree_diameter(tree: PooledTree) -> tuple[int, float]:
     What is farthest from anywhere is an end of the longest way.
     """
     everyone = np.arange(len(tree.devices))
-    most = []
+    longest = []
     for between in (tree.hops, tree.latencies):
         end = between(everyone[:1], everyone).argmax()
-        most.append(int(between(everyone[end, None], everyone).max()))
-    hops, latency_ps = most
+        longest.append(int(between(everyone[end, None], everyone).max()))
+    hops, latency_ps = longest
     return hops, latency_ps / PS_PER_NS
 
 
@@ -244,34 +246,34 @@ def _distinct(graph: nx.Graph, devices: Sequence[Any]) -> list[Any]:
     One of those that shifts along the axes turn into each other.
     """
     coord = graph.graph["coord"]
-    place = {device: tuple(at) for device, at in coord.items()}
+    position = {device: tuple(at) for device, at in coord.items()}
     axes = [
         axis
         for axis in range(len(coord[devices[0]]))
-        if _shifts(graph, place, axis)
+        if _shifts(graph, position, axis)
     ]
     return [
         device
         for device in devices
-        if not any(place[device][axis] for axis in axes)
+        if not any(position[device][axis] for axis in axes)
     ]
 
 
 def _shifts(
-    graph: nx.Graph, place: Mapping[Any, tuple[int, ...]], axis: int
+    graph: nx.Graph, positions: Mapping[Any, tuple[int, ...]], axis: int
 ) -> bool:
     """Return whether a step along an axis turns a network into itself."""
-    at = {found: device for device, found in place.items()}
-    length = 1 + max(found[axis] for found in at)
+    at = {position: device for device, position in positions.items()}
+    length = 1 + max(position[axis] for position in at)
     step = {
         device: at.get(
             (
-                *found[:axis],
-                (found[axis] + 1) % length,
-                *found[axis + 1 :],
+                *position[:axis],
+                (position[axis] + 1) % length,
+                *position[axis + 1 :],
             )
         )
-        for device, found in place.items()
+        for device, position in positions.items()
     }
     return (
         len(at) == len(graph)
@@ -314,13 +316,13 @@ def _partitions(
     cuts: Sequence[_Cut], flows: _Flows | _TreeFlows
 ) -> Iterator[PartitionFacts]:
     """Yield what the partitions of a graph are like, finest first."""
-    for (finer, parts), (members, outs) in pairwise(cuts):
+    for (finer, finer_outs), (members, outs) in pairwise(cuts):
         unit_of = {
             device: unit for unit, inner in members.items() for device in inner
         }
         inside = dict.fromkeys(members, 0.0)
-        for part, (device, *_) in finer.items():
-            inside[unit_of[device]] += parts[part]
+        for finer_unit, (device, *_) in finer.items():
+            inside[unit_of[device]] += finer_outs[finer_unit]
         half = list(members)[: len(members) // 2]
         yield PartitionFacts(
             num_units=len(members),
@@ -344,17 +346,17 @@ def _bounds(cuts: Sequence[_Cut]) -> dict[str, float]:
     num_devices = len(cuts[0].members)
     if num_devices < 2:
         return {}
-    found = dict.fromkeys(get_args(CollectiveKind), 0.0)
+    bounds = dict.fromkeys(get_args(CollectiveKind), 0.0)
     for members, outs in cuts:
         if len(members) < 2:
             continue
         total = 2 * (len(members) - 1) / sum(outs.values())
-        found["all-reduce"] = max(found["all-reduce"], total)
+        bounds["all-reduce"] = max(bounds["all-reduce"], total)
         for unit, inner in members.items():
-            for kind in found:
+            for kind in bounds:
                 need = max(CROSSING[kind](len(inner), num_devices))
-                found[kind] = max(found[kind], need / outs[unit])
-    return {kind: bound * NS_PER_S for kind, bound in found.items()}
+                bounds[kind] = max(bounds[kind], need / outs[unit])
+    return {kind: bound * NS_PER_S for kind, bound in bounds.items()}
 
 
 class _TreeFlows:
@@ -411,12 +413,12 @@ class _Flows:
         self, arcs: nx.DiGraph, devices: Sequence[Any]
     ) -> NDArray[np.float64]:
         """Return what the arcs of every switch to devices carry."""
-        found = np.zeros(2 + len(self.switches))
+        carried = np.zeros(2 + len(self.switches))
         for device in devices:
             for other, link in arcs.pred[device].items():
                 if other in self.switches:
-                    found[self.switches[other]] += link["bandwidth"]
-        return found
+                    carried[self.switches[other]] += link["bandwidth"]
+        return carried
 
     def ports(self, devices: Sequence[Any]) -> list[float]:
         """Return what the links of each device carry together."""
@@ -477,8 +479,8 @@ def _max_flow(arcs: NDArray[np.float64], num_nodes: int) -> float:
     """
     tails, heads = arcs[:, :2].T.astype(np.int64)
     merged = _merged(tails, heads, arcs[:, 2], num_nodes)
-    left = nx.DiGraph()
-    left.add_nodes_from((0, 1))
+    network = nx.DiGraph()
+    network.add_nodes_from((0, 1))
     capacities: dict[tuple[int, int], float] = {}
     ends = merged[tails], merged[heads]
     used = (ends[0] != ends[1]) & (arcs[:, 2] > 0)
@@ -489,11 +491,11 @@ def _max_flow(arcs: NDArray[np.float64], num_nodes: int) -> float:
         strict=True,
     ):
         capacities[tail, head] = capacities.get((tail, head), 0.0) + capacity
-    left.add_edges_from(
+    network.add_edges_from(
         (tail, head, {"capacity": capacity})
         for (tail, head), capacity in capacities.items()
     )
-    return float(nx.maximum_flow_value(left, 0, 1))
+    return float(nx.maximum_flow_value(network, 0, 1))
 
 
 def _merged(
@@ -517,13 +519,13 @@ def _merged(
         received = _totals(head, capacity, num_nodes)
         sent = _totals(tail, capacity, num_nodes)
         delivered = _totals(tail[to_sink], capacity[to_sink], num_nodes)
-        given = _totals(head[from_source], capacity[from_source], num_nodes)
+        supplied = _totals(head[from_source], capacity[from_source], num_nodes)
         open_ = merged == np.arange(num_nodes)
         open_[:2] = False
         # Merging into the sink leaves all that the source can send as it is,
         # and no node carries more; the same the other way round.
         sinks = open_ & (delivered >= np.minimum(received, sent[0]))
-        sources = open_ & (given >= np.minimum(sent, received[1]))
+        sources = open_ & (supplied >= np.minimum(sent, received[1]))
         if sinks.any():
             merged[sinks] = 1
         elif sources.any():
@@ -536,5 +538,5 @@ def _totals(
     nodes: NDArray[np.int64], capacities: NDArray[np.float64], num_nodes: int
 ) -> NDArray[np.float64]:
     """Return the capacities of the arcs at each node, added up."""
-    found = np.bincount(nodes, capacities, minlength=num_nodes)
-    return found.astype(np.float64)
+    totals = np.bincount(nodes, capacities, minlength=num_nodes)
+    return totals.astype(np.float64)

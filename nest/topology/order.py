@@ -104,13 +104,13 @@ class OrderCosts:
         self.combine: Combine = combine
         _check_groups(self.groups, len(self.devices))
         self._index = {device: i for i, device in enumerate(self.devices)}
-        known = {
+        costs_by_size = {
             size: message_costs_ns(graph, self.devices, size)
             for size in sorted({group.size_bytes for group in self.groups})
         }
         #: Per group, shape (devices, devices) in the order of the graph.
         self.pair_costs_ns: tuple[Ints, ...] = tuple(
-            known[group.size_bytes] for group in self.groups
+            costs_by_size[group.size_bytes] for group in self.groups
         )
 
     def group_ns(self, group_idx: int, assigned: Ints) -> int:
@@ -260,13 +260,13 @@ def node_ranks(graph: nx.Graph, order: Sequence[Any]) -> list[NodeRanks]:
         If the order is not all devices, each once.
     """
     check_order(devices_of(graph), order)
-    found: dict[Any, list[int]] = {}
+    ranks_by_node: dict[Any, list[int]] = {}
     units = graph.graph.get("units") or [{device: device for device in order}]
     for rank, device in enumerate(order):
-        found.setdefault(units[0][device], []).append(rank)
+        ranks_by_node.setdefault(units[0][device], []).append(rank)
     return [
         NodeRanks(node, tuple(order[rank] for rank in ranks), tuple(ranks))
-        for node, ranks in found.items()
+        for node, ranks in ranks_by_node.items()
     ]
 
 
@@ -304,10 +304,10 @@ def _boxes(coord: Mapping[Any, Sequence[int]], devices: Order) -> Order:
     half = -(-len(seen[axis]) // 2)
     power = 2 ** int(math.log2(len(seen[axis]) // 2))
     border = seen[axis][-(-half // power) * power]
-    parts: tuple[Order, Order] = ([], [])
+    halves: tuple[Order, Order] = ([], [])
     for device in devices:
-        parts[coord[device][axis] >= border].append(device)
-    return _boxes(coord, parts[0]) + _boxes(coord, parts[1])
+        halves[coord[device][axis] >= border].append(device)
+    return _boxes(coord, halves[0]) + _boxes(coord, halves[1])
 
 
 def _clustered(graph: nx.Graph, devices: Order) -> Order:
@@ -319,30 +319,30 @@ def _clustered(graph: nx.Graph, devices: Order) -> Order:
     for units in [*reversed(partitions), {d: d for d in devices}]:
         split = [_split(block, units) for block in blocks]
         compared = [
-            2 < len(parts) <= MAX_CLUSTERS
-            and not _alike(graph, [part[0] for part in parts])
-            for parts in split
+            2 < len(clusters) <= MAX_CLUSTERS
+            and not _alike(graph, [cluster[0] for cluster in clusters])
+            for clusters in split
         ]
         costs = routes.costs_ns(
             (
-                [part[0] for part in parts]
-                for parts in itertools.compress(split, compared)
+                [cluster[0] for cluster in clusters]
+                for clusters in itertools.compress(split, compared)
             ),
             _SIZE_BYTES,
         )
         blocks = []
-        for parts, among in zip(split, compared, strict=True):
-            turn = _linkage(next(costs)) if among else range(len(parts))
-            blocks += [parts[i] for i in turn]
+        for clusters, among in zip(split, compared, strict=True):
+            turn = _linkage(next(costs)) if among else range(len(clusters))
+            blocks += [clusters[i] for i in turn]
     return [device for block in blocks for device in block]
 
 
 def _split(devices: Order, units: Mapping[Any, Any]) -> list[Order]:
     """Return the devices of each unit, in the order they come."""
-    found: dict[Any, Order] = {}
+    members: dict[Any, Order] = {}
     for device in devices:
-        found.setdefault(units[device], []).append(device)
-    return list(found.values())
+        members.setdefault(units[device], []).append(device)
+    return list(members.values())
 
 
 def _alike(graph: nx.Graph, devices: Order) -> bool:
@@ -402,8 +402,8 @@ def _linkage(costs_ns: Ints) -> list[int]:
             if i != one:
                 low, high = min(i, one), max(i, one)
                 average[low, high] = sums[i, one] / (sizes[i] * sizes[one])
-    (found,) = clusters.values()
-    return found
+    (cluster,) = clusters.values()
+    return cluster
 
 
 def _joined(one: list[int], other: list[int], costs_ns: Ints) -> list[int]:

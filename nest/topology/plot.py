@@ -125,16 +125,16 @@ def network_svg(
     )
     legend = _legend(stages, widest)
     title = str(graph.graph.get("name", "network"))
-    beside = [
+    inner_links = [
         any(other in row for node in row for other in graph[node])
         for row in map(set, rows)
     ]
     top = _MARGIN + _LEGEND_ROW + legend.height
-    top += _ROW if beside[-1] and len(rows) > 1 else 0.0
+    top += _ROW if inner_links[-1] and len(rows) > 1 else 0.0
     bottom = top + _ROW * (len(rows) - 1) + _DEVICE
     points = _places(graph, rows, widest, bottom)
-    height = bottom + _MARGIN + (_ROW if beside[0] else 0.0)
-    parts = [
+    height = bottom + _MARGIN + (_ROW if inner_links[0] else 0.0)
+    lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" '
         f'viewBox="0 0 {widest + 2 * _MARGIN:.1f} {height:.1f}" '
         f'font-family="sans-serif" font-size="11">',
@@ -153,7 +153,7 @@ def network_svg(
         "</g>",
         "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _rows(graph: nx.Graph, devices: Sequence[Any]) -> list[list[Any]]:
@@ -193,8 +193,8 @@ def _places(
                 sum(below) / len(below) if below else _MARGIN + width / 2
             )
         ranked = sorted(row, key=lambda node: middle[node])
-        places = _spread([middle[node] for node in ranked], width)
-        for node, x in zip(ranked, places, strict=True):
+        positions = _spread([middle[node] for node in ranked], width)
+        for node, x in zip(ranked, positions, strict=True):
             points[node] = (x, bottom - _DEVICE / 2 - level * _ROW)
     return points
 
@@ -206,19 +206,22 @@ def _spread(middles: Sequence[float], width: float) -> list[float]:
     """
     gap = min(3 * _SWITCH_WIDTH, width / len(middles))
     first, last = _MARGIN + gap / 2, _MARGIN + width - gap / 2
-    right: list[float] = []
+    from_left: list[float] = []
     for x in middles:
-        right.append(max(x, right[-1] + gap if right else first))
-    left: list[float] = []
+        from_left.append(max(x, from_left[-1] + gap if from_left else first))
+    from_right: list[float] = []
     for x in reversed(middles):
-        left.append(min(x, left[-1] - gap if left else last))
-    places = [(a + b) / 2 for a, b in zip(right, reversed(left), strict=True)]
-    for i, x in enumerate(places):
-        places[i] = max(x, places[i - 1] + gap if i else first)
-    for i in reversed(range(len(places))):
-        most = places[i + 1] - gap if i + 1 < len(places) else last
-        places[i] = min(places[i], most)
-    return places
+        from_right.append(min(x, from_right[-1] - gap if from_right else last))
+    positions = [
+        (a + b) / 2
+        for a, b in zip(from_left, reversed(from_right), strict=True)
+    ]
+    for i, x in enumerate(positions):
+        positions[i] = max(x, positions[i - 1] + gap if i else first)
+    for i in reversed(range(len(positions))):
+        limit = positions[i + 1] - gap if i + 1 < len(positions) else last
+        positions[i] = min(positions[i], limit)
+    return positions
 
 
 def _links(
@@ -313,14 +316,14 @@ def _legend(stages: StageColours | None, width: float) -> _Legend:
     if None in stages.block_of:
         entries = {**entries, None: "idle"}
     columns = max(1, int(width / _LEGEND_WIDTH))
-    parts = []
-    for number, (block, label) in enumerate(entries.items()):
-        x = _MARGIN + number % columns * _LEGEND_WIDTH
-        y = _MARGIN + _LEGEND_ROW * (1 + number // columns)
-        parts.append(
+    lines = []
+    for index, (block, label) in enumerate(entries.items()):
+        x = _MARGIN + index % columns * _LEGEND_WIDTH
+        y = _MARGIN + _LEGEND_ROW * (1 + index // columns)
+        lines.append(
             f'<g class="legend"><rect x="{x:.1f}" y="{y - 10:.1f}" '
             f'width="12" height="12" fill="{_colour(stages, block)}" '
             f'stroke="#333333"/><text x="{x + 18:.1f}" y="{y:.1f}">'
             f"{escape(label)}</text></g>"
         )
-    return _Legend(tuple(parts), _LEGEND_ROW * -(-len(entries) // columns))
+    return _Legend(tuple(lines), _LEGEND_ROW * -(-len(entries) // columns))

@@ -74,11 +74,11 @@ class PooledTree:
         self, up: Ints, down: Ints, sources: Ints, targets: Ints
     ) -> Ints:
         """Return the sums over the links up and down between devices."""
-        found = np.zeros(np.broadcast(sources, targets).shape, np.int64)
+        sums = np.zeros(np.broadcast(sources, targets).shape, np.int64)
         for above in self.above:
             here, there = above[sources], above[targets]
-            found += np.where(here != there, up[here] + down[there], 0)
-        return found
+            sums += np.where(here != there, up[here] + down[there], 0)
+        return sums
 
     def cut(self, sends: npt.NDArray[np.bool_]) -> float:
         """Return the most that can flow from some devices to the others.
@@ -170,19 +170,21 @@ def _pairs(
     only, or some members of a set have more than others.
     """
     pair = sets[tails] * len(members) + sets[heads]
-    keys, first, place, count = np.unique(
+    keys, first, pair_index, count = np.unique(
         pair, return_index=True, return_inverse=True, return_counts=True
     )
     here, there = np.divmod(keys, len(members))
     back = np.sort(there * len(members) + here)
-    equal = (kinds == kinds[first][place]).all()
+    equal = (kinds == kinds[first][pair_index]).all()
     equal = equal and np.array_equal(keys, back)
     for ends, side in ((tails, here), (heads, there)):
-        found, of_end = np.unique(place * len(sets) + ends, return_counts=True)
-        most = np.zeros(len(keys), np.int64)
-        np.maximum.at(most, found // len(sets), of_end)
+        end_pairs, of_end = np.unique(
+            pair_index * len(sets) + ends, return_counts=True
+        )
+        max_arcs = np.zeros(len(keys), np.int64)
+        np.maximum.at(max_arcs, end_pairs // len(sets), of_end)
         # As many at each member as at the one with the most.
-        equal = equal and (most * members[side] == count).all()
+        equal = equal and (max_arcs * members[side] == count).all()
     return (here, there, first, count) if equal else None
 
 

@@ -76,7 +76,7 @@ class ParallelGroups(NamedTuple):
         """Yield the devices of every group, ascending."""
         tile = self.size * self.stride
         for block in self.every_block():
-            places = [start for start, _ in block.ranges()]
+            starts = [start for start, _ in block.ranges()]
             for first in range(0, block.devices, tile):
                 for shift in range(self.stride):
                     inside = [
@@ -84,9 +84,9 @@ class ParallelGroups(NamedTuple):
                         for i in range(self.size)
                     ]
                     if self.joined:
-                        yield [place + i for place in places for i in inside]
+                        yield [place + i for place in starts for i in inside]
                         continue
-                    for place in places:
+                    for place in starts:
                         yield [place + i for i in inside]
 
     def every_block(self) -> Iterator[Block]:
@@ -95,8 +95,8 @@ class ParallelGroups(NamedTuple):
         if not self.tiled or pitch < offset + devices:
             yield self.block
             return
-        for place in range(offset % devices, pitch - devices + 1, devices):
-            yield self.block._replace(offset=place)
+        for start in range(offset % devices, pitch - devices + 1, devices):
+            yield self.block._replace(offset=start)
 
 
 class Link(NamedTuple):

@@ -98,12 +98,15 @@ class Routes:
         InvalidProblemError
             If no route leads from a source to a target.
         """
-        parts = [
-            (found.latency_ns, found.hops, found.ns_per_byte)
-            for found in self.distances_of_each(sources, targets)
+        columns_of = [
+            (distances.latency_ns, distances.hops, distances.ns_per_byte)
+            for distances in self.distances_of_each(sources, targets)
         ]
         return Distances(
-            *(np.concatenate(columns) for columns in zip(*parts, strict=True))
+            *(
+                np.concatenate(columns)
+                for columns in zip(*columns_of, strict=True)
+            )
         )
 
     def distances_of_each(
@@ -151,14 +154,14 @@ class Routes:
         """
         for batch in _batches(groups):
             together = list(itertools.chain(*batch))
-            found = self.distances(together, together)
+            distances = self.distances(together, together)
             first = 0
             for devices in batch:
-                part = slice(first, first + len(devices))
+                rows = slice(first, first + len(devices))
                 first += len(devices)
                 costs_ns = np.rint(
-                    found.latency_ns[part, part]
-                    + size_bytes * found.ns_per_byte[part, part]
+                    distances.latency_ns[rows, rows]
+                    + size_bytes * distances.ns_per_byte[rows, rows]
                 ).astype(np.int64)
                 yield np.maximum(costs_ns, costs_ns.T)
 
@@ -168,14 +171,14 @@ class Routes:
         The sources themselves, if one of them forwards, or leads to nothing
         or to a node that does not forward.
         """
-        known = np.zeros(len(self.nodes), dtype=bool)
-        known[sources] = True
-        out = np.flatnonzero(known[self.tails])
+        is_source = np.zeros(len(self.nodes), dtype=bool)
+        is_source[sources] = True
+        out = np.flatnonzero(is_source[self.tails])
         gates = np.unique(self.heads[out])
         if (
             self.forward[sources].any()
             or not self.forward[gates].all()
-            or len(np.unique(self.tails[out])) < known.sum()
+            or len(np.unique(self.tails[out])) < is_source.sum()
         ):
             return sources
         return gates
@@ -199,10 +202,10 @@ class Routes:
                 arcs = by_tail[first:last]
                 at = row[self.heads[arcs]]
                 length = table[0][at] + self.lengths[arcs, None]
-                least = length.min(axis=0)
+                shortest = length.min(axis=0)
                 slowness = table[1][at] + self.ns_per_byte[arcs, None]
-                slowness[length > least] = np.inf
-                lengths.append(np.where(targets == source, 0, least))
+                slowness[length > shortest] = np.inf
+                lengths.append(np.where(targets == source, 0, shortest))
                 slownesses.append(
                     np.where(targets == source, 0.0, slowness.min(axis=0))
                 )
@@ -238,16 +241,16 @@ class Routes:
         while changed:
             by_arc = length[tails] + lengths
             by_arc[closed] = _NO_ROUTE
-            least = np.minimum.reduceat(by_arc, starts)
+            shortest = np.minimum.reduceat(by_arc, starts)
             slow_by_arc = slowness[tails] + ns_per_byte
-            slow_by_arc[by_arc > np.repeat(least, arcs_in, axis=0)] = np.inf
+            slow_by_arc[by_arc > np.repeat(shortest, arcs_in, axis=0)] = np.inf
             slow = np.minimum.reduceat(slow_by_arc, starts)
             # Best routes to a node have equally many hops, so all of them
             # are seen in the same round.
             before = length[heads]
-            better = least < before
+            better = shortest < before
             changed = bool(better.any())
-            length[heads] = np.where(better, least, before)
+            length[heads] = np.where(better, shortest, before)
             slowness[heads] = np.where(better, slow, slowness[heads])
         return length[targets].T, slowness[targets].T
 
@@ -274,12 +277,12 @@ def devices_of(graph: nx.Graph) -> list[Any]:
     InvalidProblemError
         If the graph has an order that is not all of its devices, each once.
     """
-    found = [
+    devices = [
         node for node, kind in graph.nodes(data="kind") if kind == "device"
     ]
     if "order" not in graph.graph:
-        return found
-    return check_order(found, graph.graph["order"])
+        return devices
+    return check_order(devices, graph.graph["order"])
 
 
 def check_order(devices: Sequence[Any], order: Sequence[Any]) -> list[Any]:
@@ -290,9 +293,9 @@ def check_order(devices: Sequence[Any], order: Sequence[Any]) -> list[Any]:
     InvalidProblemError
         If it names another node, or one twice, or misses one.
     """
-    known, seen = set(devices), set()
+    members, seen = set(devices), set()
     for device in order:
-        if device not in known:
+        if device not in members:
             raise InvalidProblemError(
                 f"order: expected devices of the network, got {device!r}; "
                 f"leave it out"
@@ -316,7 +319,7 @@ def twins(graph: nx.Graph, devices: Sequence[Any]) -> dict[Any, Any]:
     """Return units of devices that have the same links to the same nodes."""
     sides = (graph.succ, graph.pred) if graph.is_directed() else (graph.adj,)
     first: dict[Any, Any] = {}
-    found: dict[Any, Any] = {}
+    units: dict[Any, Any] = {}
     for device in devices:
         links = tuple(
             frozenset(
@@ -325,8 +328,8 @@ def twins(graph: nx.Graph, devices: Sequence[Any]) -> dict[Any, Any]:
             )
             for side in sides
         )
-        found[device] = first.setdefault(links, device)
-    return found
+        units[device] = first.setdefault(links, device)
+    return units
 
 
 def message_costs_ns(

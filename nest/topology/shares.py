@@ -120,27 +120,27 @@ class Share(NamedTuple):
         group each leaves another one out inside the units of level 0.
         """
         whole = [1.0] * len(self.steps)
-        found = {"ring": self._ring(whole)}
+        lines = {"ring": self._ring(whole)}
         if not self.pairs:
-            return found
+            return lines
         two_ways = [0.5] * len(self.steps)
         if self.steps[-1].spread.members == 2:
             two_ways[-1] = 1.0
-        found["two-way-ring"] = self._ring(two_ways)
+        lines["two-way-ring"] = self._ring(two_ways)
         if self.even and len(self.steps) > 1:
             g = self.steps[0].spread.meeting
-            found["rotated-rings"] = self._ring([(g - 1) / g, *whole[1:]])
-        return found
+            lines["rotated-rings"] = self._ring([(g - 1) / g, *whole[1:]])
+        return lines
 
     def _ring(self, pair_parts: Sequence[float]) -> Line:
         """Return a half on rings that put such parts on links of pairs."""
         hops = [(step.latency_fs, count) for step, count in self.hops()]
         slope = 0.0
-        for step, part in zip(self.steps, pair_parts, strict=True):
+        for step, fraction in zip(self.steps, pair_parts, strict=True):
             load = NS_PER_S / step.spread.fewest
             slope = max(slope, load / step.port)
             if step.pair is not None:
-                slope = max(slope, part * load / step.pair)
+                slope = max(slope, fraction * load / step.pair)
         return Line(
             sum(latency_fs * count for latency_fs, count in hops)
             - min(latency_fs for latency_fs, count in hops if count),
@@ -192,9 +192,9 @@ class Share(NamedTuple):
         """Return the latencies of messages between ranks of an even group."""
         import numpy as np
 
-        found = [0, *(step.latency_fs for step in self.steps)]
-        longest = max(found) * 4 * self.size.bit_length()
-        table = np.array(found, np.int64 if longest < 2**63 else object)
+        latencies_fs = [0, *(step.latency_fs for step in self.steps)]
+        longest = max(latencies_fs) * 4 * self.size.bit_length()
+        table = np.array(latencies_fs, np.int64 if longest < 2**63 else object)
         level = sum(
             (sources // r != targets // r).astype(np.int64)
             for r in (step.spread.fewest for step in self.steps)
@@ -217,7 +217,7 @@ class Share(NamedTuple):
 
         assert not pairs
 
-        found = 0.0
+        longest = 0.0
         apart = np.ones(sources.shape, np.bool_)
         for step, above in itertools.zip_longest(self.steps, self.steps[1:]):
             r = step.spread.fewest
@@ -225,15 +225,15 @@ class Share(NamedTuple):
             apart = ends[0] != ends[1]
             for end in ends:
                 load = np.bincount(end[apart], amounts[apart], 1).max()
-                found = max(found, float(load) / (r * step.port))
+                longest = max(longest, float(load) / (r * step.port))
             if step.pair is not None:
                 unit = above.spread.fewest if above else self.size
                 meet = apart & (sources // unit == targets // unit)
                 pairs = ends[0] * step.spread.members + ends[1]
-                _, place = np.unique(pairs[meet], return_inverse=True)
-                load = np.bincount(place, amounts[meet], 1).max()
-                found = max(found, float(load) / (r * step.pair))
-        return found
+                _, pair_index = np.unique(pairs[meet], return_inverse=True)
+                load = np.bincount(pair_index, amounts[meet], 1).max()
+                longest = max(longest, float(load) / (r * step.pair))
+        return longest
 
 
 def _lanes(step: Step) -> list[float]:
@@ -250,26 +250,26 @@ def offered(share: Share, kind: CollectiveKind) -> dict[str, Line]:
     n = share.size
     floor = n.bit_length() - 1
     power_of_two = n == 1 << floor
-    found = {"direct": share.direct()}
+    lines = {"direct": share.direct()}
     if kind == "all-to-all":
         if power_of_two:
-            found["bruck"] = share.flat(floor, floor / 2)
-        return found
-    found |= share.rings()
+            lines["bruck"] = share.flat(floor, floor / 2)
+        return lines
+    lines |= share.rings()
     if power_of_two:
-        found |= _halvings(share)
+        lines |= _halvings(share)
     if kind == "all-gather" and not power_of_two:
-        found["bruck"] = share.flat(floor + 1, (n - 1) / n)
+        lines["bruck"] = share.flat(floor + 1, (n - 1) / n)
     if kind != "all-reduce":
-        return found
-    found = {name: half.times(2) for name, half in found.items()}
+        return lines
+    lines = {name: half.times(2) for name, half in lines.items()}
     if share.even:
-        found |= _whole(share)
+        lines |= _whole(share)
     elif not power_of_two:
         p = 1 << floor
         volume = 2 * (p - 1) / p + 2
-        found["halving-doubling"] = share.flat(2 * floor + 2, volume)
-    return found
+        lines["halving-doubling"] = share.flat(2 * floor + 2, volume)
+    return lines
 
 
 def _halvings(share: Share) -> dict[str, Line]:
@@ -282,10 +282,10 @@ def _halvings(share: Share) -> dict[str, Line]:
         n = share.size
         half = share.flat(n.bit_length() - 1, (n - 1) / n)
         return {"halving-doubling": half}
-    found = {"halving-doubling": share.halving(far=False)}
+    lines = {"halving-doubling": share.halving(far=False)}
     if share.pairs and len(share.steps) > 1:
-        found["halving-doubling-far"] = share.halving(far=True)
-    return found
+        lines["halving-doubling-far"] = share.halving(far=True)
+    return lines
 
 
 def _whole(share: Share) -> dict[str, Line]:

@@ -50,13 +50,13 @@ class Publication:
             for name in self.authors
         ]
         who = ", ".join(names).replace(", et al.", " et al.")
-        parts = [f"{who} ({self.year}). {self.title}"]
-        parts += [
+        sentences = [f"{who} ({self.year}). {self.title}"]
+        sentences += [
             f"{name} {value}" if name == "version" else value
             for name, value in self.more
             if name not in ("month", "eprinttype")
         ]
-        return ". ".join(parts) + "."
+        return ". ".join(sentences) + "."
 
     def bibtex(self) -> str:
         """Return it as an entry of BibTeX."""

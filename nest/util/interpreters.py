@@ -37,13 +37,13 @@ def search_path() -> list[str]:
 
 def environment() -> dict[str, str]:
     """Return the environment for a process that :func:`python` starts."""
-    found = dict(os.environ)
-    if _PATH in found:
-        named = found.pop(_PATH).split(os.pathsep)
-        kept = [path for path in named if not _is_relative_here(path)]
-        if kept:
-            found[_PATH] = os.pathsep.join(kept)
-    return found
+    variables = dict(os.environ)
+    if _PATH in variables:
+        named = variables.pop(_PATH).split(os.pathsep)
+        absolute = [path for path in named if not _is_relative_here(path)]
+        if absolute:
+            variables[_PATH] = os.pathsep.join(absolute)
+    return variables
 
 
 @contextmanager

@@ -152,12 +152,12 @@ def end_in_order() -> None:
 
     Else they end this process at once.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.getsignal(number)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(signal_number)
         if isinstance(handler, Ending):
             handler.forked()
         else:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal_number, signal.SIG_DFL)
 
 
 def end_with_parent(parent: int) -> None:
@@ -189,7 +189,7 @@ def set_process_option(option: int, value: int) -> bool:
         return False
     import ctypes
 
-    words = map(ctypes.c_ulong, (value, 0, 0, 0))
+    arguments = map(ctypes.c_ulong, (value, 0, 0, 0))
     with contextlib.suppress(OSError, AttributeError):
-        return bool(ctypes.CDLL(None).prctl(option, *words) == 0)
+        return bool(ctypes.CDLL(None).prctl(option, *arguments) == 0)
     return False

@@ -228,13 +228,13 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
         If Matplotlib is not installed.
     """
     axes = axes or new_axes()
-    found = [row for row in rows if row["step_time_ns"] is not None]
-    unit, unit_ns = _unit(max((x["step_time_ns"] for x in found), default=0))
-    names = [row["solver"] for row in found]
-    axes.barh(names, [row["step_time_ns"] / unit_ns for row in found])
+    solved = [row for row in rows if row["step_time_ns"] is not None]
+    unit, unit_ns = _unit(max((x["step_time_ns"] for x in solved), default=0))
+    names = [row["solver"] for row in solved]
+    axes.barh(names, [row["step_time_ns"] / unit_ns for row in solved])
     bounds = [
         (row["solver"], row["lower_bound_ns"] / unit_ns)
-        for row in found
+        for row in solved
         if row["lower_bound_ns"] is not None
     ]
     if bounds:
@@ -275,12 +275,14 @@ def accelerators(
         "base": ([document["base"]], "D"),
         "best": ([best["found"]] if best and best["found"] else [], "*"),
     }
-    known: list[tuple[float, float]] = []
+    positions: list[tuple[float, float]] = []
     for label, (points, marker) in marked.items():
-        places = [(x["point"]["area_mm2"], x["relative"]) for x in points]
-        known += places
-        if places:
-            areas, throughputs = zip(*places, strict=True)
+        points_drawn = [
+            (x["point"]["area_mm2"], x["relative"]) for x in points
+        ]
+        positions += points_drawn
+        if points_drawn:
+            areas, throughputs = zip(*points_drawn, strict=True)
             axes.scatter(
                 areas,
                 throughputs,
@@ -288,9 +290,9 @@ def accelerators(
                 marker=marker,
                 label=label,
             )
-    widest = max(area for area, _ in known)
+    widest = max(area for area, _ in positions)
     line: list[tuple[float, float]] = []
-    for area, relative in sorted(known, key=lambda x: (x[0], -x[1])):
+    for area, relative in sorted(positions, key=lambda x: (x[0], -x[1])):
         if not line or relative > line[-1][1]:
             line.append((area, relative))
     line.append((widest, line[-1][1]))

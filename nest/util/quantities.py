@@ -134,10 +134,10 @@ DENSITY = Kind(
 
 def split(text: str, units: Iterable[str]) -> tuple[Fraction, str] | None:
     """Return a number and its unit; ``None`` for all other texts."""
-    found = _QUANTITY.fullmatch(text.strip())
-    if found is None or found[2] not in units:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in units:
         return None
-    return Fraction(found[1]), found[2]
+    return Fraction(match[1]), match[2]
 
 
 def read_quantity(value: object, kind: Kind) -> Fraction:
@@ -149,14 +149,14 @@ def read_quantity(value: object, kind: Kind) -> Fraction:
         With what was expected and what came, if the unit is missing or
         another kind's, or there is no number.
     """
-    found = split(value, kind.units) if isinstance(value, str) else None
-    if found is None:
+    amount = split(value, kind.units) if isinstance(value, str) else None
+    if amount is None:
         raise ValueError(
             f"expected {kind.what} with its unit such as {kind.example!r}, "
             f"got {_shown(value)}; write a number and one of "
             f"{', '.join(kind.units)}"
         )
-    return found[0] * kind.units[found[1]]
+    return amount[0] * kind.units[amount[1]]
 
 
 def _shown(value: object) -> str:

@@ -32,8 +32,8 @@ def read_stored(package: str, name: str, kind: type[T]) -> T:
 
 def read_records(package: str, name: str, kind: type[T]) -> tuple[T, ...]:
     """Return the records ``<name>`` of ``data/<name>.json``, checked."""
-    parts = read_stored(package, name, dict[str, Any])
-    return tuple(msgspec.convert(record, kind) for record in parts[name])
+    tables = read_stored(package, name, dict[str, Any])
+    return tuple(msgspec.convert(record, kind) for record in tables[name])
 
 
 def find(what: str, name: str, records: Iterable[N]) -> N:
@@ -45,7 +45,7 @@ def find(what: str, name: str, records: Iterable[N]) -> N:
         If there is none; the text says ``what`` was asked for and lists all
         names.
     """
-    known = {record.name: record for record in records}
-    if name not in known:
-        raise UnknownNameError(what, name, known)
-    return known[name]
+    by_name = {record.name: record for record in records}
+    if name not in by_name:
+        raise UnknownNameError(what, name, by_name)
+    return by_name[name]

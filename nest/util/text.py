@@ -53,27 +53,33 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     with it. Names that are alike only in how they end, such as in a size,
     are not meant.
     """
-    known = list(names)
-    for other in _similar(name, known, _ALIKE):
+    candidates = list(names)
+    for other in _similar(name, candidates, _ALIKE):
         return other
     start = name.lower()
     return next(
-        (x for x in known if len(name) > 2 and x.lower().startswith(start)),
+        (
+            x
+            for x in candidates
+            if len(name) > 2 and x.lower().startswith(start)
+        ),
         None,
     )
 
 
-def _similar(name: str, names: Iterable[str], least: float) -> list[str]:
+def _similar(name: str, names: Iterable[str], min_ratio: float) -> list[str]:
     """Return names with at least such a part in common, the closest first."""
     from difflib import get_close_matches
 
-    asked = name.lower()
+    lower = name.lower()
     # Of names that differ in capital letters alone the first one counts.
-    known = {other.lower(): other for other in reversed(list(names))}
-    close = get_close_matches(asked, known, len(known) or 1, cutoff=least)
+    originals = {other.lower(): other for other in reversed(list(names))}
+    close = get_close_matches(
+        lower, originals, len(originals) or 1, cutoff=min_ratio
+    )
     # Of equally close ones that with the same letters, in another order.
-    close.sort(key=lambda x: (-_ratio(x, asked), sorted(x) != sorted(asked)))
-    return [known[other] for other in close if _begin_alike(asked, other)]
+    close.sort(key=lambda x: (-_ratio(x, lower), sorted(x) != sorted(lower)))
+    return [originals[other] for other in close if _begin_alike(lower, other)]
 
 
 def _ratio(first: str, second: str) -> float:
@@ -103,15 +109,17 @@ def _begin_alike(name: str, other: str) -> bool:
 
 def nearby(name: str, names: Iterable[str], count: int = 6) -> str:
     """Return some of many names, the closest to a wrong one first."""
-    known = list(names)
-    close = _similar(name, known, 0.4)
-    return ", ".join([*close, *(x for x in known if x not in close)][:count])
+    candidates = list(names)
+    close = _similar(name, candidates, 0.4)
+    return ", ".join(
+        [*close, *(x for x in candidates if x not in close)][:count]
+    )
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     """Return the remedy for a wrong name: :func:`closest`, or another."""
-    found = closest(name, names)
-    return otherwise if found is None else f"did you mean {found!r}?"
+    meant = closest(name, names)
+    return otherwise if meant is None else f"did you mean {meant!r}?"
 
 
 def printable(text: str) -> str:

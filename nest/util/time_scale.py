@@ -67,5 +67,5 @@ class TimeScale:
         return f"{low} – {high} {self.unit}"
 
 
-def _digits(number: float, digits: int) -> str:
-    return f"{float(f'{number:.{digits}g}'):.10g}"
+def _digits(value: float, digits: int) -> str:
+    return f"{float(f'{value:.{digits}g}'):.10g}"

@@ -21,7 +21,7 @@ from nest.frameworks.export import TARGETS, export, write_folder
 from nest.frameworks.megatron import array
 from nest.frameworks.settings import Settings
 from nest.hardware import machine, read_cluster
-from nest.hardware.template import Wanted, cluster_text
+from nest.hardware.template import ClusterTemplate, cluster_text
 from nest.ir import Problem, Strategy, encode
 from nest.ir.io import decode_problem
 from nest.present.launch import launch_texts
@@ -146,7 +146,9 @@ def test_a_value_is_one_word(value, tmp_path):
 def test_a_cluster_file_has_the_name(name, tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text(
-        cluster_text(machine("h100"), Wanted(num_devices=8, name=name))
+        cluster_text(
+            machine("h100"), ClusterTemplate(num_devices=8, name=name)
+        )
     )
     cluster, _ = read_cluster(path)
     assert cluster.device.name == name

@@ -234,8 +234,8 @@ class StageSchedule(Schedule):
         """Weights of what is bounded apart: the paces, then sums of them."""
         paces = range(self.num_paces)
         units = (tuple(int(i == j) for i in paces) for j in paces)
-        found = dict.fromkeys((*units, self.once, self.steady, self.tail))
-        return tuple(weights for weights in found if any(weights))
+        sums = dict.fromkeys((*units, self.once, self.steady, self.tail))
+        return tuple(weights for weights in sums if any(weights))
 
     @cached_property
     def bounded(self) -> tuple[int, ...]:
@@ -301,7 +301,7 @@ def peak(
     :meth:`Schedule.kept`.
     """
     count = [0] * len(kept_bytes)
-    most = [0] * len(kept_bytes)
+    highest = [0] * len(kept_bytes)
     passes = size_bytes = flying = held = 0
     for run in schedule.passes(block, num_blocks, num_micro_batches):
         chunk = run.chunk // num_blocks
@@ -314,11 +314,13 @@ def peak(
         count[chunk] += 1
         flying += 1
         held += kept_bytes[chunk]
-        most[chunk] = max(most[chunk], count[chunk])
+        highest[chunk] = max(highest[chunk], count[chunk])
         passes = max(passes, flying)
         size_bytes = max(size_bytes, held)
-    chunk_bytes = tuple(n * b for n, b in zip(most, kept_bytes, strict=True))
-    return InFlight(tuple(most), chunk_bytes, passes, size_bytes)
+    chunk_bytes = tuple(
+        n * b for n, b in zip(highest, kept_bytes, strict=True)
+    )
+    return InFlight(tuple(highest), chunk_bytes, passes, size_bytes)
 
 
 def alternate(

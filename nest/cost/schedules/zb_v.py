@@ -57,17 +57,17 @@ class ZBV(ListedSchedule):
         self, block: int, num_blocks: int, count: int
     ) -> Iterator[tuple[int, _Kind]]:
         """Yield (chunk of the block, kind); micro-batches are in order."""
-        left = num_blocks - block
-        for _ in range(2 * left - 1):
+        remaining = num_blocks - block
+        for _ in range(2 * remaining - 1):
             yield 0, "F"
         for _ in range(block):
             yield 1, "F"
             yield 0, "F"
-        for _ in range(left):
+        for _ in range(remaining):
             yield from ((1, "F"), (1, "I"), (1, "W"))
         # So far 2 left - 1 + block forward passes of the first chunk, and
         # block + left = S of the second one.
-        ahead = 2 * left - 1 + block
+        ahead = 2 * remaining - 1 + block
         for m in range(num_blocks, count):
             if m + ahead - num_blocks < count:
                 yield 0, "F"
@@ -75,7 +75,7 @@ class ZBV(ListedSchedule):
             yield from ((1, "F"), (1, "I"), (1, "W"))
         for _ in range(block):
             yield from ((0, "I"), (1, "I"))
-        for _ in range(left):
+        for _ in range(remaining):
             yield from ((0, "I"), (0, "W"))
         yield from ((1, "W"),) * block
         yield from ((0, "W"),) * block

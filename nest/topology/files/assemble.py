@@ -142,8 +142,8 @@ def _check_reach(
         if routes.forwards(attributes)
     )
     component = {
-        node: number
-        for number, nodes in enumerate(nx.connected_components(through))
+        node: index
+        for index, nodes in enumerate(nx.connected_components(through))
         for node in nodes
     }
     devices_by_touched: dict[frozenset[int], list[str]] = {}

@@ -47,8 +47,8 @@ def read(source: Source) -> nx.Graph:
     links = sum(count // axis.size * num_links(axis) for axis in axes)
     if links > MAX_LINKS:
         raise source.refuse("npus_count", f"at most {MAX_LINKS} links", links)
-    names = [f"npu{number}" for number in range(count)]
-    places = coordinates(axes)
+    names = [f"npu{device}" for device in range(count)]
+    coordinates_of = coordinates(axes)
     # Across dimensions a message has to pass through devices.
     forward = num_dims > 1 or axes[0].kind == "Ring"
     graph = nx.Graph()
@@ -59,13 +59,13 @@ def read(source: Source) -> nx.Graph:
             source,
             graph,
             names,
-            coord=dict(zip(names, places, strict=True)),
+            coord=dict(zip(names, coordinates_of, strict=True)),
             wrap=[True] * num_dims,
         )
     units = [
         {
             name: "/".join(map(str, place[dim:]))
-            for name, place in zip(names, places, strict=True)
+            for name, place in zip(names, coordinates_of, strict=True)
         }
         for dim in range(1, num_dims)
     ]
@@ -73,10 +73,10 @@ def read(source: Source) -> nx.Graph:
 
 
 def _axis(source: Source, lists: dict[str, list[object]], dim: int) -> Axis:
-    word = lists["topology"][dim]
-    if word not in WORDS:
+    kind = lists["topology"][dim]
+    if kind not in WORDS:
         raise source.refuse(
-            f"topology[{dim}]", " or ".join(WORDS), shown(word)
+            f"topology[{dim}]", " or ".join(WORDS), shown(kind)
         )
     gib_per_s = source.number(
         f"bandwidth[{dim}]",
@@ -85,9 +85,9 @@ def _axis(source: Source, lists: dict[str, list[object]], dim: int) -> Axis:
         unit="GB/s of 2**30 bytes",
     )
     return Axis(
-        str(word),
+        str(kind),
         source.integer(
-            f"npus_count[{dim}]", lists["npus_count"][dim], least=2
+            f"npus_count[{dim}]", lists["npus_count"][dim], minimum=2
         ),
         gib_per_s * GIB,
         source.number(

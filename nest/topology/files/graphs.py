@@ -277,8 +277,8 @@ def _per_device(
     source: Source, place: str, value: Any, devices: Sequence[str]
 ) -> dict[str, Any]:
     """Return a map from every device."""
-    found = dict(source.mapping(place, value))
-    missing = [device for device in devices if device not in found]
+    values = dict(source.mapping(place, value))
+    missing = [device for device in devices if device not in values]
     if missing:
         raise source.refuse(
             place,
@@ -286,7 +286,7 @@ def _per_device(
             f"none of {listed(missing)}",
             "add them",
         )
-    return {device: found[device] for device in devices}
+    return {device: values[device] for device in devices}
 
 
 def _check_coord(

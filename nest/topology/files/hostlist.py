@@ -53,15 +53,15 @@ def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
     for name in _split(text, where):
         parts = _PIECE.split(name)
         # Text and insides of brackets take turns.
-        if any("[" in part or "]" in part for part in parts[::2]):
+        if any("[" in piece or "]" in piece for piece in parts[::2]):
             raise _error(
                 where, "brackets that match", name, "correct the brackets"
             )
-        for part in parts[::2]:
-            if re.search(r"[\s*]", part) or not part.isprintable():
-                raise _error(where, "a name", part, "correct the name")
-        ranges = [_numbers(part, name, where) for part in parts[1::2]]
-        num_ranges += sum(part.count(",") + 1 for part in parts[1::2])
+        for piece in parts[::2]:
+            if re.search(r"[\s*]", piece) or not piece.isprintable():
+                raise _error(where, "a name", piece, "correct the name")
+        ranges = [_numbers(piece, name, where) for piece in parts[1::2]]
+        num_ranges += sum(piece.count(",") + 1 for piece in parts[1::2])
         sizes = [len(numbers) for numbers in ranges]
         _limit(prod(sizes[:-1]), MAX_PREFIXES, "prefixes", name, where)
         _limit(num_ranges, MAX_RANGES, "ranges", name, where)
@@ -115,11 +115,11 @@ def _numbers(inside: str, name: str, where: str) -> list[str]:
     return numbers
 
 
-def _limit(count: int, most: int, what: str, name: str, where: str) -> None:
-    if count > most:
+def _limit(count: int, limit: int, what: str, name: str, where: str) -> None:
+    if count > limit:
         raise _error(
             where,
-            f"at most {most} {what}",
+            f"at most {limit} {what}",
             f"{name} with {count_text(count)}",
             "correct the range",
             quote=False,

@@ -197,7 +197,7 @@ def add_devices(source: Source, graph: nx.Graph, host: Host) -> list[str]:
     devices = (
         [host.name]
         if count == 1
-        else [f"{host.name}/gpu{number}" for number in range(count)]
+        else [f"{host.name}/gpu{index}" for index in range(count)]
     )
     graph.add_nodes_from(devices, kind=DEVICE)
     return devices

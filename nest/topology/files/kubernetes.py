@@ -129,7 +129,7 @@ def _num_devices(
             place = f"{name}.status.{key}"
             resources = source.mapping(place, status[key])
             counts = [
-                source.integer(f"{place}.{resource}", count, least=0)
+                source.integer(f"{place}.{resource}", count, minimum=0)
                 for resource, count in resources.items()
                 if resource.endswith("/gpu")
             ]

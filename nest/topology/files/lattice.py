@@ -81,7 +81,7 @@ def join(graph: nx.Graph, names: Sequence[str], axes: Sequence[Axis]) -> None:
         The dimensions.
     """
     stride = 1
-    for number, axis in enumerate(axes):
+    for dimension, axis in enumerate(axes):
         starts = [
             start
             for start in range(len(names))
@@ -90,7 +90,7 @@ def join(graph: nx.Graph, names: Sequence[str], axes: Sequence[Axis]) -> None:
         for line, start in enumerate(starts):
             nodes = [names[start + i * stride] for i in range(axis.size)]
             if axis.kind == HUB:
-                hub = f"dim{number}/switch{line}"
+                hub = f"dim{dimension}/switch{line}"
                 graph.add_node(hub, kind=SWITCH)
                 pairs = [(node, hub) for node in nodes]
             else:

@@ -189,19 +189,19 @@ def _attribute(source: Source, element: Element, name: str) -> str:
 
 def _pci_speed(source: Source, element: Element) -> float | None:
     """Return bytes/s of the link above an element; None if unknown."""
-    words = (element.get("link_speed") or "").split()
+    tokens = (element.get("link_speed") or "").split()
     width = source.integer(
         f"{_place(element)} link_width",
         element.get("link_width", "0"),
-        least=0,
+        minimum=0,
     )
-    lane = LANE.get(words[0]) if words else None
+    lane = LANE.get(tokens[0]) if tokens else None
     if lane is None:
-        if words and words[0].lower() != "unknown":
+        if tokens and tokens[0].lower() != "unknown":
             raise source.refuse(
                 f"{_place(element)} link_speed",
                 f"{', '.join(LANE)} GT/s",
-                shown(" ".join(words)),
+                shown(" ".join(tokens)),
             )
         return None
     return (width or 16) * lane * GB / 80
@@ -234,7 +234,7 @@ def _nvlinks(
             continue
         for link in gpu.findall("nvlink"):
             place = f"<nvlink> of {bus}"
-            count = source.integer(place, link.get("count"), least=1)
+            count = source.integer(place, link.get("count"), minimum=1)
             speed = count * _per_link(source, bus, gpu) * GB
             target = (link.get("target") or "").lower()
             kind = link.get("tclass") or ""
@@ -265,9 +265,9 @@ def _nvlinks(
 def _per_link(source: Source, bus: str, gpu: Element) -> float:
     """Return GB/s of one NVLink of a device."""
     place = f"<gpu> of {bus}: sm"
-    capability = source.integer(place, gpu.get("sm"), least=1)
-    for least, speed in NVLINK:
-        if capability >= least:
+    capability = source.integer(place, gpu.get("sm"), minimum=1)
+    for minimum, speed in NVLINK:
+        if capability >= minimum:
             return NVLINK_OF.get(capability, speed)
     raise source.refuse(
         place,
@@ -287,8 +287,8 @@ def _add_node(
 ) -> list[str]:
     ids = {one: f"{name}/{one}" for one in node.ids()}
     ids.update(
-        (bus, f"{name}/gpu{number}")
-        for bus, number in _numbers(source, node).items()
+        (bus, f"{name}/gpu{index}")
+        for bus, index in _numbers(source, node).items()
     )
     devices = sorted(
         (ids[bus] for bus in node.devices),
@@ -326,9 +326,9 @@ def _numbers(source: Source, node: _Node) -> dict[str, int]:
         for gpu in node.devices.values()
     ]
     if None in stated:
-        return {bus: number for number, bus in enumerate(node.devices)}
+        return {bus: index for index, bus in enumerate(node.devices)}
     numbers = {
-        bus: source.integer(f"<gpu> of {bus}: dev", dev, least=0)
+        bus: source.integer(f"<gpu> of {bus}: dev", dev, minimum=0)
         for bus, dev in zip(node.devices, stated, strict=True)
     }
     if len(set(numbers.values())) < len(numbers):

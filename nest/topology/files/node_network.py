@@ -30,8 +30,8 @@ def repeat(source: Source, add_node: AddNode) -> nx.Graph:
     if count > 1:
         graph.add_node(NETWORK, kind=SWITCH)
     home: dict[str, str] = {}
-    for number in range(count):
-        name = f"node{number}"
+    for index in range(count):
+        name = f"node{index}"
         devices = add_node(graph, name, count > 1)
         home.update(dict.fromkeys(devices, name))
     return finish(source, graph, list(home), units=telling([home]))

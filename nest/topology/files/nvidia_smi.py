@@ -191,8 +191,8 @@ def _add_pcie(
     sockets = _joined(node, _SAME_SOCKET)
     switches = _joined(node, _SAME_SWITCH)
     roots = []
-    for number, members in enumerate(sockets):
-        root = f"{name}/cpu{number}"
+    for index, members in enumerate(sockets):
+        root = f"{name}/cpu{index}"
         graph.add_node(root, kind=SWITCH)
         roots.append(root)
         for idx, group in enumerate(switches):
@@ -239,14 +239,14 @@ def _joined(node: Node, max_distance: int) -> list[set[str]]:
 
 def _matrix(source: Source) -> Node:
     lines = [
-        (f"line {number}", _ANSI.sub("", line).split())
-        for number, line in enumerate(source.text.splitlines(), start=1)
+        (f"line {line_number}", _ANSI.sub("", line).split())
+        for line_number, line in enumerate(source.text.splitlines(), start=1)
     ]
     start = next(
         (
             idx
-            for idx, (_, words) in enumerate(lines)
-            if words and _GPU.fullmatch(words[0]) and "X" not in words
+            for idx, (_, tokens) in enumerate(lines)
+            if tokens and _GPU.fullmatch(tokens[0]) and "X" not in tokens
         ),
         None,
     )
@@ -262,13 +262,13 @@ def _matrix(source: Source) -> Node:
     affinity: dict[str, str] = {}
     codes: Matrix = {}
     rows: list[str] = []
-    for place, words in lines[start + 1 :]:
-        if not words or words[0] not in names:
+    for place, tokens in lines[start + 1 :]:
+        if not tokens or tokens[0] not in names:
             continue
-        row = words[0]
+        row = tokens[0]
         source.check_once(place, "row", row, rows, "keep one matrix")
         rows.append(row)
-        row_codes = words[1 : 1 + len(names)]
+        row_codes = tokens[1 : 1 + len(names)]
         for other, code in zip(names, row_codes, strict=False):
             if not _CODE.fullmatch(code):
                 raise source.refuse(
@@ -285,8 +285,8 @@ def _matrix(source: Source) -> Node:
                 len(row_codes),
                 "give the whole matrix",
             )
-        if has_affinity and len(words) > len(names) + 1:
-            affinity[row] = words[len(names) + 1]
+        if has_affinity and len(tokens) > len(names) + 1:
+            affinity[row] = tokens[len(names) + 1]
     missing = [name for name in names if name not in rows]
     if missing:
         raise source.refuse(
@@ -301,13 +301,13 @@ def _matrix(source: Source) -> Node:
     return Node(devices, nics, codes, affinity)
 
 
-def _columns(words: Iterable[str]) -> list[str]:
+def _columns(tokens: Iterable[str]) -> list[str]:
     """Return the names in a header, up to the columns about processors."""
     names: list[str] = []
-    for word in words:
-        if word in ("CPU", "NUMA", "GPU"):
+    for token in tokens:
+        if token in ("CPU", "NUMA", "GPU"):
             break
-        names.append(word)
+        names.append(token)
     return names
 
 

@@ -87,10 +87,10 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
     source = read_source(path)
     devices = {slot: device for device, slot in slots(graph).items()}
     order: list[str] = []
-    for number, line in enumerate(source.text.splitlines(), start=1):
+    for line_number, line in enumerate(source.text.splitlines(), start=1):
         if not line.strip():
             continue
-        place = f"line {number}"
+        place = f"line {line_number}"
         match = re.fullmatch(r"\s*([0-9]+) (.+):([0-9]{1,9})\s*", line)
         if match is None or int(match[1][:18]) != len(order):
             raise source.refuse(
@@ -118,8 +118,8 @@ def _homes(path: str | Path, graph: nx.Graph) -> dict[str, tuple[str, int]]:
     Launchers split lines at blanks, and shells hand hosts to ``ssh``: a host
     that is more than a word, or begins as an option does, is refused.
     """
-    found = slots(graph)
-    for host in dict.fromkeys(host for host, _ in found.values()):
+    homes = slots(graph)
+    for host in dict.fromkeys(host for host, _ in homes.values()):
         if not _HOST.fullmatch(host):
             raise Source(str(path), "").refuse(
                 "host",
@@ -127,7 +127,7 @@ def _homes(path: str | Path, graph: nx.Graph) -> dict[str, tuple[str, int]]:
                 shown(host),
                 "rename the node in the network",
             )
-    return found
+    return homes
 
 
 def _order(

@@ -38,21 +38,23 @@ _QUANTITY = re.compile(r"(.*?)([A-Za-z]+)")
 def read(source: Source) -> nx.Graph:
     """Read a topology of SimAI."""
     lines = [
-        (f"line {number}", line.split())
-        for number, line in enumerate(source.text.splitlines(), start=1)
+        (f"line {line_number}", line.split())
+        for line_number, line in enumerate(source.text.splitlines(), start=1)
         if line.strip()
     ]
-    place, words = lines[0]
-    if len(words) != len(_COUNTS) + 1:
+    place, tokens = lines[0]
+    if len(tokens) != len(_COUNTS) + 1:
         raise source.refuse(
             place,
             f"{', '.join(_COUNTS)} and a device",
-            shown(" ".join(words)),
+            shown(" ".join(tokens)),
             "correct the line",
         )
     num_nodes, per_server, num_nv, num_other, num_links = (
-        source.integer(f"{place}: {what}", word, least=least)
-        for (what, least), word in zip(_COUNTS.items(), words, strict=False)
+        source.integer(f"{place}: {what}", token, minimum=minimum)
+        for (what, minimum), token in zip(
+            _COUNTS.items(), tokens, strict=False
+        )
     )
     switches = _switches(source, lines, num_nodes, num_nv + num_other, num_nv)
     links = lines[1 + bool(switches) :]
@@ -83,8 +85,8 @@ def read(source: Source) -> nx.Graph:
     graph = nx.Graph()
     graph.add_nodes_from(devices, kind=DEVICE)
     graph.add_nodes_from(switches, kind=SWITCH)
-    for place, words in links:
-        _add(source, graph, place, words)
+    for place, tokens in links:
+        _add(source, graph, place, tokens)
     servers = {
         device: f"server{idx // per_server}"
         for idx, device in enumerate(devices)
@@ -102,39 +104,39 @@ def _switches(
     """Return the switches of line 2; there is no such line without any."""
     if count == 0:
         return {}
-    place, words = lines[1] if len(lines) > 1 else ("line 2", [])
-    if len(words) != count:
+    place, tokens = lines[1] if len(lines) > 1 else ("line 2", [])
+    if len(tokens) != count:
         raise source.refuse(
             place,
             f"{count} switches ({num_nv} of NVLink), as line 1 says",
-            len(words),
+            len(tokens),
             "check that the file is complete",
         )
     switches: dict[str, None] = {}
-    for word in words:
-        number = source.integer(f"{place}: switch", word, least=0)
-        if number >= num_nodes:
+    for token in tokens:
+        switch = source.integer(f"{place}: switch", token, minimum=0)
+        if switch >= num_nodes:
             raise source.refuse(
-                place, f"switches below {num_nodes} nodes", number
+                place, f"switches below {num_nodes} nodes", switch
             )
-        source.check_once(place, "switch", str(number), switches)
-        switches[str(number)] = None
+        source.check_once(place, "switch", str(switch), switches)
+        switches[str(switch)] = None
     return switches
 
 
 def _add(
-    source: Source, graph: nx.Graph, place: str, words: list[str]
+    source: Source, graph: nx.Graph, place: str, tokens: list[str]
 ) -> None:
-    if len(words) != 5:
+    if len(tokens) != 5:
         raise source.refuse(
             place,
             "source, target, bandwidth, latency and error rate",
-            shown(" ".join(words)),
+            shown(" ".join(tokens)),
             "correct the line",
         )
     ends = []
-    for word in words[:2]:
-        node = str(source.integer(f"{place}: node", word, least=0))
+    for token in tokens[:2]:
+        node = str(source.integer(f"{place}: node", token, minimum=0))
         if node not in graph:
             raise source.refuse(
                 place,
@@ -147,16 +149,16 @@ def _add(
         raise source.refuse(
             place, "two nodes", f"{ends[0]} twice", "correct the link"
         )
-    rate = _quantity(source, f"{place}: bandwidth", words[2], _RATES, True)
-    time = _quantity(source, f"{place}: latency", words[3], _TIMES, False)
+    rate = _quantity(source, f"{place}: bandwidth", tokens[2], _RATES, True)
+    time = _quantity(source, f"{place}: latency", tokens[3], _TIMES, False)
     loss = source.number(
-        f"{place}: error rate", words[4], positive=False, unit="a share"
+        f"{place}: error rate", tokens[4], positive=False, unit="a share"
     )
     if loss:
         raise source.refuse(
             f"{place}: error rate",
             "0, as lost packets have no price here",
-            words[4],
+            tokens[4],
             "set it to 0",
         )
     add_link(graph, (ends[0], ends[1]), rate / 8, time)
@@ -165,17 +167,17 @@ def _add(
 def _quantity(
     source: Source,
     place: str,
-    word: str,
+    token: str,
     units: dict[str, float],
     positive: bool,
 ) -> float:
     # Longer ones are none, and would be looked through again and again.
-    match = _QUANTITY.fullmatch(word) if len(word) < 100 else None
+    match = _QUANTITY.fullmatch(token) if len(token) < 100 else None
     if match is None or match[2] not in units:
         raise source.refuse(
-            place, f"a number with {' or '.join(units)}", shown(word)
+            place, f"a number with {' or '.join(units)}", shown(token)
         )
     number = source.number(
-        place, match[1] or word, positive=positive, unit=match[2]
+        place, match[1] or token, positive=positive, unit=match[2]
     )
     return number * units[match[2]]

@@ -113,7 +113,7 @@ def blocks(
             below[start : start + ratio]
             for start in range(0, len(below), ratio)
         ]
-        names = [f"blocks{tier}/{number}" for number in range(len(groups))]
+        names = [f"blocks{tier}/{index}" for index in range(len(groups))]
         for group, above in zip(groups, names, strict=True):
             parents.update(dict.fromkeys(group, above))
         below = names
@@ -128,7 +128,7 @@ def _ratios(
 ) -> list[int]:
     """Return how many times each planning size is the one before."""
     values = [
-        source.integer(f"BlockSizes[{idx}]", size, least=1)
+        source.integer(f"BlockSizes[{idx}]", size, minimum=1)
         for idx, size in enumerate(sizes)
     ]
     if not values:

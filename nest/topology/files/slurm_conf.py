@@ -54,12 +54,12 @@ def read(source: Source) -> nx.Graph:
             " and ".join(kinds) + (" and BlockSizes" if sizes else ""),
             "keep one kind",
         )
-    kind, found = next(iter(entries.items()))
+    kind, members = next(iter(entries.items()))
     if kind == "switchname":
-        return tree(source, found)
+        return tree(source, members)
     if kind == "blockname":
-        return blocks(source, found, sizes)
-    return rings(source, found)
+        return blocks(source, members, sizes)
+    return rings(source, members)
 
 
 #: The keys of a line, by the one that says what it is.
@@ -75,22 +75,22 @@ _WORDS = {"switchname": "switches", "blockname": "blocks", "ringname": "rings"}
 def _lines(source: Source) -> Iterable[tuple[str, dict[str, str]]]:
     """Yield the keys and values of each line, keys in lower case."""
     text = re.sub(r"\\\r?\n", lambda match: " " * len(match[0]), source.text)
-    number = 1
+    line_number = 1
     # What is joined keeps its length, so that positions still tell lines.
     at = 0
     for line in text.splitlines(keepends=True):
-        place = f"line {number}"
-        number += source.text.count("\n", at, at + len(line))
+        place = f"line {line_number}"
+        line_number += source.text.count("\n", at, at + len(line))
         at += len(line)
         content = line.split("#")[0].strip()
         if not content:
             continue
         keys: dict[str, str] = {}
-        for word in content.split():
-            key, equals, value = word.partition("=")
+        for token in content.split():
+            key, equals, value = token.partition("=")
             if not equals or not value:
                 raise source.refuse(
-                    place, "Key=Value", shown(word), "correct the line"
+                    place, "Key=Value", shown(token), "correct the line"
                 )
             if key.lower() in keys:
                 raise source.refuse(

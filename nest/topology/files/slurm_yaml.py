@@ -116,7 +116,7 @@ def _torus(source: Source, name: str, value: Any) -> nx.Graph:
     axes = ("x", "y", "z")
     dims = source.mapping(f"{chosen}.dims", torus["dims"], axes, axes)
     sizes = [
-        source.integer(f"{chosen}.dims.{axis}", dims[axis], least=1)
+        source.integer(f"{chosen}.dims.{axis}", dims[axis], minimum=1)
         for axis in axes
     ]
     nodes = nodes_of(source, f"{chosen}.nodes", torus["nodes"])

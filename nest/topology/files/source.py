@@ -168,7 +168,7 @@ class Source:
             raise self.refuse(place, expected, shown(value))
         return number
 
-    def integer(self, place: str, value: object, *, least: int) -> int:
+    def integer(self, place: str, value: object, *, minimum: int) -> int:
         """Return an integer; text counts if it has only digits."""
         if (
             isinstance(value, str)
@@ -179,9 +179,9 @@ class Source:
         if (
             isinstance(value, bool)
             or not isinstance(value, int)
-            or not least <= value < 2**53
+            or not minimum <= value < 2**53
         ):
-            raise self.refuse(place, f"an integer >= {least}", shown(value))
+            raise self.refuse(place, f"an integer >= {minimum}", shown(value))
         return value
 
     def word(self, place: str, value: object) -> str:

@@ -51,10 +51,10 @@ def read_graph(source: Source) -> nx.Graph:
                 "none",
                 "a missing layer is unknown: add it",
             )
-        words = tuple(
+        names = tuple(
             source.word(f"{place}.network_layers", layer) for layer in layers
         )
-        nodes.append(Layered(name, words))
+        nodes.append(Layered(name, names))
         domains[name] = _domain(source, place, entry)
     if not nodes:
         raise source.refuse("instances", "instances", "none", "add some")

@@ -148,23 +148,25 @@ def _lattice(
     count = math.prod(shape)
     check_size(where, count, count * len(shape))
     graph = nx.Graph()
-    places = _places(shape)
-    add_devices(graph, map(_name, places), forward=True)
+    positions = _places(shape)
+    add_devices(graph, map(_name, positions), forward=True)
     none = (0,) * len(shape)
-    for place in places:
+    for position in positions:
         for axis, (length, wrap) in enumerate(zip(shape, wraps, strict=True)):
-            last = place[axis] == length - 1
+            last = position[axis] == length - 1
             if length == 1 or (last and not wrap):
                 continue
             step = shifts[axis] if shifts is not None and last else none
             to = [
                 (x + shift) % size
-                for x, shift, size in zip(place, step, shape, strict=True)
+                for x, shift, size in zip(position, step, shape, strict=True)
             ]
-            to[axis] = (place[axis] + 1) % length
-            connect(graph, _name(place), _name(to), link)
+            to[axis] = (position[axis] + 1) % length
+            connect(graph, _name(position), _name(to), link)
     if shifts is None:
-        graph.graph["coord"] = {_name(place): list(place) for place in places}
+        graph.graph["coord"] = {
+            _name(position): list(position) for position in positions
+        }
         graph.graph["wrap"] = list(wraps)
     return graph
 
@@ -172,13 +174,13 @@ def _lattice(
 def _places(shape: Coordinates) -> list[Coordinates]:
     """Return all coordinates, those of the first axis first."""
     return [
-        place[::-1]
-        for place in itertools.product(*(range(n) for n in shape[::-1]))
+        position[::-1]
+        for position in itertools.product(*(range(n) for n in shape[::-1]))
     ]
 
 
-def _name(place: Sequence[int]) -> str:
-    return "dev" + ".".join(map(str, place))
+def _name(position: Sequence[int]) -> str:
+    return "dev" + ".".join(map(str, position))
 
 
 def _set_boxes(graph: nx.Graph, shape: Coordinates, rules: Generation) -> None:
@@ -190,13 +192,16 @@ def _set_boxes(graph: nx.Graph, shape: Coordinates, rules: Generation) -> None:
         graph,
         [
             {
-                _name(place): what
+                _name(position): what
                 + ".".join(
-                    str(x // part) for x, part in zip(place, box, strict=True)
+                    str(x // length)
+                    for x, length in zip(position, box, strict=True)
                 )
-                for place in _places(shape)
+                for position in _places(shape)
             }
             for what, box in boxes
-            if not any(n % part for n, part in zip(shape, box, strict=True))
+            if not any(
+                n % length for n, length in zip(shape, box, strict=True)
+            )
         ],
     )

@@ -70,11 +70,11 @@ class Places(NamedTuple):
         units = []
         for unit_of in topology.units:
             numbers: dict[str, int] = {}
-            found = [
+            of_ranks = [
                 numbers.setdefault(unit_of[name], len(numbers))
                 for name in ranks
             ]
-            units.append(np.array(found, np.int64))
+            units.append(np.array(of_ranks, np.int64))
         at = topology.coordinates
         return cls(tuple(units), tuple(at[name] for name in ranks if at))
 
@@ -97,8 +97,8 @@ def _merged(batches: Iterable[Batch]) -> list[Batch]:
     for batch in batches:
         of_size.setdefault(batch.size, []).append(batch)
     return [
-        Batch(*map(np.concatenate, zip(*found, strict=True)))
-        for found in of_size.values()
+        Batch(*map(np.concatenate, zip(*same_size, strict=True)))
+        for same_size in of_size.values()
     ]
 
 
@@ -108,8 +108,8 @@ def _batches(groups: Iterable[Ranks]) -> list[Batch]:
     for ranks in groups:
         of_size.setdefault(len(ranks), []).append(ranks)
     return [
-        Batch(np.array(found, np.int64), np.ones(len(found)))
-        for found in of_size.values()
+        Batch(np.array(same_size, np.int64), np.ones(len(same_size)))
+        for same_size in of_size.values()
     ]
 
 
@@ -120,14 +120,14 @@ Half = Callable[[Routes, Batch], list[Phase] | None]
 # Rings
 
 
-def _rings(routes: Routes, rings: Ints, parts: Floats) -> Phase:
+def _rings(routes: Routes, rings: Ints, fractions: Floats) -> Phase:
     """Return halves on rings that run together, a row each."""
     n = rings.shape[1]
     after = np.roll(rings, -1, axis=1)
     latencies = routes.latencies_fs(rings, after)
     latency_fs = int((latencies.sum(axis=1) - latencies.min(axis=1)).max())
     return Phase(
-        latency_fs, Flows.of(rings, after, (n - 1) / n * parts[:, None])
+        latency_fs, Flows.of(rings, after, (n - 1) / n * fractions[:, None])
     )
 
 
@@ -139,12 +139,12 @@ def _two_way_ring(routes: Routes, batch: Batch) -> list[Phase]:
     return [_both_ways(routes, *batch)]
 
 
-def _both_ways(routes: Routes, rings: Ints, parts: Floats) -> Phase:
+def _both_ways(routes: Routes, rings: Ints, fractions: Floats) -> Phase:
     """Return halves on rings and their opposites, half of the part each."""
     return _rings(
         routes,
         np.concatenate([rings, rings[:, ::-1]]),
-        np.concatenate([parts, parts]) / 2,
+        np.concatenate([fractions, fractions]) / 2,
     )
 
 
@@ -155,11 +155,15 @@ def _rotated_rings(routes: Routes, batch: Batch, units: Units) -> Phase:
     in each ring.
     """
     inside: dict[int, list[int]] = {}
-    for place, unit in enumerate(units[0]):
-        inside.setdefault(unit, []).append(place)
+    for position, unit in enumerate(units[0]):
+        inside.setdefault(unit, []).append(position)
     count = min(map(len, inside.values()))
     rings = [
-        [place for own in inside.values() for place in own[j:] + own[:j]]
+        [
+            position
+            for members in inside.values()
+            for position in members[j:] + members[:j]
+        ]
         for j in range(count)
     ]
     return _rings(
@@ -176,11 +180,13 @@ def _exchange(
     routes: Medium, batch: Batch, distances: Sequence[int]
 ) -> list[Phase]:
     """Exchange half of what is left with a partner, at each distance."""
-    phases, parts = [], batch.parts[:, None]
+    phases, fractions = [], batch.parts[:, None]
     for distance in distances:
-        parts = parts / 2
+        fractions = fractions / 2
         partners = batch.ranks[:, np.arange(batch.size) ^ distance]
-        phases.append(_sends(routes, Flows.of(batch.ranks, partners, parts)))
+        phases.append(
+            _sends(routes, Flows.of(batch.ranks, partners, fractions))
+        )
     return phases
 
 
@@ -190,8 +196,8 @@ def _sends(routes: Medium, flows: Flows) -> Phase:
 
 
 def _distances(n: int, far: bool) -> list[int]:
-    found = [1 << j for j in range(n.bit_length() - 1)]
-    return found[::-1] if far else found
+    distances = [1 << j for j in range(n.bit_length() - 1)]
+    return distances[::-1] if far else distances
 
 
 def _halving(far: bool) -> Half:
@@ -211,12 +217,12 @@ def _folded(routes: Medium, batches: Sequence[Batch], far: bool) -> Line:
     result from them.
     """
     inner, folds = [], []
-    for ranks, parts in batches:
+    for ranks, fractions in batches:
         n = ranks.shape[1]
         power = 1 << (n.bit_length() - 1)
-        inner.append(Batch(ranks[:, :power], parts))
+        inner.append(Batch(ranks[:, :power], fractions))
         extra, other = ranks[:, power:], ranks[:, : n - power]
-        folds.append(Flows.of(extra, other, parts[:, None]))
+        folds.append(Flows.of(extra, other, fractions[:, None]))
     halves = together(
         _exchange(routes, batch, _distances(batch.size, far))
         for batch in inner
@@ -238,12 +244,12 @@ def _direct(routes: Routes, batch: Batch) -> list[Phase]:
 
 def _parents(n: int) -> list[int]:
     """Return the parent of every rank but 0 in a binary tree."""
-    found = []
+    parents = []
     for i in range(1, n):
         lowest = i & -i
         above = i - lowest | lowest << 1
-        found.append(above if above < n else i - lowest)
-    return found
+        parents.append(above if above < n else i - lowest)
+    return parents
 
 
 def _two_trees(routes: Medium, batch: Batch) -> list[Phase]:
@@ -277,12 +283,12 @@ def whole_reductions(medium: Medium, size: int) -> dict[str, Line]:
     Of ranks ``0 … size-1``; slopes are not rounded.
     """
     batch = Batch(np.arange(size)[None, :], np.ones(1))
-    found = {"two-trees": line_of(medium, _two_trees(medium, batch))}
+    lines = {"two-trees": line_of(medium, _two_trees(medium, batch))}
     if size & (size - 1):
         for far in (False, True):
             name = "halving-doubling" + "-far" * far
-            found[name] = _folded(medium, [batch], far)
-    return found
+            lines[name] = _folded(medium, [batch], far)
+    return lines
 
 
 #: Algorithms that need to know nothing but the ranks, and their halves.
@@ -299,7 +305,7 @@ def _flat_half(
     routes: Routes, name: str, batches: Sequence[Batch]
 ) -> list[Phase] | None:
     phases = [_FLAT[name](routes, batch) for batch in batches]
-    able = [found for found in phases if found is not None]
+    able = [half for half in phases if half is not None]
     return together(able) if len(able) == len(phases) else None
 
 
@@ -311,17 +317,17 @@ def _flat(
     able = {name: half for name, half in halves.items() if half is not None}
     trees = together(_two_trees(routes, batch) for batch in batches)
     *lines, of_trees = lines_of(routes, [*able.values(), trees])
-    found: dict[str, dict[Part, Line]] = {
+    table: dict[str, dict[Part, Line]] = {
         name: {"half": line, "all-reduce": line.times(2)}
         for name, line in zip(able, lines, strict=True)
     }
     for name, half in halves.items():
         if half is None and name.startswith("halving-doubling"):
             far = name.endswith("far")
-            found[name] = {"all-reduce": _folded(routes, batches, far)}
-    found["direct"]["all-to-all"] = found["direct"]["half"]
-    found["two-trees"] = {"all-reduce": of_trees}
-    return found
+            table[name] = {"all-reduce": _folded(routes, batches, far)}
+    table["direct"]["all-to-all"] = table["direct"]["half"]
+    table["two-trees"] = {"all-reduce": of_trees}
+    return table
 
 
 # Levels
@@ -336,26 +342,26 @@ def _by_units(
     batches: Iterable[Batch], units: Sequence[Ints]
 ) -> list[tuple[Batch, Units]]:
     """Return groups together whose ranks are in units in the same way."""
-    found = []
-    for ranks, parts in batches:
+    alike_batches = []
+    for ranks, fractions in batches:
         shape, n = ranks.shape, ranks.shape[1]
         firsts = []
         for unit_of in units:
             keys = np.arange(len(ranks))[:, None] * (unit_of.max() + 1)
-            _, first, place = np.unique(
+            _, first, positions = np.unique(
                 (keys + unit_of[ranks]).ravel(),
                 return_index=True,
                 return_inverse=True,
             )
-            firsts.append((first[place] % n).reshape(shape))
+            firsts.append((first[positions] % n).reshape(shape))
         sorts: dict[bytes, list[int]] = {}
         table = np.stack(firsts, axis=1)
         for row, same in enumerate(table):
             sorts.setdefault(same.tobytes(), []).append(row)
         for rows in sorts.values():
             kind = tuple(tuple(first) for first in table[rows[0]].tolist())
-            found.append((Batch(ranks[rows], parts[rows]), kind))
-    return found
+            alike_batches.append((Batch(ranks[rows], fractions[rows]), kind))
+    return alike_batches
 
 
 def _nested(n: int, units: Units) -> list[tuple[float, Ints]] | None:
@@ -365,25 +371,27 @@ def _nested(n: int, units: Units) -> list[tuple[float, Ints]] | None:
     those that work together. ``None`` if units hold unequal numbers of ranks.
     """
     levels = []
-    part = 1.0
-    blocks = [[place] for place in range(n)]
+    fraction = 1.0
+    blocks = [[position] for position in range(n)]
     for partition in (*units, None):
         joined: dict[int, list[list[int]]] = {}
         for block in blocks:
             unit = partition[block[0]] if partition else 0
             joined.setdefault(unit, []).append(block)
-        count, *others = {len(found) for found in joined.values()}
+        count, *others = {len(members) for members in joined.values()}
         if others:
             return None
         if count > 1:
             peers = [
-                places
-                for found in joined.values()
-                for places in zip(*found, strict=True)
+                positions
+                for members in joined.values()
+                for positions in zip(*members, strict=True)
             ]
-            levels.append((part, np.array(peers)))
-        part /= count
-        blocks = [sorted(itertools.chain(*found)) for found in joined.values()]
+            levels.append((fraction, np.array(peers)))
+        fraction /= count
+        blocks = [
+            sorted(itertools.chain(*members)) for members in joined.values()
+        ]
     return levels
 
 
@@ -394,23 +402,23 @@ def _levels(
 
     ``None`` if units hold unequal numbers of ranks of some group.
     """
-    found = []
+    of_groups = []
     for batch, units in groups:
         nested = _nested(batch.size, units)
         if nested is None:
             return None
-        found.append(
+        of_groups.append(
             [
                 Batch(
                     batch.ranks[:, peers].reshape(-1, peers.shape[1]),
-                    np.repeat(batch.parts * part, len(peers)),
+                    np.repeat(batch.parts * fraction, len(peers)),
                 )
-                for part, peers in nested
+                for fraction, peers in nested
             ]
         )
     return [
         _merged(batch for batch in running if batch is not None)
-        for running in itertools.zip_longest(*found)
+        for running in itertools.zip_longest(*of_groups)
     ]
 
 
@@ -460,9 +468,9 @@ def _torus(
         shape = tuple(map(len, sides))
         if len(at) < len(ranks) or len(at) < math.prod(shape):
             return None
-        box = [at[place] for place in itertools.product(*sides)]
+        box = [at[position] for position in itertools.product(*sides)]
         of_shape.setdefault(shape, []).append(np.reshape(box, shape))
-    boxes = [np.stack(found) for found in of_shape.values()]
+    boxes = [np.stack(same_shape) for same_shape in of_shape.values()]
     axes = [
         axis
         for axis in range(len(coordinates[0]))
@@ -483,15 +491,15 @@ def _colour(
     routes: Routes, boxes: Ints, axes: Sequence[int], step: int
 ) -> Phase | None:
     """Return a step of a colour, which takes the axes of boxes in turn."""
-    part = 1 / len(axes)
+    fraction = 1 / len(axes)
     for before in axes[:step]:
-        part /= boxes.shape[1 + before]
+        fraction /= boxes.shape[1 + before]
     axis = 1 + axes[step]
     side = boxes.shape[axis]
     if side == 1:
         return None
     rings = np.moveaxis(boxes, axis, -1).reshape(-1, side)
-    return _both_ways(routes, rings, np.full(len(rings), part))
+    return _both_ways(routes, rings, np.full(len(rings), fraction))
 
 
 # All of them
@@ -531,7 +539,7 @@ def algorithms(
     the least of several has as many.
     """
     batches = _batches(groups)
-    found: dict[str, Mapping[Part, tuple[Line, ...]]] = {
+    offers: dict[str, Mapping[Part, tuple[Line, ...]]] = {
         name: {part: (line,) for part, line in of.items()}
         for name, of in _flat(routes, batches).items()
     }
@@ -540,18 +548,18 @@ def algorithms(
         rotated = together(
             [_rotated_rings(routes, *some)] for some in by_units
         )
-        found["rotated-rings"] = _twice(line_of(routes, rotated))
+        offers["rotated-rings"] = _twice(line_of(routes, rotated))
         levels = _hierarchical(routes, by_units)
         if levels is not None:
-            found["hierarchical"] = levels
+            offers["hierarchical"] = levels
     torus = _torus(routes, groups, places.coordinates)
     if torus is not None:
-        found["torus"] = _twice(torus)
+        offers["torus"] = _twice(torus)
     return {
         part: {
-            name: tuple(line.rounded() for line in found[name][part])
+            name: tuple(line.rounded() for line in offers[name][part])
             for name in NAMES
-            if part in found.get(name, ())
+            if part in offers.get(name, ())
         }
         for part in get_args(Part)
     }

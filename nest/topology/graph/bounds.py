@@ -93,11 +93,11 @@ def _ratios(
                 if need:
                     yield need, speed
         if kind == "all-reduce":
-            parts = [
+            counts = [
                 sum(not side.isdisjoint(group) for side in sides)
                 for group in groups
             ]
-            need = sum(2 * (count - 1) for count in parts)
+            need = sum(2 * (count - 1) for count in counts)
             for i in range(2) if need else ():
                 yield need, sum(speeds[side][i] for side in sides)
 
@@ -115,14 +115,14 @@ def _speeds(
     """Return bytes/s out of some ranks to all others, and back."""
     import networkx
 
-    found = {}
+    speeds = {}
     graph = None
     for side in sides:
         if len(side) == 1:
             (rank,) = side
-            found[side] = routes.leaving(rank), routes.entering(rank)
+            speeds[side] = routes.leaving(rank), routes.entering(rank)
         elif side == everyone:
-            found[side] = 0.0, 0.0
+            speeds[side] = 0.0, 0.0
         else:
             graph = graph or network_flow(routes, everyone)
             ends = [
@@ -133,9 +133,9 @@ def _speeds(
                 # Without a capacity, an arc has no limit.
                 graph.add_edges_from((end, node) for node in nodes)
                 graph.add_edges_from((node, f"from {end}") for node in nodes)
-            found[side] = (
+            speeds[side] = (
                 float(networkx.maximum_flow_value(graph, "side", "from rest")),
                 float(networkx.maximum_flow_value(graph, "rest", "from side")),
             )
             graph.remove_nodes_from(["side", "rest", "from side", "from rest"])
-    return found
+    return speeds

@@ -110,18 +110,18 @@ def _check_groups(case: Case, num_devices: int, where: str) -> None:
             f"{where}: $.groups: expected at least one group, got none; add "
             f"one"
         )
-    for number, group in enumerate(case.groups):
-        at = f"{where}: $.groups[{number}]"
+    for index, group in enumerate(case.groups):
+        at = f"{where}: $.groups[{index}]"
         if not group:
             raise InvalidProblemError(
                 f"{at}: expected at least one place, got none; remove the "
                 f"group"
             )
-        for place in group:
-            if not 0 <= place < num_devices:
+        for position in group:
+            if not 0 <= position < num_devices:
                 raise InvalidProblemError(
                     f"{at}: expected places from 0 to {num_devices - 1}, got "
-                    f"{place}; correct it"
+                    f"{position}; correct it"
                 )
         if len(set(group)) < len(group):
             raise InvalidProblemError(

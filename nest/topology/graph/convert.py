@@ -147,7 +147,8 @@ def networkx_of(topology: GraphTopology) -> Any:
         graph.graph["units"] = [dict(units) for units in topology.units]
     if topology.coordinates:
         graph.graph["coord"] = {
-            name: list(place) for name, place in topology.coordinates.items()
+            name: list(position)
+            for name, position in topology.coordinates.items()
         }
     if topology.launch_ns:
         graph.graph["launch_ns"] = topology.launch_ns
@@ -201,15 +202,15 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
             )
         except ValueError as error:
             raise InvalidProblemError(
-                f"levels[{number}]: as links: {error}"
+                f"levels[{index}]: as links: {error}"
             ) from None
         links.append(link)
 
-    for number, level in enumerate(tree.levels):
+    for index, level in enumerate(tree.levels):
         way_ns = level.latency_ns - below_ns
         if way_ns < 0:
             raise InvalidProblemError(
-                f"levels[{number}].latency_ns: expected at least that of the "
+                f"levels[{index}].latency_ns: expected at least that of the "
                 f"level below, {below_ns:g}, got {level.latency_ns:g}; raise "
                 f"it"
             )
@@ -220,7 +221,7 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
             for i in range(0, len(members), level.fan_out)
         ]
         for unit, inside in enumerate(units):
-            switch = f"{number}.{unit}"
+            switch = f"{index}.{unit}"
             if peer is not None:
                 hubs = [f"{switch}.{i}" for i in range(len(inside))]
                 nodes += [NetworkNode(id=hub, kind="switch") for hub in hubs]
@@ -232,7 +233,7 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
             nodes.append(NetworkNode(id=switch, kind="switch"))
             for member in inside:
                 join(member, switch, port, way_ns / 2)
-        members = [f"{number}.{unit}" for unit in range(len(units))]
+        members = [f"{index}.{unit}" for unit in range(len(units))]
         below_ns, devices = level.latency_ns, devices * level.fan_out
     return GraphTopology(
         nodes=tuple(nodes),
@@ -280,8 +281,8 @@ def _entries(
             f"{'none' if entries is None else repr(entries)}; write a graph "
             f"as node-link JSON"
         )
-    for number, entry in enumerate(entries):
-        at = f"{where}.{key}[{number}]"
+    for index, entry in enumerate(entries):
+        at = f"{where}.{key}[{index}]"
         yield at, _table(entry, at)
 
 
@@ -299,11 +300,11 @@ def _number(
     entry: Mapping[str, Any], key: str, at: str, default: float | None = None
 ) -> float:
     value = entry.get(key, default)
-    least = 0 if default is not None else math.ulp(0)
+    minimum = 0 if default is not None else math.ulp(0)
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
-        or not least <= value <= sys.float_info.max
+        or not minimum <= value <= sys.float_info.max
     ):
         raise InvalidProblemError(
             f"{at}: expected {key!r} to be a finite number "

@@ -101,10 +101,10 @@ class GraphNetwork:
         latency_fs = min(
             (arc.latency_fs for arc in self.routes.arcs), default=0
         )
-        most = max(map(self.routes.entering, range(self.num_devices)))
+        max_entering = max(map(self.routes.entering, range(self.num_devices)))
         return Link(
             self.launch_ns + latency_fs / FS_PER_NS,
-            2 * most or FAST_BYTES_PER_S,
+            2 * max_entering or FAST_BYTES_PER_S,
         )
 
     def _slowest(self) -> Link:
@@ -117,10 +117,10 @@ class GraphNetwork:
             (arc.latency_fs for arc in self.routes.arcs), default=0
         )
         nodes = len(self.routes.forwards)
-        least = min(self.routes.bandwidths, default=FAST_BYTES_PER_S)
+        min_bandwidth = min(self.routes.bandwidths, default=FAST_BYTES_PER_S)
         return Link(
             self.launch_ns + nodes * latency_fs / FS_PER_NS,
-            float(least) / (self.num_devices + 1),
+            float(min_bandwidth) / (self.num_devices + 1),
         )
 
     def route(self, receiver: Block, sender: Block) -> Route:
@@ -138,11 +138,11 @@ class GraphNetwork:
 
         In both latency and bandwidth as good as the best of them.
         """
-        beside = receiver.before if forward else receiver.behind
+        adjacent = receiver.before if forward else receiver.behind
         links = [
             link
             for size in sizes
-            for link in self._move(receiver, beside(size))
+            for link in self._move(receiver, adjacent(size))
         ]
         return frozenset(
             {
@@ -261,9 +261,9 @@ class GraphNetwork:
     def no_slower(self, groups: Prices, other: Prices) -> bool:
         """Whether every line of the others is above one of the groups."""
         return all(
-            not own
-            or (bool(lines) and all(_above(line, own) for line in lines))
-            for own, lines in zip(groups, other, strict=True)
+            not these
+            or (bool(lines) and all(_above(line, these) for line in lines))
+            for these, lines in zip(groups, other, strict=True)
         )
 
     def offered_ns(
@@ -307,14 +307,14 @@ class GraphNetwork:
         there is room for more than the block.
         """
         if block not in self._alike:
-            found = block
+            home = block
             tile = block.devices if block.pitch >= 2 * block.devices else 1
             for rotation in self.rotations:
-                steps = rotation.steps_back(found.ranges())
+                steps = rotation.steps_back(home.ranges())
                 whole = math.lcm(rotation.step, tile)
                 shift = steps * rotation.step // whole * whole
-                found = found._replace(offset=found.offset - shift)
-            self._alike[block] = found
+                home = home._replace(offset=home.offset - shift)
+            self._alike[block] = home
         return self._alike[block]
 
     def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
@@ -338,13 +338,13 @@ def _ranks(groups: ParallelGroups) -> npt.NDArray[np.int64]:
         + np.arange(stride)[:, None]
         + np.arange(0, tile, stride)
     ).reshape(-1, 1, size)
-    places = np.array(
+    starts = np.array(
         [
             [start for start, _ in block.ranges()]
             for block in groups.every_block()
         ]
     )
-    ranks: npt.NDArray[np.int64] = places[:, None, :, None] + inside
+    ranks: npt.NDArray[np.int64] = starts[:, None, :, None] + inside
     whole = size * groups.block.replicas if groups.joined else size
     return ranks.reshape(-1, whole)
 
@@ -352,9 +352,9 @@ def _ranks(groups: ParallelGroups) -> npt.NDArray[np.int64]:
 def _above(line: Line, lines: Iterable[Line]) -> bool:
     """Whether a line is nowhere below some one of others."""
     return any(
-        own.latency_fs <= line.latency_fs
-        and own.ns_per_byte <= line.ns_per_byte
-        for own in lines
+        other.latency_fs <= line.latency_fs
+        and other.ns_per_byte <= line.ns_per_byte
+        for other in lines
     )
 
 

@@ -66,9 +66,9 @@ class Paths:
         """
         num_nodes = len(self._wires.relays)
         self._bits = num_nodes.bit_length()
-        most = (max(latencies, default=0) + 1) * num_nodes
-        self._far: int = most << self._bits
-        fits = 4 * max(self._far, len(self._nodes) * most) < 1 << 63
+        longest = (max(latencies, default=0) + 1) * num_nodes
+        self._far: int = longest << self._bits
+        fits = 4 * max(self._far, len(self._nodes) * longest) < 1 << 63
         self._steps = np.array(
             [(latency << self._bits) + 1 for latency in latencies],
             np.int64 if fits else object,
@@ -94,15 +94,17 @@ class Paths:
         together.
         """
         if len(sources) > _MANY * len(self._nodes):
-            found = np.zeros(len(self.bandwidths))
+            loads = np.zeros(len(self.bandwidths))
             lanes = np.arange(len(self._nodes))
-            for _, ways, parts in self.walk(lanes, targets, sources, amounts):
-                found += np.bincount(ways, parts, len(found))
-            return found
+            for _, ways, carried in self.walk(
+                lanes, targets, sources, amounts
+            ):
+                loads += np.bincount(ways, carried, len(loads))
+            return loads
         first, count = self.find(sources, targets)
-        flow, ways, parts = self.steps(first, count)
+        flow, ways, carried = self.steps(first, count)
         return np.bincount(
-            ways, amounts[flow] * parts, len(self.bandwidths)
+            ways, amounts[flow] * carried, len(self.bandwidths)
         ).astype(np.float64)
 
     def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
@@ -111,12 +113,12 @@ class Paths:
 
     def loads_each(self, flows: Sequence[tuple[Ints, Ints, Floats]]) -> Floats:
         """Return :meth:`loads` of several lots of flows, a row each."""
-        num_arcs, most = len(self.bandwidths), _MANY * len(self._nodes)
-        found = np.zeros((len(flows), num_arcs))
+        num_arcs, max_flows = len(self.bandwidths), _MANY * len(self._nodes)
+        loads = np.zeros((len(flows), num_arcs))
         few = []
         for row, lot in enumerate(flows):
-            if len(lot[0]) > most:
-                found[row] = self.loads(*lot)
+            if len(lot[0]) > max_flows:
+                loads[row] = self.loads(*lot)
             elif len(lot[0]):
                 few.append(row)
         if few:
@@ -127,13 +129,13 @@ class Paths:
                 np.arange(len(few)), [len(flows[row][0]) for row in few]
             )
             first, count = self.find(sources, targets)
-            flow, ways, parts = self.steps(first, count)
-            found[few] = np.bincount(
+            flow, ways, carried = self.steps(first, count)
+            loads[few] = np.bincount(
                 lots[flow] * num_arcs + ways,
-                amounts[flow] * parts,
+                amounts[flow] * carried,
                 len(few) * num_arcs,
             ).reshape(-1, num_arcs)
-        return found
+        return loads
 
     def steps(self, first: Ints, count: Ints) -> tuple[Ints, Ints, Floats]:
         """Return what arcs carry of messages that :meth:`find` has found.
@@ -161,21 +163,21 @@ class Paths:
             self._find_paths(np.unique(missing))
         return self._path_first[pairs], self._path_count[pairs]
 
-    def _find_paths(self, wanted: Ints) -> None:
-        self._path_known[wanted] = True
-        lanes = np.arange(len(wanted))
-        targets, sources = np.divmod(wanted, len(self._nodes))
-        walk = list(self.walk(targets, lanes, sources, np.ones(len(wanted))))
+    def _find_paths(self, pairs: Ints) -> None:
+        self._path_known[pairs] = True
+        lanes = np.arange(len(pairs))
+        targets, sources = np.divmod(pairs, len(self._nodes))
+        walk = list(self.walk(targets, lanes, sources, np.ones(len(pairs))))
         if not walk:
             return
-        lane, ways, parts = map(np.concatenate, zip(*walk, strict=True))
+        lane, ways, fractions = map(np.concatenate, zip(*walk, strict=True))
         order = np.argsort(lane, kind="stable")
-        count = np.bincount(lane, minlength=len(wanted))
+        count = np.bincount(lane, minlength=len(pairs))
         used = self._paths_end
         end = used + np.cumsum(count)
-        self._path_count[wanted], self._path_first[wanted] = count, end - count
+        self._path_count[pairs], self._path_first[pairs] = count, end - count
         self._path_ways = _put(self._path_ways, used, ways[order])
-        self._path_shares = _put(self._path_shares, used, parts[order])
+        self._path_shares = _put(self._path_shares, used, fractions[order])
         self._paths_end = used + len(order)
 
     def walk(
@@ -198,23 +200,23 @@ class Paths:
         order = np.argsort(-hops, kind="stable")
         keys = (lanes * num_nodes + nodes)[order]
         amounts, hops = amounts[order], hops[order]
-        left = int(hops[0]) if len(hops) else 0
-        ends = np.searchsorted(-hops, -np.arange(left, -1, -1), "right")
-        moving, parts, begin = keys[:0], amounts[:0], 0
-        for stop in ends[:left]:
+        remaining = int(hops[0]) if len(hops) else 0
+        ends = np.searchsorted(-hops, -np.arange(remaining, -1, -1), "right")
+        moving, carried, begin = keys[:0], amounts[:0], 0
+        for stop in ends[:remaining]:
             moving = np.concatenate([moving, keys[begin:stop]])
-            parts = np.concatenate([parts, amounts[begin:stop]])
+            carried = np.concatenate([carried, amounts[begin:stop]])
             begin = stop
             moving, where = np.unique(moving, return_inverse=True)
-            parts = np.bincount(where, parts).astype(np.float64)
+            carried = np.bincount(where, carried).astype(np.float64)
             lane, node = np.divmod(moving, num_nodes)
             count = self._count[targets[lane], node]
             first = self._first[targets[lane], node]
             ways: Ints = np.repeat(first - np.cumsum(count) + count, count)
             ways += np.arange(len(ways))
-            parts = np.repeat(parts, count) * self._shares[ways]
+            carried = np.repeat(carried, count) * self._shares[ways]
             taken, lane = self._ways[ways], np.repeat(lane, count)
-            yield lane, taken, parts
+            yield lane, taken, carried
             moving = lane * num_nodes + self._heads[taken]
 
     def _hops(self, keys: Ints) -> npt.NDArray[np.int64]:
@@ -230,9 +232,9 @@ class Paths:
         missing = targets[~self._known[targets]]
         if not len(missing):
             return
-        wanted = np.unique(missing)
-        for begin in range(0, len(wanted), _BATCH):
-            self._find_batch(wanted[begin : begin + _BATCH])
+        missing_targets = np.unique(missing)
+        for begin in range(0, len(missing_targets), _BATCH):
+            self._find_batch(missing_targets[begin : begin + _BATCH])
 
     def _find_batch(self, targets: Ints) -> None:
         columns, nodes = np.arange(len(targets)), self._nodes[targets]
@@ -246,14 +248,14 @@ class Paths:
             relayed = np.where(self._wires.relays[:, None], lengths, self._far)
             relayed[nodes, columns] = 0
             ways = relayed[self._heads] + self._steps[:, None]
-            least = lengths.copy()
-            least[self._tails] = np.minimum(
+            shortest = lengths.copy()
+            shortest[self._tails] = np.minimum(
                 lengths[self._tails],
                 np.minimum.reduceat(ways, self._begins, axis=0),
             )
-            if (least == lengths).all():
+            if (shortest == lengths).all():
                 break
-            lengths = least
+            lengths = shortest
         tied = (ways == lengths[self._tail]) & (ways < self._far)
         tied &= self._tail[:, None] != nodes
         self._lengths[targets] = lengths.T
@@ -267,8 +269,8 @@ class Paths:
         of_tail = np.searchsorted(self._tails, self._tail)
         count = np.add.reduceat(tied.astype(np.int64), self._begins, axis=0).T
         end = len(self._ways) + np.cumsum(count).reshape(count.shape)
-        place = np.ix_(targets, self._tails)
-        self._count[place], self._first[place] = count, end - count
+        rows = np.ix_(targets, self._tails)
+        self._count[rows], self._first[rows] = count, end - count
         column, way = np.nonzero(tied.T)
         self._ways = np.concatenate([self._ways, way])
         self._shares = np.concatenate(

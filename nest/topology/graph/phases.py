@@ -86,20 +86,20 @@ class Phase(NamedTuple):
 
 def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:
     """Return the phases of groups that run at the same time."""
-    found = []
+    merged = []
     for phases in zip_longest(*groups):
         running = [phase for phase in phases if phase is not None]
         if len(running) == 1:
-            found += running
+            merged += running
             continue
-        found.append(
+        merged.append(
             Phase(
                 max(phase.latency_fs for phase in running),
                 Flows.joined([phase.flows for phase in running]),
                 tuple(chain(*(phase.pairs for phase in running))),
             )
         )
-    return found
+    return merged
 
 
 def line_of(medium: Medium, phases: Iterable[Phase]) -> Line:
@@ -115,14 +115,14 @@ def lines_of(routes: Routes, runs: Sequence[Sequence[Phase]]) -> list[Line]:
     """Return what each of several lists of phases takes, as one by one."""
     phases = [(phase.flows, phase.pairs) for run in runs for phase in run]
     slopes = (s * NS_PER_S for s in routes.busiest_each(phases))
-    found = []
+    lines = []
     for run in runs:
         # Not by sum, which rounds floats otherwise from Python 3.12 on.
         slope = 0.0
         for _ in run:
             slope += next(slopes)
-        found.append(Line(sum(phase.latency_fs for phase in run), slope))
-    return found
+        lines.append(Line(sum(phase.latency_fs for phase in run), slope))
+    return lines
 
 
 def busiest(

@@ -29,10 +29,10 @@ class Routes(Wires):
     @cached_property
     def ways(self) -> Ways:
         """What knows the routes."""
-        found: Ways | None = tree_ways(self)
-        if found is None and len(self.ranks) > SMALL:
-            found = shifted_ways(self)
-        return found or Paths(self)
+        ways: Ways | None = tree_ways(self)
+        if ways is None and len(self.ranks) > SMALL:
+            ways = shifted_ways(self)
+        return ways or Paths(self)
 
     def latencies_fs(self, sources: Ints, targets: Ints) -> Ints:
         """Return the latencies of the routes between ranks."""
@@ -58,8 +58,8 @@ class Routes(Wires):
         loads = np.zeros(len(self.ways.bandwidths))
         if len(sources):
             loads += self.ways.loads(sources, targets, amounts)
-        for ranks, parts in pairs:
-            loads += self.ways.loads_of_all(ranks, parts)
+        for ranks, fractions in pairs:
+            loads += self.ways.loads_of_all(ranks, fractions)
         return float((loads / self.ways.bandwidths).max(initial=0))
 
     def busiest_each(
@@ -72,17 +72,17 @@ class Routes(Wires):
         if not isinstance(self.ways, Paths):
             return [self.busiest(*flows, pairs) for flows, pairs in phases]
         flows = [
-            [own, *(all_pairs(*rows) for rows in pairs)]
-            for own, pairs in phases
+            [single, *(all_pairs(*rows) for rows in pairs)]
+            for single, pairs in phases
         ]
         loads = self.ways.loads_each(list(chain(*flows)))
         if len(loads) > len(phases):
             # A phase's own flows first, then its pairs.
             first = np.cumsum([0, *map(len, flows[:-1])])
             loads = np.add.reduceat(loads, first)
-        most = (loads / self.ways.bandwidths).max(axis=1, initial=0)
-        found: list[float] = most.tolist()
-        return found
+        slowest = (loads / self.ways.bandwidths).max(axis=1, initial=0)
+        times: list[float] = slowest.tolist()
+        return times
 
 
 def network_flow(routes: Routes, ranks: frozenset[int]) -> Any:

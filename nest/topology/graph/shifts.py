@@ -66,18 +66,18 @@ class Box:
 
     def number(self, places: Ints) -> Ints:
         """Return places, or shifts, as numbers."""
-        found: Ints = places @ self._digits
-        return found
+        numbers: Ints = places @ self._digits
+        return numbers
 
     def plus(self, ranks: Ints, by: Ints) -> Ints:
         """Return where a shift, or one for each, takes ranks."""
-        found: Ints = self._plus[self._place[ranks] + by]
-        return found
+        shifted: Ints = self._plus[self._place[ranks] + by]
+        return shifted
 
     def minus(self, ranks: Ints, by: Ints) -> Ints:
         """Return what a shift, or one for each, takes to ranks."""
-        found: Ints = self._minus[self._place[ranks] - by + self._most]
-        return found
+        shifted: Ints = self._minus[self._place[ranks] - by + self._most]
+        return shifted
 
 
 def smallest_step(
@@ -96,10 +96,10 @@ def smallest_step(
     multiple
         What divides all of them.
     """
-    step, left, factor = length, length // multiple, 2
-    while left > 1:
-        while left % factor == 0:
-            left //= factor
+    step, remaining, factor = length, length // multiple, 2
+    while remaining > 1:
+        while remaining % factor == 0:
+            remaining //= factor
             if holds(step // factor):
                 step //= factor
         factor += 1
@@ -121,7 +121,7 @@ def smallest_steps(
         What divides the steps, for every axis.
     """
     axes = np.eye(len(extents), dtype=np.int64)
-    found = [
+    steps = [
         smallest_step(
             int(extent),
             lambda step, axis=axis: holds(step * axis),  # type: ignore[misc]
@@ -131,7 +131,7 @@ def smallest_steps(
             extents, axes, multiples, strict=True
         )
     ]
-    return np.array(found, np.int64)
+    return np.array(steps, np.int64)
 
 
 class ShiftedWays:
@@ -181,41 +181,45 @@ class ShiftedWays:
 
     def loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         """Return what flows put on every arc."""
-        found = np.zeros(len(self.bandwidths))
+        loads = np.zeros(len(self.bandwidths))
         for begin in range(0, len(sources), _FLOWS):
-            part = slice(begin, begin + _FLOWS)
-            found += self._loads(sources[part], targets[part], amounts[part])
-        return found
+            chunk = slice(begin, begin + _FLOWS)
+            loads += self._loads(
+                sources[chunk], targets[chunk], amounts[chunk]
+            )
+        return loads
 
     def _loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         here = self.box.minus(sources, self._shift[targets])
         ends, lanes = np.unique(targets, return_inverse=True)
-        found = np.zeros(len(self.bandwidths))
+        loads = np.zeros(len(self.bandwidths))
         if len(sources) > _MANY * len(ends):
             # What goes to one target goes on together.
-            for lane, ways, parts in self._paths.walk(
+            for lane, ways, carried in self._paths.walk(
                 self._corner[ends], lanes, here, amounts
             ):
                 arcs = self._moved(ways, self._shift[ends[lane]])
-                found += np.bincount(arcs, parts, len(found))
-            return found
+                loads += np.bincount(arcs, carried, len(loads))
+            return loads
         first, count = self._paths.find(here, self._corner[targets])
         total, begin = np.cumsum(count), 0
         while begin < len(count):
             done = total[begin] - count[begin]
             end = int(np.searchsorted(total, done + _FLOWS, "right"))
-            part = slice(begin, max(end, begin + 1))
-            flow, ways, parts = self._paths.steps(first[part], count[part])
-            arcs = self._moved(ways, self._shift[targets[part]][flow])
-            found += np.bincount(arcs, amounts[part][flow] * parts, len(found))
-            begin = part.stop
-        return found
+            chunk = slice(begin, max(end, begin + 1))
+            flow, ways, carried = self._paths.steps(first[chunk], count[chunk])
+            arcs = self._moved(ways, self._shift[targets[chunk]][flow])
+            loads += np.bincount(
+                arcs, amounts[chunk][flow] * carried, len(loads)
+            )
+            begin = chunk.stop
+        return loads
 
     def _moved(self, arcs: Ints, by: Ints) -> Ints:
         """Return where shifts take arcs."""
         tails = self.box.plus(self._tail[arcs], by)
-        found: Ints = self._arc_at[tails * self._slots + self._slot[arcs]]
-        return found
+        moved: Ints = self._arc_at[tails * self._slots + self._slot[arcs]]
+        return moved
 
     def farthest_fs(self, ranks: Ints) -> int:
         """Return the longest that a rank takes to all others of its row."""
@@ -228,17 +232,19 @@ class ShiftedWays:
     def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
         """Return what arcs carry if all ranks of a row send to all others."""
         steps = self._steps_of(ranks, amounts)
-        found = np.zeros(len(self.bandwidths))
+        corner_loads = np.zeros(len(self.bandwidths))
         for there, row, group in self._corners(ranks, steps):
             targets, sources, sent = np.broadcast_arrays(
                 there[:, None], row, amounts[group][:, None]
             )
             others = sources != targets
-            found += self.loads(sources[others], targets[others], sent[others])
+            corner_loads += self.loads(
+                sources[others], targets[others], sent[others]
+            )
         # What goes to other targets is the same, shifted.
-        place = self.box.number(self.box.places % steps)
-        kinds = place[self._tail] * self._slots + self._slot
-        loads: Floats = np.bincount(kinds, found)[kinds]
+        corner = self.box.number(self.box.places % steps)
+        kinds = corner[self._tail] * self._slots + self._slot
+        loads: Floats = np.bincount(kinds, corner_loads)[kinds]
         return loads
 
     def _steps_of(self, ranks: Ints, amounts: Floats) -> Ints:
@@ -269,32 +275,34 @@ class ShiftedWays:
         self, ranks: Ints, steps: Ints
     ) -> Iterator[tuple[Ints, Ints, Ints]]:
         """Yield ranks in the corner of the steps, their rows and groups."""
-        group, place = np.nonzero((self.box.places[ranks] < steps).all(axis=2))
+        group, position = np.nonzero(
+            (self.box.places[ranks] < steps).all(axis=2)
+        )
         some = max(1, _FLOWS // ranks.shape[1])
         for begin in range(0, len(group), some):
-            part = slice(begin, begin + some)
-            rows = ranks[group[part]]
-            yield ranks[group[part], place[part]], rows, group[part]
+            chunk = slice(begin, begin + some)
+            rows = ranks[group[chunk]]
+            yield ranks[group[chunk], position[chunk]], rows, group[chunk]
 
 
 def shifted_ways(wires: Wires) -> ShiftedWays | None:
     """Return the routes of a graph that shifts take to itself."""
-    places, count = wires.coordinates, len(wires.nodes)
-    if not len(places) or count < len(wires.relays):
+    positions, count = wires.coordinates, len(wires.nodes)
+    if not len(positions) or count < len(wires.relays):
         return None
-    places = places - places.min(axis=0)
-    extents = [int(extent) for extent in places.max(axis=0) + 1]
-    if len(np.unique(places, axis=0)) < count or math.prod(extents) > count:
+    positions = positions - positions.min(axis=0)
+    extents = [int(extent) for extent in positions.max(axis=0) + 1]
+    if len(np.unique(positions, axis=0)) < count or math.prod(extents) > count:
         return None
-    box = Box(places)
+    box = Box(positions)
     kinds = link_kinds(wires.bandwidths, wires.latencies)
     rank_of = np.argsort(wires.nodes)
     tails, heads = rank_of[wires.tails], rank_of[wires.heads]
     relays = wires.relays[wires.nodes]
 
     def arcs(moved: Ints) -> Ints:
-        found = np.stack([moved[tails], moved[heads], kinds])
-        result: Ints = found[:, np.lexsort(found)]
+        table = np.stack([moved[tails], moved[heads], kinds])
+        result: Ints = table[:, np.lexsort(table)]
         return result
 
     here = np.arange(count)

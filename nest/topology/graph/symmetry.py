@@ -43,13 +43,13 @@ class Rotation(NamedTuple):
 
         None if one of them is in several runs.
         """
-        least = self.length
+        min_start = self.length
         for first, end in ranges:
             start = first % self.length
             if start + end - first > self.length:
                 return 0
-            least = min(least, start)
-        return least // self.step
+            min_start = min(min_start, start)
+        return min_start // self.step
 
 
 def rotations(routes: Routes, places: Places) -> list[Rotation]:
@@ -60,7 +60,7 @@ def rotations(routes: Routes, places: Places) -> list[Rotation]:
     """
     symmetry = _Symmetry(routes, places)
     count = len(routes.ranks)
-    found = []
+    symmetries = []
     for length in range(count, 0, -1):
         if count % length == 0:
             step = smallest_step(
@@ -70,8 +70,8 @@ def rotations(routes: Routes, places: Places) -> list[Rotation]:
                 ),
             )
             if step < length or length == count:
-                found.append(Rotation(length, step))
-    return found
+                symmetries.append(Rotation(length, step))
+    return symmetries
 
 
 class _Symmetry:
@@ -102,8 +102,8 @@ class _Symmetry:
         # such places the first one goes to the first.
         colors = self._colors(self.devices[target], self.rounds)
         here, there = (
-            self.switches[np.argsort(found[self.switches], kind="stable")]
-            for found in (self.colors, colors)
+            self.switches[np.argsort(of_nodes[self.switches], kind="stable")]
+            for of_nodes in (self.colors, colors)
         )
         moved[here] = there
         return bool(
@@ -132,8 +132,8 @@ class _Symmetry:
 
     def _sorted(self, moved: Ints) -> Ints:
         """Return the arcs, in one order, if nodes move."""
-        found = np.stack([moved[self.tails], moved[self.heads], self.links])
-        result: Ints = found[:, np.lexsort(found)]
+        table = np.stack([moved[self.tails], moved[self.heads], self.links])
+        result: Ints = table[:, np.lexsort(table)]
         return result
 
     def _colors(self, devices: Ints, rounds: int) -> Hashes:
@@ -154,7 +154,7 @@ class _Symmetry:
         rounds, count = 0, 0
         while True:
             colors = self._colors(self.devices, rounds)
-            found = len(np.unique(colors[self.switches]))
-            if found <= count:
+            num_colors = len(np.unique(colors[self.switches]))
+            if num_colors <= count:
                 return rounds
-            rounds, count = rounds + 1, found
+            rounds, count = rounds + 1, num_colors

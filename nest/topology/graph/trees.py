@@ -33,45 +33,47 @@ class TreeWays:
     def loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         """Return what flows put on every link, up and down."""
         num_nodes = self.tree.num_nodes
-        found = np.zeros(2 * num_nodes)
+        loads = np.zeros(2 * num_nodes)
         for above in self.tree.above:
             here, there = above[sources], above[targets]
             apart = here != there
             ends = np.concatenate(
                 [here[apart], there[apart] + num_nodes], dtype=np.int64
             )
-            found += np.bincount(ends, np.tile(amounts[apart], 2), len(found))
-        return found
+            loads += np.bincount(ends, np.tile(amounts[apart], 2), len(loads))
+        return loads
 
     def farthest_fs(self, ranks: Ints) -> int:
         """Return the longest that a rank takes to all others of its row."""
-        found = np.zeros(ranks.shape, np.int64)
+        latencies = np.zeros(ranks.shape, np.int64)
         for above in self.tree.above:
             nodes = above[ranks]
             inside = self._inside(nodes)
             down = self.tree.down_latencies[nodes]
-            found += self.tree.up_latencies[nodes] * (len(ranks.T) - inside)
-            found += down.sum(axis=1, keepdims=True) - down * inside
-        return int(found.max())
+            latencies += self.tree.up_latencies[nodes] * (
+                len(ranks.T) - inside
+            )
+            latencies += down.sum(axis=1, keepdims=True) - down * inside
+        return int(latencies.max())
 
     def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
         """Return what links carry if all ranks of a row send to all others."""
         num_nodes = self.tree.num_nodes
-        found = np.zeros(num_nodes)
+        loads = np.zeros(num_nodes)
         for above in self.tree.above:
             nodes = above[ranks]
             outside = ranks.shape[1] - self._inside(nodes)
             sent = amounts[:, None] * outside
-            found += np.bincount(nodes.ravel(), sent.ravel(), num_nodes)
-        return np.tile(found, 2)
+            loads += np.bincount(nodes.ravel(), sent.ravel(), num_nodes)
+        return np.tile(loads, 2)
 
     def _inside(self, nodes: Ints) -> Ints:
         """Return how many ranks of its row are below the node of each."""
         rows = np.arange(len(nodes))[:, None] * self.tree.num_nodes
-        _, place, count = np.unique(
+        _, group, count = np.unique(
             (rows + nodes).ravel(), return_inverse=True, return_counts=True
         )
-        inside: Ints = count[place].reshape(nodes.shape)
+        inside: Ints = count[group].reshape(nodes.shape)
         return inside
 
 

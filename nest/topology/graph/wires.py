@@ -53,12 +53,12 @@ class Wires:
     """
 
     def __init__(self, topology: GraphTopology) -> None:
-        place = {node.id: i for i, node in enumerate(topology.nodes)}
+        index = {node.id: i for i, node in enumerate(topology.nodes)}
         self.forwards = [node.forwards for node in topology.nodes]
-        self.ranks = [place[name] for name in topology.ranks]
+        self.ranks = [index[name] for name in topology.ranks]
         self.arcs: list[Arc] = []
         for link in topology.links:
-            tail, head = place[link.source], place[link.target]
+            tail, head = index[link.source], index[link.target]
             latency_fs = femtoseconds(link.latency_ns)
             speed = link.bandwidth_bytes_per_s
             self.arcs.append(Arc(tail, head, speed, latency_fs))
