@@ -463,8 +463,8 @@ class TestMore:
         path.write_text(json.dumps(record))
         refused(
             path,
-            "expected a path between any two devices, got none between a and "
-            "c; add the missing links",
+            "links: expected a path between all devices, got none from 'a' to "
+            "'c'; add a link, or let nodes in between forward",
         )
         record["nodes"][1]["forward"] = True
         path.write_text(json.dumps(record))
@@ -485,7 +485,7 @@ class TestMore:
         }
         path = tmp_path / "graph.json"
         path.write_text(json.dumps(record))
-        refused(path, "got none between a and c; add the missing links")
+        refused(path, "got none from 'a' to 'c'; add a link")
 
     def test_only_the_first_of_many_are_named(self, tmp_path: Path) -> None:
         path = tmp_path / "net.conf"

@@ -9,14 +9,14 @@ device ids in rank order as ``graph["order"]``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations_with_replacement
 
 import networkx as nx
 
 from nest.errors import InvalidProblemError
 from nest.ir.graph_topology import check_link
 from nest.topology import routes
-from nest.topology.files.source import Source, listed
+from nest.topology.files.source import Source
+from nest.topology.graph.convert import topology_of
 
 DEVICE = "device"
 SWITCH = "switch"
@@ -77,16 +77,9 @@ def finish(
     Raises
     ------
     InvalidProblemError
-        If there is no device, the order is not all devices, each once, two
-        devices cannot reach each other, or a link is out of range.
+        If a link is out of range, or the graph is no network, see
+        :class:`~nest.ir.graph_topology.GraphTopology`.
     """
-    devices = [
-        node for node, kind in graph.nodes(data="kind") if kind == DEVICE
-    ]
-    if not devices:
-        raise source.refuse("", "devices", "none", "add some")
-    check_order(source, devices, order)
-    _check_reach(source, graph, devices)
     _check_links(source, graph)
     graph.graph["order"] = list(order)
     if name is not None:
@@ -96,6 +89,7 @@ def finish(
     if coord is not None and wrap is not None:
         graph.graph["coord"] = {node: list(coord[node]) for node in order}
         graph.graph["wrap"] = list(wrap)
+    topology_of(graph, source.where)
     return graph
 
 
@@ -125,52 +119,6 @@ def _check_links(source: Source, graph: nx.Graph) -> None:
             raise source.error(
                 f"link from {start} to {end}: {error}{remedy}"
             ) from None
-
-
-def _check_reach(
-    source: Source, graph: nx.Graph, devices: Sequence[str]
-) -> None:
-    """Refuse two devices without a path through what forwards.
-
-    Whatever forwards falls into connected components; two devices reach each
-    other if both touch the same one, or are linked.
-    """
-    both_ways = graph.to_undirected(as_view=True)
-    through = both_ways.subgraph(
-        node
-        for node, attributes in graph.nodes(data=True)
-        if routes.forwards(attributes)
-    )
-    component = {
-        node: index
-        for index, nodes in enumerate(nx.connected_components(through))
-        for node in nodes
-    }
-    devices_by_touched: dict[frozenset[int], list[str]] = {}
-    for device in devices:
-        near = [device] if device in component else both_ways[device]
-        touched = frozenset(
-            component[node] for node in near if node in component
-        )
-        devices_by_touched.setdefault(touched, []).append(device)
-    if frozenset.intersection(*devices_by_touched):
-        return
-    for first, second in combinations_with_replacement(devices_by_touched, 2):
-        if first & second:
-            continue
-        for device in devices_by_touched[first]:
-            lost = [
-                other
-                for other in devices_by_touched[second]
-                if other != device and not both_ways.has_edge(device, other)
-            ]
-            if lost:
-                raise source.refuse(
-                    "",
-                    "a path between any two devices",
-                    f"none between {device} and {listed(lost)}",
-                    "add the missing links",
-                )
 
 
 def telling(units: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:

@@ -10,19 +10,12 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
-from nest.topology.files.assemble import (
-    DEVICE,
-    SWITCH,
-    add_link,
-    finish,
-    whole,
-)
+from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish
 from nest.topology.files.safe_xml import parse_xml
 from nest.topology.files.source import Source, listed, parse_json, shown
 from nest.util.files import write_atomically
@@ -244,14 +237,6 @@ def _finish(
     for idx, unit in enumerate(units):
         for device, value in unit.items():
             unit[device] = source.word(f"units[{idx}] {device}", value)
-    for idx, (finer, coarser) in enumerate(pairwise(units), start=1):
-        if not whole(finer, coarser):
-            raise source.refuse(
-                f"units[{idx}]",
-                f"whole units of units[{idx - 1}], finest first",
-                "parts of one",
-                "correct the partitions",
-            )
     name = attributes.get("name")
     coord, wrap = attributes.get("coord"), attributes.get("wrap")
     if (coord is None) != (wrap is None):
