@@ -57,7 +57,7 @@ from nest.solvers.command import _decode as decode_answer
 from nest.solvers.command import read_planner
 from nest.topology.files import read_rankfile, read_topology
 from nest.topology.files.ranks import write_rankfile
-from nest.topology.graph.case import Case, price
+from nest.topology.graph.case import CollectiveCase, price
 from nest.validation.predict import predict
 from nest.validation.reading import parse_rows, read_rows
 from tests.benchmarks import instances as small_set
@@ -190,7 +190,9 @@ def _topologies() -> dict[str, Reader]:
 def _price(path: Path) -> None:
     where = str(path)
     data = path.read_bytes()
-    price(decode(data, where, Case, "case", InvalidProblemError), where)
+    price(
+        decode(data, where, CollectiveCase, "case", InvalidProblemError), where
+    )
 
 
 @cache

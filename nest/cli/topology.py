@@ -162,14 +162,14 @@ def price_command(_: Request, files: Files, path: str) -> int:
     from nest.ir.io import decode, read_bytes
     from nest.present.network import price_block
     from nest.present.table import show
-    from nest.topology.graph.case import Case, price
+    from nest.topology.graph.case import CollectiveCase, price
 
     files.check(reads={"CASE": path})
     if path == "-":
         where, data = "standard input", read_stdin(InvalidProblemError)
     else:
         where, data = path, read_bytes(path, InvalidProblemError)
-    case = decode(data, where, Case, "case", InvalidProblemError)
+    case = decode(data, where, CollectiveCase, "case", InvalidProblemError)
     document = price(case, where)
     if files.json_path != "-":
         show(files.people, *price_block(case, document))

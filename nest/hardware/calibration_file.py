@@ -19,7 +19,7 @@ from nest.hardware.calibration import (
     CalibrationFile,
     calibrated_family,
 )
-from nest.hardware.fabric import Part
+from nest.hardware.fabric import MachineRun
 from nest.ir.io import decode, read_bytes
 from nest.ir.plan import OVERLAP
 from nest.ir.problem import OwnRuns, Problem
@@ -125,8 +125,8 @@ def _wrong(field: str, place: str, value: float) -> str:
 
 
 def calibrated_parts(
-    machines: Sequence[Part], calibration: CalibrationFile, where: str
-) -> list[Part]:
+    machines: Sequence[MachineRun], calibration: CalibrationFile, where: str
+) -> list[MachineRun]:
     """Return machines with the parameters of a calibration.
 
     Parameters
@@ -155,8 +155,8 @@ def calibrated_parts(
 
 
 def with_calibration(
-    machines: list[Part], path: str | None
-) -> tuple[list[Part], CalibrationFile | None]:
+    machines: list[MachineRun], path: str | None
+) -> tuple[list[MachineRun], CalibrationFile | None]:
     """Return machines under the calibration of a file, and the calibration.
 
     As they are without a file.
@@ -175,7 +175,7 @@ def with_calibration(
 def resting_on(
     problem: Problem,
     calibration: CalibrationFile,
-    machines: Sequence[Part],
+    machines: Sequence[MachineRun],
     path: str,
 ) -> Problem:
     """Return the problem of such machines, saying what its costs rest on."""
@@ -187,7 +187,7 @@ def resting_on(
 
 
 def own_runs_for(
-    calibration: CalibrationFile | None, machines: Sequence[Part]
+    calibration: CalibrationFile | None, machines: Sequence[MachineRun]
 ) -> OwnRuns | None:
     """Return the own runs of a calibration if they ran on such machines.
 

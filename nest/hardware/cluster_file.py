@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError, UnknownNameError
-from nest.hardware.fabric import Part, mixed_cluster
+from nest.hardware.fabric import MachineRun, mixed_cluster
 from nest.hardware.machines import Machine, machine, parse_clusters
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
 from nest.ir.io import convert, decode, read_bytes
@@ -26,7 +26,7 @@ OWN = ("name", "memory_bytes", "hbm_bytes_per_s", "peak_flops")
 SUFFIXES = (".json", ".yaml", ".yml")
 
 
-def read_cluster(path: str | Path) -> tuple[Cluster, list[Part]]:
+def read_cluster(path: str | Path) -> tuple[Cluster, list[MachineRun]]:
     """Read a cluster: the ``cluster`` of a problem file, with less in it.
 
     A device names the machine that it is one of (``machine: h100``), whose
@@ -56,7 +56,9 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[Part]]:
     return decode_cluster(data, str(path))
 
 
-def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[Part]]:
+def decode_cluster(
+    data: bytes, where: str
+) -> tuple[Cluster, list[MachineRun]]:
     """Return the cluster that a text describes, see :func:`read_cluster`.
 
     Raises
@@ -187,7 +189,7 @@ def _room(document: Mapping[str, Any]) -> Hierarchy:
     )
 
 
-def find_cluster(text: str) -> tuple[list[Part], Cluster | None]:
+def find_cluster(text: str) -> tuple[list[MachineRun], Cluster | None]:
     """Return the cluster in a file, or the one that names stand for.
 
     Returns

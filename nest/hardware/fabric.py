@@ -11,10 +11,10 @@ from nest.ir.cluster import Cluster, DeviceRange
 from nest.ir.graph_topology import GraphTopology, NetworkLink, NetworkNode
 
 #: Some machines, and how many of their devices.
-Part = tuple[Machine, int]
+MachineRun = tuple[Machine, int]
 
 
-def mixed_cluster(parts: Sequence[Part]) -> Cluster:
+def mixed_cluster(parts: Sequence[MachineRun]) -> Cluster:
     """Return a cluster of several kinds of machines, one after the other.
 
     Parameters
@@ -39,7 +39,7 @@ def mixed_cluster(parts: Sequence[Part]) -> Cluster:
     )
 
 
-def joined(parts: Sequence[Part]) -> GraphTopology:
+def joined(parts: Sequence[MachineRun]) -> GraphTopology:
     """Return nodes of machines on one switch that all ports lead to.
 
     Devices of a node meet at a switch of its own, or by links between pairs
@@ -75,7 +75,7 @@ def joined(parts: Sequence[Part]) -> GraphTopology:
     )
 
 
-def _nodes(parts: Sequence[Part]) -> Iterator[tuple[Machine, int]]:
+def _nodes(parts: Sequence[MachineRun]) -> Iterator[tuple[Machine, int]]:
     """Yield the nodes of all machines: how many devices each has in use."""
     for machine, count in parts:
         _, size = machine.shape(count)

@@ -14,7 +14,7 @@ from nest.present.fitted import Column
 from nest.present.table import key_lines, simple_table
 from nest.topology.graph import GraphNetwork
 from nest.topology.graph.bounds import bound_ns
-from nest.topology.graph.case import Case
+from nest.topology.graph.case import CollectiveCase
 from nest.topology.levels import NetworkFacts, Range
 from nest.topology.order import NodeRanks, node_ranks
 from nest.units import quanta_to_ns
@@ -160,7 +160,7 @@ def bench_block(
 
 
 def price_block(
-    case: Case, document: dict[str, Any]
+    case: CollectiveCase, document: dict[str, Any]
 ) -> Iterator[RenderableType]:
     """Yield the price of a case, with every algorithm on offer."""
     bound_ns, best = document["bound_ns"], document["best"]

@@ -1,7 +1,7 @@
 """Pictures for notebooks and files, drawn with Matplotlib where it is there.
 
-Every function that draws does so into the axes it is given, or into new ones,
-and returns them.
+Every function that draws does so into ``axes``, or into new ones, and returns
+them. It raises :class:`~nest.errors.NestError` if Matplotlib is not installed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from nest.util.versions import DISTRIBUTION
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: What a block does, with a colour of Okabe and Ito's palette, which people
-#: with colour blindness can tell apart.
-_KINDS = {
+#: What a device range does, with a color of Okabe and Ito's palette, which
+#: people with color blindness can tell apart.
+_PASS_COLORS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "input-gradient": "#0072B2",
@@ -35,7 +35,7 @@ PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 #: Units of time, in ns, the largest first.
 _UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 
-_PARTS = {
+_MEMORY_LABELS = {
     "weight_bytes": "weights",
     "gradient_bytes": "gradients",
     "state_bytes": "optimizer state",
@@ -112,13 +112,7 @@ def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
 
 
 def new_axes(width: float = 9.0, height: float = 4.0) -> Axes:
-    """Return axes of a new figure.
-
-    Raises
-    ------
-    NestError
-        If Matplotlib is not installed.
-    """
+    """Return axes of a new figure."""
     _check_matplotlib("plot")
     from matplotlib import pyplot
 
@@ -137,19 +131,12 @@ def timeline(
     events
         Rows of a simulation: ``block``, ``kind``, ``start_ns``,
         ``duration_ns``.
-    axes
-        Where to draw.
-
-    Raises
-    ------
-    NestError
-        If Matplotlib is not installed.
     """
     axes = axes or new_axes()
     end_ns = max((x["start_ns"] + x["duration_ns"] for x in events), default=0)
     unit, unit_ns = _unit(end_ns)
     blocks = sorted({event["block"] for event in events})
-    for kind, colour in _KINDS.items():
+    for kind, colour in _PASS_COLORS.items():
         label: str | None = kind
         for block in blocks:
             spans = [
@@ -187,18 +174,11 @@ def memory(
         Rows of a score: ``stage`` and the parts of its memory.
     limit_bytes
         What a device has.
-    axes
-        Where to draw.
-
-    Raises
-    ------
-    NestError
-        If Matplotlib is not installed.
     """
     axes = axes or new_axes()
     stages = [row["stage"] for row in rows]
     below = [0.0] * len(rows)
-    for name, label in _PARTS.items():
+    for name, label in _MEMORY_LABELS.items():
         sizes = [row[name] / GIB for row in rows]
         if any(sizes):
             axes.bar(stages, sizes, bottom=below, label=label)
@@ -219,13 +199,6 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
     rows
         Rows of a comparison: ``solver``, ``step_time_ns``,
         ``lower_bound_ns``.
-    axes
-        Where to draw.
-
-    Raises
-    ------
-    NestError
-        If Matplotlib is not installed.
     """
     axes = axes or new_axes()
     solved = [row for row in rows if row["step_time_ns"] is not None]
@@ -258,13 +231,6 @@ def accelerators(
     ----------
     document
         ``nest-codesign-answers/1``.
-    axes
-        Where to draw.
-
-    Raises
-    ------
-    NestError
-        If Matplotlib is not installed.
     """
     axes = axes or new_axes()
     best = document["best"][-1] if document["best"] else None

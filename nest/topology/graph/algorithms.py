@@ -39,8 +39,8 @@ Ranks = Sequence[int]
 
 #: What a kind of collective consists of; reduce-scatters and all-gathers
 #: are halves.
-Part = Literal["half", "all-reduce", "all-to-all"]
-PART_OF: Mapping[CollectiveKind, Part] = {
+Component = Literal["half", "all-reduce", "all-to-all"]
+COMPONENT_OF: Mapping[CollectiveKind, Component] = {
     "all-reduce": "all-reduce",
     "all-gather": "half",
     "reduce-scatter": "half",
@@ -80,10 +80,10 @@ class Places(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Groups of one size: ranks, a row each, and their parts."""
+    """Groups of one size: a row of ranks and a fraction of the buffer each."""
 
     ranks: Ints
-    parts: Floats
+    fractions: Floats
 
     @property
     def size(self) -> int:
@@ -140,7 +140,7 @@ def _two_way_ring(routes: Routes, batch: Batch) -> list[Phase]:
 
 
 def _both_ways(routes: Routes, rings: Ints, fractions: Floats) -> Phase:
-    """Return halves on rings and their opposites, half of the part each."""
+    """Return halves on rings and their opposites, half of the buffer each."""
     return _rings(
         routes,
         np.concatenate([rings, rings[:, ::-1]]),
@@ -169,7 +169,7 @@ def _rotated_rings(routes: Routes, batch: Batch, units: Units) -> Phase:
     return _rings(
         routes,
         batch.ranks[:, rings].reshape(-1, batch.size),
-        np.repeat(batch.parts / count, count),
+        np.repeat(batch.fractions / count, count),
     )
 
 
@@ -180,7 +180,7 @@ def _exchange(
     routes: Medium, batch: Batch, distances: Sequence[int]
 ) -> list[Phase]:
     """Exchange half of what is left with a partner, at each distance."""
-    phases, fractions = [], batch.parts[:, None]
+    phases, fractions = [], batch.fractions[:, None]
     for distance in distances:
         fractions = fractions / 2
         partners = batch.ranks[:, np.arange(batch.size) ^ distance]
@@ -228,7 +228,7 @@ def _folded(routes: Medium, batches: Sequence[Batch], far: bool) -> Line:
         for batch in inner
     )
     there = Flows.joined(folds)
-    back = Flows(there.targets, there.sources, there.parts)
+    back = Flows(there.targets, there.sources, there.fractions)
     around = [_sends(routes, flows) for flows in (there, back)]
     return line_of(routes, halves).times(2).plus(line_of(routes, around))
 
@@ -237,7 +237,7 @@ def _folded(routes: Medium, batches: Sequence[Batch], far: bool) -> Line:
 
 
 def _direct(routes: Routes, batch: Batch) -> list[Phase]:
-    pairs = AllPairs(batch.ranks, batch.parts / batch.size)
+    pairs = AllPairs(batch.ranks, batch.fractions / batch.size)
     latency_fs = routes.ways.farthest_fs(batch.ranks)
     return [Phase(latency_fs, pairs=(pairs,))]
 
@@ -270,7 +270,9 @@ def _two_trees(routes: Medium, batch: Batch) -> list[Phase]:
             ways.append(way.max(axis=1))
             flows.append(
                 Flows.of(
-                    ends[0][:, 1:], ends[1][:, 1:], batch.parts[:, None] / 2
+                    ends[0][:, 1:],
+                    ends[1][:, 1:],
+                    batch.fractions[:, None] / 2,
                 )
             )
         latency_fs = max(latency_fs, int(sum(ways).max()))
@@ -311,13 +313,13 @@ def _flat_half(
 
 def _flat(
     routes: Routes, batches: Sequence[Batch]
-) -> dict[str, dict[Part, Line]]:
+) -> dict[str, dict[Component, Line]]:
     """Return what the algorithms take that only need to know the ranks."""
     halves = {name: _flat_half(routes, name, batches) for name in _FLAT}
     able = {name: half for name, half in halves.items() if half is not None}
     trees = together(_two_trees(routes, batch) for batch in batches)
     *lines, of_trees = lines_of(routes, [*able.values(), trees])
-    table: dict[str, dict[Part, Line]] = {
+    table: dict[str, dict[Component, Line]] = {
         name: {"half": line, "all-reduce": line.times(2)}
         for name, line in zip(able, lines, strict=True)
     }
@@ -411,7 +413,7 @@ def _levels(
             [
                 Batch(
                     batch.ranks[:, peers].reshape(-1, peers.shape[1]),
-                    np.repeat(batch.parts * fraction, len(peers)),
+                    np.repeat(batch.fractions * fraction, len(peers)),
                 )
                 for fraction, peers in nested
             ]
@@ -424,7 +426,7 @@ def _levels(
 
 def _hierarchical(
     routes: Routes, groups: Sequence[tuple[Batch, Units]]
-) -> dict[Part, tuple[Line, ...]] | None:
+) -> dict[Component, tuple[Line, ...]] | None:
     """Return a half going through the levels; an all-reduce at the top.
 
     A line per choice of algorithms that is best for some size.
@@ -442,9 +444,11 @@ def _hierarchical(
 
 
 def _lines(
-    table: Mapping[str, Mapping[Part, Line]], part: Part
+    table: Mapping[str, Mapping[Component, Line]], component: Component
 ) -> tuple[Line, ...]:
-    return undominated(of[part] for of in table.values() if part in of)
+    return undominated(
+        of[component] for of in table.values() if component in of
+    )
 
 
 # Tori
@@ -521,7 +525,7 @@ NAMES = (
 
 def algorithms(
     routes: Routes, groups: Sequence[Ranks], places: Places
-) -> dict[Part, dict[str, tuple[Line, ...]]]:
+) -> dict[Component, dict[str, tuple[Line, ...]]]:
     """Return what all algorithms on offer take.
 
     Parameters
@@ -539,8 +543,8 @@ def algorithms(
     the least of several has as many.
     """
     batches = _batches(groups)
-    offers: dict[str, Mapping[Part, tuple[Line, ...]]] = {
-        name: {part: (line,) for part, line in of.items()}
+    offers: dict[str, Mapping[Component, tuple[Line, ...]]] = {
+        name: {component: (line,) for component, line in of.items()}
         for name, of in _flat(routes, batches).items()
     }
     if places.units:
@@ -556,14 +560,14 @@ def algorithms(
     if torus is not None:
         offers["torus"] = _twice(torus)
     return {
-        part: {
-            name: tuple(line.rounded() for line in offers[name][part])
+        component: {
+            name: tuple(line.rounded() for line in offers[name][component])
             for name in NAMES
-            if part in offers.get(name, ())
+            if component in offers.get(name, ())
         }
-        for part in get_args(Part)
+        for component in get_args(Component)
     }
 
 
-def _twice(half: Line) -> dict[Part, tuple[Line, ...]]:
+def _twice(half: Line) -> dict[Component, tuple[Line, ...]]:
     return {"half": (half,), "all-reduce": (half.times(2),)}

@@ -12,7 +12,7 @@ from nest.topology.graph.convert import read_node_link, topology_of
 from nest.topology.graph.network import GraphNetwork
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class CollectiveCase(Struct, frozen=True, kw_only=True):
     """A graph and groups that run a collective at the same time.
 
     Attributes
@@ -45,7 +45,7 @@ class Case(Struct, frozen=True, kw_only=True):
     coord: tuple[tuple[int, ...], ...] | None = None
 
 
-def price(case: Case, where: str = "case") -> dict[str, Any]:
+def price(case: CollectiveCase, where: str = "case") -> dict[str, Any]:
     """Return what the algorithms on offer take.
 
     Returns
@@ -104,7 +104,7 @@ def price(case: Case, where: str = "case") -> dict[str, Any]:
     }
 
 
-def _check_groups(case: Case, num_devices: int, where: str) -> None:
+def _check_groups(case: CollectiveCase, num_devices: int, where: str) -> None:
     if not case.groups:
         raise InvalidProblemError(
             f"{where}: $.groups: expected at least one group, got none; add "

@@ -21,14 +21,19 @@ from nest.topology.alphabeta import (
     rounded,
     undominated,
 )
-from nest.topology.graph.algorithms import PART_OF, Part, Places, algorithms
+from nest.topology.graph.algorithms import (
+    COMPONENT_OF,
+    Component,
+    Places,
+    algorithms,
+)
 from nest.topology.graph.phases import Flows, busiest
 from nest.topology.graph.routes import Routes
 from nest.topology.graph.symmetry import Rotation, rotations
 from nest.topology.protocol import Block, Link, ParallelGroups, Route
 
 #: Lines of algorithms, by kind and by name.
-Offered = Mapping[Part, Mapping[str, tuple[Line, ...]]]
+Offered = Mapping[Component, Mapping[str, tuple[Line, ...]]]
 
 
 class Prices(NamedTuple):
@@ -49,10 +54,12 @@ class Prices(NamedTuple):
     def lines(self, kind: CollectiveKind) -> tuple[Line, ...]:
         """Return those of a kind."""
         check_collective(kind)
-        part = PART_OF[kind]
-        if part == "half":
+        component = COMPONENT_OF[kind]
+        if component == "half":
             return self.half
-        return self.all_reduce if part == "all-reduce" else self.all_to_all
+        return (
+            self.all_reduce if component == "all-reduce" else self.all_to_all
+        )
 
 
 #: Of groups of one rank.
@@ -243,11 +250,13 @@ class GraphNetwork:
     def prices(self, groups: Sequence[Sequence[int]]) -> Prices:
         """Return what collectives take on groups of several ranks each."""
 
-        def least(part: Part) -> tuple[Line, ...]:
-            return undominated(itertools.chain(*offered[part].values()))
+        def lowest(component: Component) -> tuple[Line, ...]:
+            return undominated(itertools.chain(*offered[component].values()))
 
         offered = self.offered(groups)
-        return Prices(least("half"), least("all-reduce"), least("all-to-all"))
+        return Prices(
+            lowest("half"), lowest("all-reduce"), lowest("all-to-all")
+        )
 
     def collective_ns(
         self, kind: CollectiveKind, groups: Prices, size_bytes: float
@@ -297,7 +306,7 @@ class GraphNetwork:
             return {}
         return {
             name: self.launch_ns + best_ns(lines, size_bytes)
-            for name, lines in offered.get(PART_OF[kind], {}).items()
+            for name, lines in offered.get(COMPONENT_OF[kind], {}).items()
         }
 
     def alike(self, block: Block) -> Block:

@@ -37,17 +37,19 @@ class Medium(Protocol):
 
 
 class Flows(NamedTuple):
-    """What ranks send to other ones, in parts of the buffer; flat arrays."""
+    """What ranks send to others, in fractions of the buffer; flat arrays."""
 
     sources: Ints
     targets: Ints
-    parts: Floats
+    fractions: Floats
 
     @classmethod
-    def of(cls, sources: Ints, targets: Ints, parts: float | Floats) -> Flows:
+    def of(
+        cls, sources: Ints, targets: Ints, fractions: float | Floats
+    ) -> Flows:
         """Return flows between ranks in arrays of any one shape."""
         spread = np.empty(sources.shape)
-        spread[...] = parts
+        spread[...] = fractions
         return cls(sources.ravel(), targets.ravel(), spread.ravel())
 
     @classmethod
@@ -62,18 +64,18 @@ NO_FLOWS = Flows(
 
 
 class AllPairs(NamedTuple):
-    """Groups, all ranks of which send a part to all others of theirs.
+    """Groups, all ranks of which send a fraction to all others of theirs.
 
     Attributes
     ----------
     ranks
         A row for each group.
-    parts
+    fractions
         Of each row: what goes from one rank to another.
     """
 
     ranks: Ints
-    parts: Floats
+    fractions: Floats
 
 
 class Phase(NamedTuple):
