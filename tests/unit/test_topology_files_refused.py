@@ -32,7 +32,6 @@ from tests.unit.test_topology_files import (
     FILES,
     HOSTS,
     HOW,
-    ONE_DEVICE,
     uniform,
 )
 
@@ -200,18 +199,6 @@ class TestOptions:
         ):
             read_topology(path, **{**options, extra: value})
 
-    def test_all_that_is_missing_is_asked_for_at_once(self) -> None:
-        refused(
-            DATA / "slurm-rings.conf",
-            "slurm-rings.conf: expected port_bandwidth_bytes_per_s (the speed "
-            "of one network port, one way), port_latency_ns (the latency of a "
-            "link from a port to its switch) beside the file, got none, and "
-            "the file does not say; give port_bandwidth_bytes_per_s and "
-            "port_latency_ns",
-            InvalidOptionError,
-            part="r0",
-        )
-
     def test_lists_of_hosts_ask_for_all_at_once(self) -> None:
         names = [name for name in HOSTS if name != "devices_per_node"]
         with pytest.raises(InvalidOptionError) as caught:
@@ -219,59 +206,14 @@ class TestOptions:
         asked = str(caught.value).rpartition("; give ")[2].split(" and ")
         assert sorted(asked) == sorted(names)
 
-    def test_one_uplink_per_tier(self) -> None:
-        refused(
-            DATA / "slurm-tree.conf",
-            "slurm-tree.conf: uplink_latencies_ns: expected 2 numbers, one "
-            "per tier that has one above, got 1",
-            InvalidOptionError,
-            **{**HOSTS, "uplink_latencies_ns": (1,)},
-        )
-
-    def test_no_uplinks_where_there_is_no_tier(self) -> None:
-        refused(
-            DATA / "slurm-no-root.conf",
-            "uplink_bandwidths_bytes_per_s: expected 0 numbers",
-            InvalidOptionError,
-            **HOSTS,
-            part="east",
-        )
-
-    def test_ports_that_devices_cannot_share(self) -> None:
-        refused(
-            DATA / "slurm-tree.conf",
-            "ports_per_node: expected a multiple or a divisor of the 2 "
-            "devices of gpu08, got 3",
-            InvalidOptionError,
-            **{**HOSTS, "ports_per_node": 3},
-        )
-
-    def test_file_and_option_disagree(self) -> None:
-        refused(
-            DATA / "kubernetes-aws.json",
-            "devices_per_node: expected 2, as the file says of p5-a, got 8; "
-            "leave it out",
-            InvalidOptionError,
-            **{**HOSTS, "devices_per_node": 8},
-        )
-
     @pytest.mark.parametrize(
-        ("name", "option", "expected"),
-        [
-            ("slurm-no-root.conf", "part", "expected one of west, east"),
-            ("slurm-rings.conf", "part", "expected one of r0, r1"),
-            ("slurm.yaml", "topology", "expected one of t1, t2, t3, t4, t5"),
-        ],
+        ("name", "options", "message"), rows("topologies", "supplements")
     )
-    def test_a_part_that_is_not_there(
-        self, name: str, option: str, expected: str
+    def test_options_that_do_not_fit_the_file(
+        self, name: str, options: dict[str, Any], message: str
     ) -> None:
-        refused(
-            DATA / name,
-            f"{option}: {expected}, got 'no'",
-            InvalidOptionError,
-            **{**HOW[name][1], option: "no"},
-        )
+        options = {**HOW[name][1], **options}
+        refused(DATA / name, message, InvalidOptionError, **options)
 
 
 #: File, what to change in it, what the error says.
@@ -303,69 +245,19 @@ def test_bad_files(
 class TestMore:
     """Errors that need other files or options."""
 
-    def test_parts_of_topology_yaml(self, tmp_path: Path) -> None:
-        def part(topology: str, *changes: Change, message: str) -> None:
-            path = changed(tmp_path, "slurm.yaml", *changes)
-            options: dict[str, Any] = {
-                **ONE_DEVICE,
-                "uplink_bandwidths_bytes_per_s": (1e11,),
-                "uplink_latencies_ns": (700,),
-            }
-            refused(path, message, topology=topology, **options)
-
-        part(
-            "t3",
-            ("x: 3", "x: 4"),
-            message="pod.nodes: expected 4 x 2 x 1 = 8 nodes, got 6; correct",
-        )
-        part(
-            "t3", ("x: 3", "x: tbd"), message="pod.dims.x: expected an integer"
-        )
-        part("t3", ("z: 1 }", "z: 1"), message="expected YAML, got malformed")
-        part(
-            "t3",
-            (", z: 1", ""),
-            message="pod.dims: expected key 'z', got none",
-        )
-        part(
-            "t3",
-            ('nodes: "n[01-06]"', 'regions: "n[01-06]"'),
-            message="expected keys name or dims or nodes or placements, got "
-            "'regions'",
-        )
-        part(
-            "t3",
-            ("n[01-06]", "n[01-05],n01"),
-            message="expected every name once, got n01 twice",
-        )
-        torus = (
-            '      - { name: pod, dims: { x: 1, y: 1, z: 1 }, nodes: "m" }\n'
-        )
-        part(
-            "t3",
-            ("    toruses:\n", f"    toruses:\n{torus}"),
-            message="toruses[1]: expected every name once, got pod twice",
-        )
-        part(
-            "t3",
-            ("    toruses:\n", f"    toruses:\n{torus.replace('pod', 'cap')}"),
-            message="expected one network, got separate tori: cap, pod",
-        )
-        part(
-            "t5",
-            ("flat: true", "flat: 1"),
-            message="t5.flat: expected true, got 1",
-        )
-        part(
-            "t2",
-            ("[ 2, 4 ]", "[ 2, 4, 8 ]"),
-            message="BlockSizes: expected at most the 4 nodes of 2 blocks",
-        )
-        part(
-            "t4",
-            ('      - { ring: r, nodes: "n[01-04]" }\n', ""),
-            message="t4.ring: expected key 'rings', got none; add it",
-        )
+    @pytest.mark.parametrize(
+        ("topology", "changes", "message"), rows("topologies", "slurm-yaml")
+    )
+    def test_parts_of_topology_yaml(
+        self,
+        tmp_path: Path,
+        topology: str,
+        changes: list[Change],
+        message: str,
+    ) -> None:
+        path = changed(tmp_path, "slurm.yaml", *changes)
+        options = {**HOW["slurm.yaml"][1], "topology": topology}
+        refused(path, message, **options)
 
     @pytest.mark.parametrize(
         ("form", "text", "message"),
