@@ -281,12 +281,23 @@ def test_a_group_that_fills_units_unevenly_is_flat():
 
 # Receive
 
+AB = (("a", "b", 500),)
+
+
+def received(costs, edges, *stages, plan=(), **fields):
+    """Return the forward and backward receives of the stages of a plan."""
+    problem = make_problem(costs, edges=edges, **fields)
+    return [
+        (stage.receive_forward, stage.receive_backward)
+        for stage in stages_of(problem, make_plan(*stages, **dict(plan)))
+    ]
+
 
 def test_receive_is_paid_by_both_sides():
     """500 bytes over the lower link: 10 + 500, forward and backward."""
     problem = make_problem(
         {"a": make_cost(1, 2), "b": make_cost(4, 8)},
-        edges=(("a", "b", 500),),
+        edges=AB,
         topology=PAIRS,
     )
     first, second = stages_of(problem, make_plan(("a", SINGLE), ("b", SINGLE)))
@@ -302,17 +313,19 @@ def test_receive_level_holds_both_whole_blocks():
     Forward one device sends to two: 100 + 2 * 5000. Backward one of two
     sends to one, though devices 0 and 1 alone would meet below: 100 + 5000.
     """
-    problem = make_problem(
-        {"a": make_cost(), "b": make_cost(tp=2)},
-        edges=(("a", "b", 500),),
-        topology=PAIRS,
-    )
-    first, second = stages_of(
-        problem, make_plan(("a", SINGLE), ("b", Strategy(tp=2)))
-    )
-    assert first.receive_backward == 5100
-    assert second.receive_forward == 10100
+    stages = ("a", SINGLE), ("b", Strategy(tp=2))
+    costs = {"a": make_cost(), "b": make_cost(tp=2)}
+    found = received(costs, AB, *stages, topology=PAIRS)
+    assert found == [(0, 5100), (10100, 0)]
 
+
+#: Fields of a problem and a plan of two samples.
+TWO_SAMPLES = {
+    "topology": PAIRS,
+    "micro_batches": (2,),
+    "global_batch": 2,
+    "plan": {"micro_batch": 2},
+}
 
 #: Ten devices: pairs, fives of pairs.
 FIVES = make_levels((2, 10.0, 1e9), (5, 100.0, 1e8))
@@ -338,19 +351,14 @@ FIVES = make_levels((2, 10.0, 1e9), (5, 100.0, 1e8))
 )
 def test_a_smaller_sender_sends_to_several(sizes, forward, backward):
     """Blocks side by side under ``tp``, nothing sharded: 500 bytes each."""
-    first, second = sizes
-    problem = make_problem(
-        {"a": make_cost(tp=first), "b": make_cost(tp=second)},
-        edges=(("a", "b", 500),),
+    found = received(
+        {x: make_cost(tp=size) for x, size in zip("ab", sizes, strict=True)},
+        AB,
+        *((x, Strategy(tp=tp)) for x, tp in zip("ab", sizes, strict=True)),
         devices=10,
         topology=FIVES,
     )
-    stages = stages_of(
-        problem,
-        make_plan(("a", Strategy(tp=first)), ("b", Strategy(tp=second))),
-    )
-    assert stages[1].receive_forward == forward
-    assert stages[0].receive_backward == backward
+    assert found == [(0, backward), (forward, 0)]
 
 
 @pytest.mark.parametrize(
@@ -360,18 +368,14 @@ def test_a_smaller_sender_sends_what_each_rank_takes(
     sequence_parallel, forward
 ):
     """One device sends to ``tp = 4``: 4 * 500 bytes, or as many fourths."""
-    problem = make_problem(
+    found = received(
         {"a": make_cost(), "b": make_cost(tp=4)},
-        edges=(("a", "b", 500),),
+        *(AB, ("a", SINGLE), ("b", Strategy(tp=4))),
         devices=10,
         topology=FIVES,
         sequence_parallel=sequence_parallel,
     )
-    first, second = stages_of(
-        problem, make_plan(("a", SINGLE), ("b", Strategy(tp=4)))
-    )
-    assert second.receive_forward == forward
-    assert first.receive_backward == 5100
+    assert found == [(0, 5100), (forward, 0)]
 
 
 def test_a_smaller_sender_takes_longest_in_the_worst_replica():
@@ -379,20 +383,16 @@ def test_a_smaller_sender_takes_longest_in_the_worst_replica():
 
     One device sends to two: 10 + 2 * 500 and 100 + 2 * 5000.
     """
-    problem = make_problem(
-        {"a": make_cost(), "b": make_cost(tp=2)},
-        edges=(("a", "b", 500),),
-        devices=10,
-        topology=make_levels((5, 10.0, 1e9), (2, 100.0, 1e8)),
-        global_batch=3,
-    )
-    for replicas, expected in ((1, (510, 1010)), (3, (5100, 10100))):
-        plan = make_plan(
-            ("a", SINGLE), ("b", Strategy(tp=2)), replicas=replicas
+    for replicas, backward, forward in ((1, 510, 1010), (3, 5100, 10100)):
+        found = received(
+            {"a": make_cost(), "b": make_cost(tp=2)},
+            *(AB, ("a", SINGLE), ("b", Strategy(tp=2))),
+            plan={"replicas": replicas},
+            devices=10,
+            topology=make_levels((5, 10.0, 1e9), (2, 100.0, 1e8)),
+            global_batch=3,
         )
-        first, second = stages_of(problem, plan)
-        received = first.receive_backward, second.receive_forward
-        assert received == expected
+        assert found == [(0, backward), (forward, 0)]
 
 
 def test_on_a_graph_all_devices_of_the_sender_send():
@@ -402,19 +402,15 @@ def test_on_a_graph_all_devices_of_the_sender_send():
     send half a message each to one.
     """
     ports = ["0", "1", "2"]
-    problem = make_problem(
+    found = received(
         {"a": make_cost(), "b": make_cost(tp=2)},
-        edges=(("a", "b", 500),),
+        *(AB, ("a", SINGLE), ("b", Strategy(tp=2))),
         devices=3,
         topology=make_graph(
             ports, [(port, "switch", 5, 1e9) for port in ports]
         ),
     )
-    first, second = stages_of(
-        problem, make_plan(("a", SINGLE), ("b", Strategy(tp=2)))
-    )
-    assert first.receive_backward == 510
-    assert second.receive_forward == 1010
+    assert found == [(0, 510), (1010, 0)]
 
 
 @pytest.mark.parametrize(
@@ -433,19 +429,13 @@ def test_receive_is_sharded_by_the_receiver(
 ):
     """Both stages use two devices, a pair each; the cut is above."""
     keys = {"tp": strategy.tp, "cp": strategy.cp, "samples": 2 // strategy.dp}
-    problem = make_problem(
+    found = received(
         {"a": make_cost(**keys), "b": make_cost(**keys)},
-        edges=(("a", "b", 500),),
-        topology=PAIRS,
-        micro_batches=(2,),
-        global_batch=2,
+        *(AB, ("a", strategy), ("b", strategy)),
+        **TWO_SAMPLES,
         sequence_parallel=sequence_parallel,
     )
-    first, second = stages_of(
-        problem, make_plan(("a", strategy), ("b", strategy), micro_batch=2)
-    )
-    assert first.receive_backward == backward
-    assert second.receive_forward == forward
+    assert found == [(0, backward), (forward, 0)]
 
 
 def test_the_receivers_shards_count_not_the_senders():
@@ -454,35 +444,25 @@ def test_the_receivers_shards_count_not_the_senders():
     Across pairs forward into dp = 2, of which the one device sends each its
     half: 100 + 2 * 10000/2. Back into one device: 100 + 10000.
     """
-    problem = make_problem(
+    found = received(
         {"a": make_cost(samples=2), "b": make_cost(samples=1)},
-        edges=(("a", "b", 500),),
-        topology=PAIRS,
-        micro_batches=(2,),
-        global_batch=2,
+        *(AB, ("a", SINGLE), ("b", Strategy(dp=2))),
+        **TWO_SAMPLES,
     )
-    first, second = stages_of(
-        problem,
-        make_plan(("a", SINGLE), ("b", Strategy(dp=2)), micro_batch=2),
-    )
-    assert first.receive_backward == 10100
-    assert second.receive_forward == 10100
+    assert found == [(0, 10100), (10100, 0)]
 
 
 def test_the_worst_replicas_cut_counts():
     """Pitch 3: replica 1 cuts between 0 and 1, replica 2 between 3 and 4."""
-    problem = make_problem(
+    found = received(
         {"a": make_cost(), "b": make_cost()},
-        edges=(("a", "b", 500),),
+        *(AB, ("a", SINGLE), ("b", SINGLE)),
+        plan={"replicas": 2},
         devices=6,
         topology=make_levels((2, 10.0, 1e9), (3, 100.0, 1e8)),
         global_batch=2,
     )
-    stages = stages_of(
-        problem, make_plan(("a", SINGLE), ("b", SINGLE), replicas=2)
-    )
-    assert stages[0].receive_backward == 5100
-    assert stages[1].receive_forward == 5100
+    assert found == [(0, 5100), (5100, 0)]
 
 
 def test_tensors_are_forwarded_and_sent_once_per_producer():
@@ -491,28 +471,20 @@ def test_tensors_are_forwarded_and_sent_once_per_producer():
     Cut 1 carries a's tensor once, at its largest size: 10 + 300. Cut 2
     carries it again, for c, and b's: 10 + 300 + 50. Gradients the same.
     """
-    problem = make_problem(
+    edges = (("a", "b", 100), ("a", "c", 300), ("b", "c", 50))
+    found = received(
         {name: make_cost() for name in "abc"},
-        edges=(("a", "b", 100), ("a", "c", 300), ("b", "c", 50)),
+        *(edges, ("a", SINGLE), ("b", SINGLE), ("c", SINGLE)),
     )
-    first, second, third = stages_of(
-        problem, make_plan(("a", SINGLE), ("b", SINGLE), ("c", SINGLE))
-    )
-    assert (second.receive_forward, third.receive_forward) == (310, 360)
-    assert (first.receive_backward, second.receive_backward) == (310, 360)
+    assert found == [(0, 310), (310, 360), (360, 0)]
 
 
 def test_only_consumers_behind_the_cut_count():
     """a -> b 900 is consumed inside the stage; a -> c 300 crosses."""
-    problem = make_problem(
-        {name: make_cost() for name in "abc"},
-        edges=(("a", "b", 900), ("a", "c", 300)),
-    )
-    first, second = stages_of(
-        problem, make_plan(("a b", SINGLE), ("c", SINGLE))
-    )
-    assert second.receive_forward == 310
-    assert first.receive_backward == 310
+    edges = (("a", "b", 900), ("a", "c", 300))
+    costs = {name: make_cost() for name in "abc"}
+    found = received(costs, edges, ("a b", SINGLE), ("c", SINGLE))
+    assert found == [(0, 310), (310, 0)]
 
 
 def test_a_cut_that_no_byte_crosses_is_free():
@@ -520,17 +492,15 @@ def test_a_cut_that_no_byte_crosses_is_free():
 
     The message of 5 bytes from a is no larger for a tensor of 0 bytes.
     """
-    costs = {"a": make_cost(), "b": make_cost(), "c": make_cost()}
-    plan = make_plan(("a b", SINGLE), ("c", SINGLE))
+    costs = {name: make_cost() for name in "abc"}
     for edges, expected in (
         ((), 0),
         ((("a", "c", 0),), 0),
         ((("a", "c", 1),), 11),
         ((("a", "c", 5), ("b", "c", 0)), 15),
     ):
-        first, second = stages_of(make_problem(costs, edges=edges), plan)
-        assert second.receive_forward == expected
-        assert first.receive_backward == expected
+        found = received(costs, edges, ("a b", SINGLE), ("c", SINGLE))
+        assert found == [(0, expected), (expected, 0)]
 
 
 # Tensors that pass a stage

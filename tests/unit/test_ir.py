@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import stat
+from functools import cache
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -40,133 +42,21 @@ from nest.ir import (
 )
 from nest.ir.problem import OwnRuns
 from tests.builders import (
-    PAIRS,
-    call,
     make_cost,
     make_levels,
     make_problem,
 )
 from tests.rows import rows
 
+DATA = Path(__file__).parents[1] / "data"
 LEVEL = Level(fan_out=2, bandwidth_bytes_per_s=1e9)
 COST = make_cost()
 
 
+@cache
 def full_problem():
-    """Build a problem that sets every field to something of its own."""
-    problem = make_problem(
-        {
-            "a": make_cost(
-                10,
-                20.5,
-                weight_backward_ns=9,
-                forward_host_ns=6,
-                backward_host_ns=12,
-                weight_bytes=3,
-                expert_weight_bytes=4,
-                working_bytes=5,
-                measured=True,
-                activations=(
-                    Activations(kept_bytes=6, static_bytes=13),
-                    Activations(
-                        recompute="selective",
-                        kept_bytes=7,
-                        extra_ns=8.0,
-                        extra_host_ns=5.0,
-                    ),
-                ),
-                collectives=(call("all-reduce", "tp", "forward", 9, 2),),
-                by_device=(
-                    DeviceTimes(
-                        device="old",
-                        forward_ns=14,
-                        backward_ns=15.5,
-                        extra_ns=16,
-                        weight_backward_ns=14,
-                        forward_host_ns=17,
-                        backward_host_ns=18,
-                        extra_host_ns=19,
-                    ),
-                ),
-            ),
-            "b": make_cost(11, 22, tp=2),
-        },
-        edges=(("a", "b", 12),),
-        topology=PAIRS,
-        hbm=1e12,
-        peak_flops={"bf16": 1e15},
-        quantum_ps=100,
-        global_batch=8,
-        micro_batches=(1, 2),
-        sequence_length=128,
-        optimizer=Optimizer(name="sgd", state_bytes=0, buffer_bytes=4.0),
-        schedule="gpipe",
-        replicas=(1, 2),
-        data_parallel=(1,),
-        pipeline_parallel=(1, 2),
-        tensor_parallel=(1, 2),
-        context_parallel=(1,),
-        expert_parallel=(1,),
-        zero=(0, 1),
-        recompute=("none", "full"),
-        sequence_parallel=True,
-        uneven_batches=True,
-        gradient_sync_overlap=0.5,
-        weight_backward_fraction=0.4,
-        overlap={"tp": 0.5},
-        distributed_optimizer=True,
-        granularity="layer",
-        uniform=("dp", "devices"),
-        even_layers=True,
-        one_stage=("a",),
-        idle_devices=False,
-        zero_with={"pp": (0,)},
-        sharded_with=("pp",),
-        micro_batch_count="at-least-stages",
-        overlap_needs={"tp": ("interleaving",)},
-        model_flops_per_sample=1e9,
-    )
-    levels = tuple(
-        replace(
-            level,
-            launch_ns=3.5,
-            peer_bandwidth_bytes_per_s=5e8,
-            group_fractions=(GroupFraction(members=2, fraction=0.5),),
-        )
-        for level in problem.cluster.topology.levels
-    )
-    return replace(
-        problem,
-        name="full",
-        source="test",
-        time_unit="ms",
-        own_runs=OwnRuns(
-            runs=5,
-            family="H100",
-            software=("ours",),
-            covariance=((0.1, 0.2, 0.0), (0.2, 0.5, 0.0), (0.0, 0.0, 0.3)),
-            noise=0.1,
-            experts=True,
-            low_precision=True,
-        ),
-        cluster=replace(
-            problem.cluster,
-            device=replace(
-                problem.cluster.device,
-                reserve_bytes=7,
-                price_usd_per_hour=2.5,
-                headroom_bytes=3,
-            ),
-            others=(
-                DeviceRange(
-                    first=1,
-                    count=2,
-                    device=Device(name="old", memory_bytes=17),
-                ),
-            ),
-            topology=Hierarchy(levels=levels, algorithms="nccl"),
-        ),
-    )
+    """Return a problem that sets every field to something of its own."""
+    return read_problem(DATA / "full-problem.yaml")
 
 
 def mixed_cluster(*ranges, num_devices=4, **fields):
