@@ -255,13 +255,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         for times in self.by_device:
             if times.device == device:
                 return ComputeTimes(
-                    times.forward_ns,
-                    times.backward_ns,
-                    times.extra_ns,
-                    times.weight_backward_ns,
-                    times.forward_host_ns,
-                    times.backward_host_ns,
-                    times.extra_host_ns,
+                    *(getattr(times, name) for name in ComputeTimes._fields)
                 )
         return self.times
 

@@ -55,39 +55,21 @@ class HierarchyNetwork:
     dear: ClassVar[bool] = False
 
     def __init__(self, topology: Hierarchy) -> None:
-        levels = topology.levels
-        self.fan_outs = tuple(level.fan_out for level in levels)
+        self.levels = levels = topology.levels
         self.capacities = topology.capacities
-        self.fractions = tuple(level.fraction for level in levels)
         self.algorithms = topology.algorithms
         self.latencies_ns = tuple(level.latency_ns for level in levels)
-        self.launches_ns = tuple(level.launch_ns for level in levels)
         self.latencies_fs = tuple(map(femtoseconds, self.latencies_ns))
         self.raw_bandwidths = tuple(
             level.bandwidth_bytes_per_s for level in levels
         )
-        self.least_bandwidths = tuple(
-            level.bandwidth_bytes_per_s * level.least_fraction
-            for level in levels
-        )
-        self.peer_bandwidths = tuple(
-            level.peer_bandwidth_bytes_per_s for level in levels
-        )
         ways_up = itertools.accumulate(self.raw_bandwidths, min)
-        self.bandwidths = tuple(
-            bandwidth if peer is None else min(bandwidth, peer)
-            for bandwidth, peer in zip(
-                ways_up, self.peer_bandwidths, strict=True
-            )
-        )
         self.links = tuple(
-            Link(launch_ns + latency_ns, bandwidth)
-            for launch_ns, latency_ns, bandwidth in zip(
-                self.launches_ns,
-                self.latencies_ns,
-                self.bandwidths,
-                strict=True,
+            Link(
+                level.launch_ns + level.latency_ns,
+                min(bandwidth, level.peer_bandwidth_bytes_per_s or math.inf),
             )
+            for level, bandwidth in zip(levels, ways_up, strict=True)
         )
         #: Links that none of a level or above it is faster than.
         self._fastest = tuple(
@@ -226,7 +208,7 @@ class HierarchyNetwork:
         level = self.level(devices[0], devices[-1])
         spreads = []
         ranks = dict.fromkeys(devices, 1)
-        for fan_out in self.fan_outs[: level + 1]:
+        for fan_out in (x.fan_out for x in self.levels[: level + 1]):
             above: Counter[int] = Counter()
             for member, count in ranks.items():
                 above[member // fan_out] += count
@@ -289,7 +271,7 @@ class HierarchyNetwork:
         """
         check_collective(kind)
         share = self.share(shape)
-        launch_ns = self.launches_ns[len(shape.levels) - 1]
+        launch_ns = self.levels[len(shape.levels) - 1].launch_ns
         offers = _nccl if self.algorithms == "nccl" else offered
         by_name: dict[str, Offers] = {
             name: ((launch_ns, line.rounded()),)
@@ -301,25 +283,16 @@ class HierarchyNetwork:
 
     def share(self, shape: GroupShape) -> Share:
         """Return what a group has of the network."""
-        return Share(
-            shape.size,
-            tuple(
-                Step(
-                    spread,
-                    latency_fs,
-                    port * fraction(spread.meeting),
-                    None if spread.meeting == 1 else pair,
-                )
-                for spread, latency_fs, port, pair, fraction in zip(
-                    shape.levels,
-                    self.latencies_fs,
-                    self.raw_bandwidths,
-                    self.peer_bandwidths,
-                    self.fractions,
-                    strict=False,
-                )
-            ),
-        )
+        steps = []
+        for spread, latency_fs, level in zip(
+            shape.levels, self.latencies_fs, self.levels, strict=False
+        ):
+            port = level.bandwidth_bytes_per_s * level.fraction(spread.meeting)
+            pair = level.peer_bandwidth_bytes_per_s
+            if spread.meeting == 1:
+                pair = None
+            steps.append(Step(spread, latency_fs, port, pair))
+        return Share(shape.size, tuple(steps))
 
     def _hierarchical(self, kind: CollectiveKind, share: Share) -> Offers:
         """Return a collective that goes through the levels one by one.
@@ -342,7 +315,7 @@ class HierarchyNetwork:
             if kind == "all-reduce" and step is not share.steps[-1]:
                 kinds = ("reduce-scatter", "all-gather")
             for half in kinds:
-                launch_ns += self.launches_ns[level]
+                launch_ns += self.levels[level].launch_ns
                 shards = 1 if kind == "all-to-all" else ranks_below
                 steps.append(
                     [
@@ -360,8 +333,13 @@ class HierarchyNetwork:
         level by level is no longer than that on each.
         """
         alpha_ns = max(link.alpha_ns for link in self.links)
-        peers = (peer for peer in self.peer_bandwidths if peer is not None)
-        beta = min((*self.least_bandwidths, *peers))
+        beta = min(
+            min(
+                level.bandwidth_bytes_per_s * level.least_fraction,
+                level.peer_bandwidth_bytes_per_s or math.inf,
+            )
+            for level in self.levels
+        )
         volume_ns = size_bytes / beta * NS_PER_S
         return len(self.links) * 4 * (num_ranks * alpha_ns + volume_ns)
 

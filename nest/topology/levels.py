@@ -144,7 +144,7 @@ def network_facts(
         flows = _Flows(graph, devices)
     else:
         hops, latency_ns = _tree_diameter(tree)
-        flows = _TreeFlows(graph, devices, tree)
+        flows = _TreeFlows(devices, tree)
     cuts = list(_cuts(graph, devices, flows))
     return NetworkFacts(
         name=str(graph.graph.get("name", "")),
@@ -153,7 +153,7 @@ def network_facts(
         num_links=(
             nx.Graph(graph) if graph.is_directed() else graph
         ).number_of_edges(),
-        port_bytes_per_s=Range.of(flows.ports(devices)),
+        port_bytes_per_s=Range.of(cuts[0].out_bytes_per_s.values()),
         bisection_bytes_per_s=flows.between(devices[: len(devices) // 2]),
         diameter_hops=hops,
         diameter_latency_ns=latency_ns,
@@ -302,7 +302,10 @@ def _cuts(
     graph: nx.Graph, devices: Sequence[Any], flows: _Flows | _TreeFlows
 ) -> Iterator[_Cut]:
     """Yield the devices by themselves, then the partitions, finest first."""
-    ports = dict(zip(devices, flows.ports(devices), strict=True))
+    ports = {
+        device: float(sum(x["bandwidth"] for x in graph[device].values()))
+        for device in devices
+    }
     yield _Cut({device: [device] for device in devices}, ports)
     for units in graph.graph.get("units", []):
         members: dict[Any, list[Any]] = {}
@@ -362,15 +365,9 @@ def _bounds(cuts: Sequence[_Cut]) -> dict[str, float]:
 class _TreeFlows:
     """What :class:`_Flows` says, of a network that is as good as a tree."""
 
-    def __init__(
-        self, graph: nx.Graph, devices: Sequence[Any], tree: PooledTree
-    ) -> None:
-        self.graph, self.tree = graph, tree
+    def __init__(self, devices: Sequence[Any], tree: PooledTree) -> None:
+        self.tree = tree
         self.place = {device: i for i, device in enumerate(devices)}
-
-    def ports(self, devices: Sequence[Any]) -> list[float]:
-        """Return what the links of each device carry together."""
-        return [_port(self.graph, device) for device in devices]
 
     def between(self, senders: Sequence[Any]) -> float:
         """Return the most from some devices to the others."""
@@ -420,10 +417,6 @@ class _Flows:
                     carried[self.switches[other]] += link["bandwidth"]
         return carried
 
-    def ports(self, devices: Sequence[Any]) -> list[float]:
-        """Return what the links of each device carry together."""
-        return [_port(self.arcs, device) for device in devices]
-
     def between(self, senders: Sequence[Any]) -> float:
         """Return the most from some devices to the others.
 
@@ -460,11 +453,6 @@ class _Flows:
             np.stack([nodes, np.ones_like(nodes), rest], axis=1),
         ]
         return direct + _max_flow(np.concatenate([inner, *outer]), len(into))
-
-
-def _port(graph: nx.Graph, device: Any) -> float:
-    """Return what the links of a device carry together."""
-    return float(sum(link["bandwidth"] for link in graph[device].values()))
 
 
 def _max_flow(arcs: NDArray[np.float64], num_nodes: int) -> float:

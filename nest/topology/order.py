@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -174,13 +174,6 @@ def _check_groups(groups: Sequence[Group], num_devices: int) -> None:
             )
 
 
-def given_order(
-    graph: nx.Graph, groups: Sequence[Group] = (), combine: Combine = "sum"
-) -> Order:
-    """Return the order that comes with a graph, whatever the groups."""
-    return devices_of(graph)
-
-
 def auto_order(
     graph: nx.Graph, groups: Sequence[Group] = (), combine: Combine = "sum"
 ) -> Order:
@@ -212,10 +205,7 @@ def auto_order(
 
 
 #: Ways to find an order.
-ORDERS: dict[str, Callable[..., Order]] = {
-    "given": given_order,
-    "auto": auto_order,
-}
+ORDERS = ("given", "auto")
 
 
 def find_order(
@@ -237,7 +227,9 @@ def find_order(
         return check_order(devices_of(graph), how)
     if how not in ORDERS:
         raise UnknownNameError("order", how, ORDERS)
-    return ORDERS[how](graph, groups, combine)
+    if how == "given":
+        return devices_of(graph)
+    return auto_order(graph, groups, combine)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ Points = dict[Any, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class StageColours:
+class StageColors:
     """Which devices a plan's stages are on.
 
     Attributes
@@ -47,7 +47,7 @@ class StageColours:
     block_of: tuple[int | None, ...]
 
 
-def plan_stages(plan: Plan, num_devices: int) -> StageColours:
+def plan_stages(plan: Plan, num_devices: int) -> StageColors:
     """Return which devices the stages of a plan are on.
 
     All replicas of a stage have one colour. Chunks on the same block of an
@@ -86,7 +86,7 @@ def plan_stages(plan: Plan, num_devices: int) -> StageColours:
     blocks += [None] * (pitch - len(blocks))
     everywhere = blocks * plan.replicas
     everywhere += [None] * (num_devices - len(everywhere))
-    return StageColours(tuple(labels), tuple(everywhere))
+    return StageColors(tuple(labels), tuple(everywhere))
 
 
 def network_svg(
@@ -123,13 +123,13 @@ def network_svg(
         _SWITCH_WIDTH * max((len(row) for row in rows[1:]), default=0),
         _LEAST_WIDTH,
     )
-    legend = _legend(stages, widest)
+    legend, legend_height = _legend(stages, widest)
     title = str(graph.graph.get("name", "network"))
     inner_links = [
         any(other in row for node in row for other in graph[node])
         for row in map(set, rows)
     ]
-    top = _MARGIN + _LEGEND_ROW + legend.height
+    top = _MARGIN + _LEGEND_ROW + legend_height
     top += _ROW if inner_links[-1] and len(rows) > 1 else 0.0
     bottom = top + _ROW * (len(rows) - 1) + _DEVICE
     points = _places(graph, rows, widest, bottom)
@@ -141,7 +141,7 @@ def network_svg(
         f"<title>{escape(title)}</title>",
         f'<text x="{_MARGIN:.1f}" y="{_MARGIN:.1f}" font-size="14">'
         f"{escape(title)}</text>",
-        *legend.parts,
+        *legend,
         '<g class="links" fill="none" stroke="#888888">',
         *_links(graph, points, devices),
         "</g>",
@@ -268,7 +268,7 @@ def _switches(rows: Sequence[Sequence[Any]], points: Points) -> Iterator[str]:
 
 
 def _devices(
-    devices: Sequence[Any], points: Points, stages: StageColours | None
+    devices: Sequence[Any], points: Points, stages: StageColors | None
 ) -> Iterator[str]:
     """Yield devices: squares with their numbers, in their stage's colour."""
     for rank, device in enumerate(devices):
@@ -281,7 +281,7 @@ def _devices(
             f'<rect class="device" id={quoteattr(f"rank{rank}")} '
             f'x="{x - _DEVICE / 2:.1f}" y="{y - _DEVICE / 2:.1f}" '
             f'width="{_DEVICE:.1f}" height="{_DEVICE:.1f}" '
-            f'fill="{_colour(stages, block)}">'
+            f'fill="{_color(stages, block)}">'
             f"<title>{escape(where)}</title></rect>"
         )
         if len(devices) <= _NUMBERED:
@@ -291,7 +291,7 @@ def _devices(
             )
 
 
-def _colour(stages: StageColours | None, block: int | None) -> str:
+def _color(stages: StageColors | None, block: int | None) -> str:
     """Return the colour of a block: hues as far apart as there is room."""
     if stages is None or block is None:
         return _IDLE
@@ -302,16 +302,12 @@ def _colour(stages: StageColours | None, block: int | None) -> str:
     return "#" + "".join(f"{round(255 * c):02x}" for c in (red, green, blue))
 
 
-@dataclass(frozen=True)
-class _Legend:
-    parts: tuple[str, ...]
-    height: float
-
-
-def _legend(stages: StageColours | None, width: float) -> _Legend:
-    """Return a swatch and a text for every block, and for idle devices."""
+def _legend(
+    stages: StageColors | None, width: float
+) -> tuple[list[str], float]:
+    """Return a swatch and a text for every block and idle devices; height."""
     if stages is None:
-        return _Legend((), 0.0)
+        return [], 0.0
     entries: Mapping[int | None, str] = dict(enumerate(stages.labels))
     if None in stages.block_of:
         entries = {**entries, None: "idle"}
@@ -322,8 +318,8 @@ def _legend(stages: StageColours | None, width: float) -> _Legend:
         y = _MARGIN + _LEGEND_ROW * (1 + index // columns)
         lines.append(
             f'<g class="legend"><rect x="{x:.1f}" y="{y - 10:.1f}" '
-            f'width="12" height="12" fill="{_colour(stages, block)}" '
+            f'width="12" height="12" fill="{_color(stages, block)}" '
             f'stroke="#333333"/><text x="{x + 18:.1f}" y="{y:.1f}">'
             f"{escape(label)}</text></g>"
         )
-    return _Legend(tuple(lines), _LEGEND_ROW * -(-len(entries) // columns))
+    return lines, _LEGEND_ROW * -(-len(entries) // columns)

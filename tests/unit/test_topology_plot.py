@@ -11,7 +11,7 @@ import pytest
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.topology.generators import GENERATORS, generate
-from nest.topology.plot import StageColours, network_svg, plan_stages
+from nest.topology.plot import StageColors, network_svg, plan_stages
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -125,7 +125,7 @@ def test_chunks_on_one_block_share_a_colour():
     plan = Plan(
         replicas=1, micro_batch=1, virtual_stages=2, stages=(stage,) * 4
     )
-    assert plan_stages(plan, 3) == StageColours(
+    assert plan_stages(plan, 3) == StageColors(
         ("stages 1, 3: 2 layers, single", "stages 2, 4: 2 layers, single"),
         (0, 1, None),
     )
