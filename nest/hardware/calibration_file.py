@@ -209,7 +209,7 @@ def own_runs_for(
 
 
 def calibration_for(
-    found: CalibrationFile, family: str, where: str
+    calibrations: CalibrationFile, family: str, where: str
 ) -> Calibration:
     """Return the parameters of a device family.
 
@@ -218,12 +218,12 @@ def calibration_for(
     InvalidCalibrationError
         If the calibration is not one of these devices.
     """
-    calibration = found.of(family)
+    calibration = calibrations.of(family)
     if calibration is None:
-        families = ", ".join([*found.families, *found.inherits])
+        families = ", ".join([*calibrations.families, *calibrations.inherits])
         similar = [
             name
-            for name in found.families
+            for name in calibrations.families
             if calibrated_family(name) == calibrated_family(family)
         ]
         remedy = (

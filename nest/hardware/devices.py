@@ -142,17 +142,17 @@ def device_spec(name: str) -> DeviceSpec:
     exact = known_device(name)
     if exact is not None:
         return exact
-    words = _words(name)
+    tokens = _words(name)
     matching = [
         spec
         for spec in device_specs()
-        if f" {_words(spec.family).strip()} " in words
+        if f" {_words(spec.family).strip()} " in tokens
     ]
     if not matching:
         raise UnknownNameError(
             "hardware", name, [spec.name for spec in device_specs()]
         )
-    sizes = re.findall(r" (\d+) ?gi?b ", words)
+    sizes = re.findall(r" (\d+) ?gi?b ", tokens)
     for spec in matching:
         if any(f" {size}gb " in _words(spec.name) for size in sizes):
             return spec
@@ -161,5 +161,5 @@ def device_spec(name: str) -> DeviceSpec:
 
 def _words(text: str) -> str:
     """Return lower-case words, each between two blanks."""
-    words = re.findall(r"[a-z0-9]+", text.casefold())
-    return f" {' '.join(words)} "
+    tokens = re.findall(r"[a-z0-9]+", text.casefold())
+    return f" {' '.join(tokens)} "

@@ -14,7 +14,7 @@ from nest.ir.graph_topology import GraphTopology, NetworkLink, NetworkNode
 MachineRun = tuple[Machine, int]
 
 
-def mixed_cluster(parts: Sequence[MachineRun]) -> Cluster:
+def mixed_cluster(machines: Sequence[MachineRun]) -> Cluster:
     """Return a cluster of several kinds of machines, one after the other.
 
     Parameters
@@ -23,23 +23,25 @@ def mixed_cluster(parts: Sequence[MachineRun]) -> Cluster:
         Machines and their devices, in the order of ranks.
     """
     others, first = [], 0
-    for machine, count in parts:
+    for machine, count in machines:
         device_range = DeviceRange(
             first=first, count=count, device=machine.device
         )
-        if machine.device != parts[0][0].device:
+        if machine.device != machines[0][0].device:
             others.append(device_range)
         first += count
     return Cluster(
-        name="+".join(f"{machine.name}-{count}" for machine, count in parts),
+        name="+".join(
+            f"{machine.name}-{count}" for machine, count in machines
+        ),
         num_devices=first,
-        device=parts[0][0].device,
+        device=machines[0][0].device,
         others=tuple(others),
-        topology=joined(parts),
+        topology=joined(machines),
     )
 
 
-def joined(parts: Sequence[MachineRun]) -> GraphTopology:
+def joined(machines: Sequence[MachineRun]) -> GraphTopology:
     """Return nodes of machines on one switch that all ports lead to.
 
     Devices of a node meet at a switch of its own, or by links between pairs
@@ -52,7 +54,7 @@ def joined(parts: Sequence[MachineRun]) -> GraphTopology:
     nodes: list[NetworkNode] = []
     links: list[NetworkLink] = []
     unit_of: dict[str, str] = {}
-    for index, (machine, node) in enumerate(_nodes(parts)):
+    for index, (machine, node) in enumerate(_nodes(machines)):
         names = [f"{machine.name}-{index}-{i}" for i in range(node)]
         unit_of |= dict.fromkeys(names, f"{machine.name}-{index}")
         nodes += [NetworkNode(id=name) for name in names]
@@ -69,15 +71,15 @@ def joined(parts: Sequence[MachineRun]) -> GraphTopology:
         units=(unit_of,),
         launch_ns=max(
             calibrated(level).launch_ns
-            for machine, _ in parts
+            for machine, _ in machines
             for level in (machine.node, machine.network)
         ),
     )
 
 
-def _nodes(parts: Sequence[MachineRun]) -> Iterator[tuple[Machine, int]]:
+def _nodes(machines: Sequence[MachineRun]) -> Iterator[tuple[Machine, int]]:
     """Yield the nodes of all machines: how many devices each has in use."""
-    for machine, count in parts:
+    for machine, count in machines:
         _, size = machine.shape(count)
         while count > 0:
             yield machine, min(size, count)

@@ -140,16 +140,18 @@ class Level(Struct, frozen=True, kw_only=True):
     def fraction(self, members: int) -> float:
         """Return what of the bandwidth so many members reach together."""
         reached = [
-            (part.members, part.fraction)
-            for part in self.group_fractions
-            if part.members <= members
+            (group.members, group.fraction)
+            for group in self.group_fractions
+            if group.members <= members
         ]
         return max(reached)[1] if reached else 1.0
 
     @property
     def least_fraction(self) -> float:
         """What of the bandwidth any number of members reaches together."""
-        return min((part.fraction for part in self.group_fractions), default=1)
+        return min(
+            (group.fraction for group in self.group_fractions), default=1
+        )
 
 
 class Hierarchy(

@@ -120,8 +120,8 @@ def works(solvers: Sequence[str] = ()) -> list[Publication]:
     UnknownNameError
         If a solver has no paper here.
     """
-    known = papers()
+    by_keyword = papers()
     for name in solvers:
-        if name not in known:
-            raise UnknownNameError("planner with a paper", name, known)
-    return [project(), *(known[name] for name in dict.fromkeys(solvers))]
+        if name not in by_keyword:
+            raise UnknownNameError("planner with a paper", name, by_keyword)
+    return [project(), *(by_keyword[name] for name in dict.fromkeys(solvers))]

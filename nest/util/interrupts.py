@@ -103,23 +103,25 @@ class Ending:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for signal_number in (signal.SIGINT, signal.SIGTERM):
                 # A signal that is ignored (nohup) stays ignored.
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._previous[number] = signal.signal(number, self)
+                if signal.getsignal(signal_number) is not signal.SIG_IGN:
+                    self._previous[signal_number] = signal.signal(
+                        signal_number, self
+                    )
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        for signal_number, handler in self._previous.items():
+            signal.signal(signal_number, handler)
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
+    def __call__(self, signal_number: int, frame: FrameType | None) -> None:
         """Take a signal."""
         if self.asked is not None:
             if not self._is_forked:
                 self._as_before(self.asked, frame)
             return
-        self.asked = number
+        self.asked = signal_number
         self._end()
         if not self._is_forked:
             for child in multiprocessing.active_children():
@@ -139,11 +141,11 @@ class Ending:
             raise Interrupted(found) from cause
         raise Interrupted(found)
 
-    def _as_before(self, number: int, frame: FrameType | None) -> None:
+    def _as_before(self, signal_number: int, frame: FrameType | None) -> None:
         """Do what the signal did before."""
-        handler = self._previous.get(number)
+        handler = self._previous.get(signal_number)
         if callable(handler):
-            handler(number, frame)
+            handler(signal_number, frame)
         raise KeyboardInterrupt
 
 

@@ -158,5 +158,7 @@ def _short_number(match: re.Match[str]) -> str:
 
 
 def _short_word(match: re.Match[str]) -> str:
-    word = match[0]
-    return f"{word[:150]}… ({len(word)} characters) …{word[-20:]}"
+    long_word = match[0]
+    return (
+        f"{long_word[:150]}… ({len(long_word)} characters) …{long_word[-20:]}"
+    )

@@ -64,8 +64,8 @@ def read(source: Source) -> nx.Graph:
         )
     units = [
         {
-            name: "/".join(map(str, place[dim:]))
-            for name, place in zip(names, coordinates_of, strict=True)
+            name: "/".join(map(str, location[dim:]))
+            for name, location in zip(names, coordinates_of, strict=True)
         }
         for dim in range(1, num_dims)
     ]

@@ -37,14 +37,14 @@ def read_node_link(source: Source) -> nx.Graph:
     if not isinstance(directed, bool):
         raise source.refuse("directed", "true or false", shown(directed))
     nodes = [
-        (place, node["id"], node)
-        for place, node in source.mappings(
+        (location, node["id"], node)
+        for location, node in source.mappings(
             "nodes", top["nodes"], None, ("id",)
         )
     ]
     edges = [
-        (place, edge["source"], edge["target"], edge)
-        for place, edge in source.mappings(
+        (location, edge["source"], edge["target"], edge)
+        for location, edge in source.mappings(
             keys[0], top[keys[0]], None, ("source", "target")
         )
     ]
@@ -59,12 +59,12 @@ def _check_single(
 ) -> None:
     """Refuse a second link between two nodes."""
     seen: set[object] = set()
-    for place, start, end, _ in edges:
+    for location, start, end, _ in edges:
         ends = (str(start), str(end))
         pair = ends if directed else frozenset(ends)
         if pair in seen:
             raise source.refuse(
-                place,
+                location,
                 "one link between two nodes",
                 f"a second one from {shown(start)} to {shown(end)}",
                 'add up their bandwidths, or say "multigraph": true',
@@ -139,13 +139,13 @@ def _graph(
     attributes: Mapping[str, Any],
 ) -> nx.Graph:
     graph = nx.DiGraph() if directed else nx.Graph()
-    for place, value, node in nodes:
-        name = source.word(f"{place} id", value)
-        source.check_once(place, "id", name, graph, "rename one")
+    for location, value, node in nodes:
+        name = source.name(f"{location} id", value)
+        source.check_once(location, "id", name, graph, "rename one")
         kind = node.get("kind")
         if kind not in (DEVICE, SWITCH):
             raise source.refuse(
-                f"{place} kind",
+                f"{location} kind",
                 f"{DEVICE} or {SWITCH}",
                 "none" if kind is None else shown(kind),
                 f"say what {name} is",
@@ -154,11 +154,13 @@ def _graph(
         if "forward" in node:
             if not isinstance(node["forward"], bool):
                 raise source.refuse(
-                    f"{place} forward", "true or false", shown(node["forward"])
+                    f"{location} forward",
+                    "true or false",
+                    shown(node["forward"]),
                 )
             graph.nodes[name]["forward"] = node["forward"]
-    for place, start, end, edge in edges:
-        _add(source, graph, place, (start, end), edge)
+    for location, start, end, edge in edges:
+        _add(source, graph, location, (start, end), edge)
     if directed:
         graph = _both_ways(source, graph)
     return _finish(source, graph, attributes)
@@ -167,33 +169,36 @@ def _graph(
 def _add(
     source: Source,
     graph: nx.Graph,
-    place: str,
+    location: str,
     values: tuple[Any, Any],
     edge: Mapping[str, Any],
 ) -> None:
-    start, end = (source.word(place, value) for value in values)
+    start, end = (source.name(location, value) for value in values)
     for name in (start, end):
         if name not in graph:
             raise source.refuse(
-                place,
+                location,
                 "nodes that the file lists",
                 name,
                 "add it or correct the id",
             )
     if start == end:
         raise source.refuse(
-            place, "two nodes", f"{start} twice", "remove the link"
+            location, "two nodes", f"{start} twice", "remove the link"
         )
     for key in ("bandwidth", "latency_ns"):
         if edge.get(key) is None:
             raise source.refuse(
-                f"{place} ({start} to {end})", f"{key!r}", "none", "add it"
+                f"{location} ({start} to {end})", f"{key!r}", "none", "add it"
             )
     bandwidth = source.number(
-        f"{place} bandwidth", edge["bandwidth"], positive=True, unit="bytes/s"
+        f"{location} bandwidth",
+        edge["bandwidth"],
+        positive=True,
+        unit="bytes/s",
     )
     latency_ns = source.number(
-        f"{place} latency_ns", edge["latency_ns"], positive=False, unit="ns"
+        f"{location} latency_ns", edge["latency_ns"], positive=False, unit="ns"
     )
     add_link(graph, (start, end), bandwidth, latency_ns)
 
@@ -225,7 +230,7 @@ def _finish(
     order = devices
     if attributes.get("order") is not None:
         order = [
-            source.word("order", name)
+            source.name("order", name)
             for name in source.sequence("order", attributes["order"])
         ]
     units = [
@@ -236,7 +241,7 @@ def _finish(
     ]
     for idx, unit in enumerate(units):
         for device, value in unit.items():
-            unit[device] = source.word(f"units[{idx}] {device}", value)
+            unit[device] = source.name(f"units[{idx}] {device}", value)
     name = attributes.get("name")
     coord, wrap = attributes.get("coord"), attributes.get("wrap")
     if (coord is None) != (wrap is None):
@@ -259,14 +264,14 @@ def _finish(
 
 
 def _per_device(
-    source: Source, place: str, value: Any, devices: Sequence[str]
+    source: Source, location: str, value: Any, devices: Sequence[str]
 ) -> dict[str, Any]:
     """Return a map from every device."""
-    values = dict(source.mapping(place, value))
+    values = dict(source.mapping(location, value))
     missing = [device for device in devices if device not in values]
     if missing:
         raise source.refuse(
-            place,
+            location,
             f"all {len(devices)} devices",
             f"none of {listed(missing)}",
             "add them",
@@ -279,14 +284,14 @@ def _check_coord(
 ) -> None:
     if not all(isinstance(flag, bool) for flag in wrap):
         raise source.refuse("wrap", "true or false per axis", shown(wrap))
-    for device, place in coord.items():
+    for device, location in coord.items():
         if (
-            not isinstance(place, list)
-            or len(place) != len(wrap)
-            or not all(type(one) is int for one in place)
+            not isinstance(location, list)
+            or len(location) != len(wrap)
+            or not all(type(one) is int for one in location)
         ):
             raise source.refuse(
                 f"coord {device}",
                 f"{len(wrap)} integers, one per axis of wrap",
-                shown(place),
+                shown(location),
             )

@@ -36,7 +36,7 @@ def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
     text
         The list; a host may be in it twice.
     where
-        File and place, for messages.
+        File and location, for messages.
     room
         How many hosts there may be.
 
@@ -51,23 +51,25 @@ def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
     hosts: list[str] = []
     num_ranges = 0
     for name in _split(text, where):
-        parts = _PIECE.split(name)
+        name_pieces = _PIECE.split(name)
         # Text and insides of brackets take turns.
-        if any("[" in piece or "]" in piece for piece in parts[::2]):
+        if any("[" in piece or "]" in piece for piece in name_pieces[::2]):
             raise _error(
                 where, "brackets that match", name, "correct the brackets"
             )
-        for piece in parts[::2]:
+        for piece in name_pieces[::2]:
             if re.search(r"[\s*]", piece) or not piece.isprintable():
                 raise _error(where, "a name", piece, "correct the name")
-        ranges = [_numbers(piece, name, where) for piece in parts[1::2]]
-        num_ranges += sum(piece.count(",") + 1 for piece in parts[1::2])
+        ranges = [_numbers(piece, name, where) for piece in name_pieces[1::2]]
+        num_ranges += sum(piece.count(",") + 1 for piece in name_pieces[1::2])
         sizes = [len(numbers) for numbers in ranges]
         _limit(prod(sizes[:-1]), MAX_PREFIXES, "prefixes", name, where)
         _limit(num_ranges, MAX_RANGES, "ranges", name, where)
         _limit(len(hosts) + prod(sizes), room, "hosts", name, where)
         for chosen in itertools.product(*ranges):
-            pieces = itertools.zip_longest(parts[::2], chosen, fillvalue="")
+            pieces = itertools.zip_longest(
+                name_pieces[::2], chosen, fillvalue=""
+            )
             hosts.append("".join(itertools.chain.from_iterable(pieces)))
     return hosts
 
@@ -109,8 +111,7 @@ def _numbers(inside: str, name: str, where: str) -> list[str]:
             len(numbers) + count, MAX_HOSTS, "hosts in brackets", name, where
         )
         numbers += [
-            f"{number:0{len(low)}d}"
-            for number in range(int(low), int(high) + 1)
+            f"{value:0{len(low)}d}" for value in range(int(low), int(high) + 1)
         ]
     return numbers
 

@@ -119,12 +119,16 @@ def tree(
 
 
 def set_parent(
-    source: Source, place: str, parents: dict[str, str], child: str, above: str
+    source: Source,
+    location: str,
+    parents: dict[str, str],
+    child: str,
+    above: str,
 ) -> None:
     """Put a switch below another one; refuse a second one above it."""
     if child in parents:
         raise source.refuse(
-            place,
+            location,
             f"one switch above {child}",
             f"{parents[child]} and {above}",
             "remove one",

@@ -52,19 +52,19 @@ def read(source: Source) -> nx.Graph:
         value = value.get("items", [value])
     labels: dict[str, dict[str, Any]] = {}
     counts: dict[str, int | None] = {}
-    for place, node in source.mappings("items", value, None, ("metadata",)):
+    for location, node in source.mappings("items", value, None, ("metadata",)):
         if node.get("kind", "Node") != "Node":
             raise source.refuse(
-                f"{place}.kind",
+                f"{location}.kind",
                 "Node",
                 shown(node["kind"]),
                 "print nodes: kubectl get nodes -o json",
             )
         metadata = source.mapping(
-            f"{place}.metadata", node["metadata"], None, ("name",)
+            f"{location}.metadata", node["metadata"], None, ("name",)
         )
-        name = source.word(f"{place}.metadata.name", metadata["name"])
-        source.check_once(place, "name", name, labels)
+        name = source.name(f"{location}.metadata.name", metadata["name"])
+        source.check_once(location, "name", name, labels)
         labels[name] = source.mapping(
             f"{name}.metadata.labels", metadata.get("labels") or {}
         )
@@ -112,7 +112,7 @@ def _values(
     source: Source, labels: Mapping[str, Mapping[str, Any]], key: str
 ) -> dict[str, str | None]:
     return {
-        name: source.word(f"{name}.metadata.labels.{key}", of_node[key])
+        name: source.name(f"{name}.metadata.labels.{key}", of_node[key])
         if of_node.get(key)
         else None
         for name, of_node in labels.items()
@@ -126,16 +126,16 @@ def _num_devices(
     status = source.mapping(f"{name}.status", node.get("status") or {})
     for key in ("allocatable", "capacity"):
         if status.get(key):
-            place = f"{name}.status.{key}"
-            resources = source.mapping(place, status[key])
+            location = f"{name}.status.{key}"
+            resources = source.mapping(location, status[key])
             counts = [
-                source.integer(f"{place}.{resource}", count, minimum=0)
+                source.integer(f"{location}.{resource}", count, minimum=0)
                 for resource, count in resources.items()
                 if resource.endswith("/gpu")
             ]
             if sum(counts) > MAX_DEVICES:
                 raise source.refuse(
-                    place, f"at most {MAX_DEVICES} devices", sum(counts)
+                    location, f"at most {MAX_DEVICES} devices", sum(counts)
                 )
             return sum(counts)
     return None

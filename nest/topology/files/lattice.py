@@ -62,7 +62,7 @@ def num_links(axis: Axis) -> int:
 def coordinates(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Return the places of a product graph; the first axis is fastest."""
     ranges = [range(axis.size) for axis in reversed(axes)]
-    return [place[::-1] for place in product(*ranges)]
+    return [location[::-1] for location in product(*ranges)]
 
 
 def join(graph: nx.Graph, names: Sequence[str], axes: Sequence[Axis]) -> None:

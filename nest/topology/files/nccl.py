@@ -131,15 +131,15 @@ def _walk(
     depth: int,
 ) -> None:
     """Note what an element is, and what is in it."""
-    place = _place(element)
+    location = _place(element)
     parent = above
     if element.tag == "cpu":
         parent = f"cpu{_attribute(source, element, 'numaid')}"
-        _once(source, node, parent, place)
+        _once(source, node, parent, location)
         node.processors.append(parent)
     elif element.tag == "pci" and above is not None:
         parent = _attribute(source, element, "busid").lower()
-        _once(source, node, parent, place)
+        _once(source, node, parent, location)
         kind = _attribute(source, element, "class")
         gpu = element.find("gpu")
         if kind.startswith(_GPU) or gpu is not None:
@@ -151,13 +151,16 @@ def _walk(
         node.links.append((parent, above, _pci_speed(source, element)))
     if depth > _MAX_DEPTH:
         raise source.refuse(
-            place, f"at most {_MAX_DEPTH} levels", "more", "correct the file"
+            location,
+            f"at most {_MAX_DEPTH} levels",
+            "more",
+            "correct the file",
         )
     tags = _INSIDE.get(element.tag, ())
     for inner in element:
         if inner.tag not in tags:
             raise source.refuse(
-                place,
+                location,
                 f"elements {' or '.join(tags)}" if tags else "no elements",
                 f"<{inner.tag}>",
                 "remove or correct it",
@@ -165,10 +168,10 @@ def _walk(
         _walk(source, node, inner, parent, depth + 1)
 
 
-def _once(source: Source, node: _Node, name: str, place: str) -> None:
+def _once(source: Source, node: _Node, name: str, location: str) -> None:
     if name in node.seen:
         raise source.refuse(
-            place, "every busid and numaid once", "one twice", "remove one"
+            location, "every busid and numaid once", "one twice", "remove one"
         )
     node.seen.add(name)
 
@@ -233,8 +236,8 @@ def _nvlinks(
         if gpu is None:
             continue
         for link in gpu.findall("nvlink"):
-            place = f"<nvlink> of {bus}"
-            count = source.integer(place, link.get("count"), minimum=1)
+            location = f"<nvlink> of {bus}"
+            count = source.integer(location, link.get("count"), minimum=1)
             speed = count * _per_link(source, bus, gpu) * GB
             target = (link.get("target") or "").lower()
             kind = link.get("tclass") or ""
@@ -245,7 +248,7 @@ def _nvlinks(
                 to_switch[bus] = to_switch.get(bus, 0.0) + speed
             else:
                 raise source.refuse(
-                    place,
+                    location,
                     "a target that is a device of the file, or of class "
                     "0x068000",
                     shown(target),
@@ -264,13 +267,13 @@ def _nvlinks(
 
 def _per_link(source: Source, bus: str, gpu: Element) -> float:
     """Return GB/s of one NVLink of a device."""
-    place = f"<gpu> of {bus}: sm"
-    capability = source.integer(place, gpu.get("sm"), minimum=1)
+    location = f"<gpu> of {bus}: sm"
+    capability = source.integer(location, gpu.get("sm"), minimum=1)
     for minimum, speed in NVLINK:
         if capability >= minimum:
             return NVLINK_OF.get(capability, speed)
     raise source.refuse(
-        place,
+        location,
         f"at least {NVLINK[-1][0]} with NVLinks",
         capability,
         "correct the compute capability",

@@ -262,17 +262,17 @@ def _matrix(source: Source) -> Node:
     affinity: dict[str, str] = {}
     codes: Matrix = {}
     rows: list[str] = []
-    for place, tokens in lines[start + 1 :]:
+    for location, tokens in lines[start + 1 :]:
         if not tokens or tokens[0] not in names:
             continue
         row = tokens[0]
-        source.check_once(place, "row", row, rows, "keep one matrix")
+        source.check_once(location, "row", row, rows, "keep one matrix")
         rows.append(row)
         row_codes = tokens[1 : 1 + len(names)]
         for other, code in zip(names, row_codes, strict=False):
             if not _CODE.fullmatch(code):
                 raise source.refuse(
-                    f"{place}: {row} to {other}",
+                    f"{location}: {row} to {other}",
                     f"X, NV<k>, {', '.join(DISTANCE)}",
                     code,
                     "correct the code",
@@ -280,7 +280,7 @@ def _matrix(source: Source) -> Node:
             codes[row, other] = code
         if len(row_codes) < len(names):
             raise source.refuse(
-                f"{place}: {row}",
+                f"{location}: {row}",
                 f"{len(names)} codes, as the header has names",
                 len(row_codes),
                 "give the whole matrix",

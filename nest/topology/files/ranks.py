@@ -90,11 +90,11 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
     for line_number, line in enumerate(source.text.splitlines(), start=1):
         if not line.strip():
             continue
-        place = f"line {line_number}"
+        location = f"line {line_number}"
         match = re.fullmatch(r"\s*([0-9]+) (.+):([0-9]{1,9})\s*", line)
         if match is None or int(match[1][:18]) != len(order):
             raise source.refuse(
-                place,
+                location,
                 f"'{len(order)} host:device'",
                 shown(line),
                 "correct the line",
@@ -102,7 +102,7 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
         slot = match[2], int(match[3])
         if slot not in devices:
             raise source.refuse(
-                place,
+                location,
                 "a device of the network",
                 f"{slot[0]}:{slot[1]}",
                 "correct host or device",

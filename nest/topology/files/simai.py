@@ -42,16 +42,16 @@ def read(source: Source) -> nx.Graph:
         for line_number, line in enumerate(source.text.splitlines(), start=1)
         if line.strip()
     ]
-    place, tokens = lines[0]
+    location, tokens = lines[0]
     if len(tokens) != len(_COUNTS) + 1:
         raise source.refuse(
-            place,
+            location,
             f"{', '.join(_COUNTS)} and a device",
             shown(" ".join(tokens)),
             "correct the line",
         )
     num_nodes, per_server, num_nv, num_other, num_links = (
-        source.integer(f"{place}: {what}", token, minimum=minimum)
+        source.integer(f"{location}: {what}", token, minimum=minimum)
         for (what, minimum), token in zip(
             _COUNTS.items(), tokens, strict=False
         )
@@ -60,14 +60,14 @@ def read(source: Source) -> nx.Graph:
     links = lines[1 + bool(switches) :]
     if len(links) != num_links:
         raise source.refuse(
-            place,
+            location,
             f"{num_links} links, as it says",
             len(links),
             "check that the file is complete",
         )
     if num_nodes > num_links + 1:
         raise source.refuse(
-            place,
+            location,
             f"at most the {num_links + 1} nodes that {num_links} links join",
             num_nodes,
             "correct the counts",
@@ -77,7 +77,7 @@ def read(source: Source) -> nx.Graph:
     ]
     if len(devices) % per_server:
         raise source.refuse(
-            place,
+            location,
             f"devices in whole servers of {per_server}",
             len(devices),
             "correct the counts",
@@ -85,8 +85,8 @@ def read(source: Source) -> nx.Graph:
     graph = nx.Graph()
     graph.add_nodes_from(devices, kind=DEVICE)
     graph.add_nodes_from(switches, kind=SWITCH)
-    for place, tokens in links:
-        _add(source, graph, place, tokens)
+    for location, tokens in links:
+        _add(source, graph, location, tokens)
     servers = {
         device: f"server{idx // per_server}"
         for idx, device in enumerate(devices)
@@ -104,42 +104,42 @@ def _switches(
     """Return the switches of line 2; there is no such line without any."""
     if count == 0:
         return {}
-    place, tokens = lines[1] if len(lines) > 1 else ("line 2", [])
+    location, tokens = lines[1] if len(lines) > 1 else ("line 2", [])
     if len(tokens) != count:
         raise source.refuse(
-            place,
+            location,
             f"{count} switches ({num_nv} of NVLink), as line 1 says",
             len(tokens),
             "check that the file is complete",
         )
     switches: dict[str, None] = {}
     for token in tokens:
-        switch = source.integer(f"{place}: switch", token, minimum=0)
+        switch = source.integer(f"{location}: switch", token, minimum=0)
         if switch >= num_nodes:
             raise source.refuse(
-                place, f"switches below {num_nodes} nodes", switch
+                location, f"switches below {num_nodes} nodes", switch
             )
-        source.check_once(place, "switch", str(switch), switches)
+        source.check_once(location, "switch", str(switch), switches)
         switches[str(switch)] = None
     return switches
 
 
 def _add(
-    source: Source, graph: nx.Graph, place: str, tokens: list[str]
+    source: Source, graph: nx.Graph, location: str, tokens: list[str]
 ) -> None:
     if len(tokens) != 5:
         raise source.refuse(
-            place,
+            location,
             "source, target, bandwidth, latency and error rate",
             shown(" ".join(tokens)),
             "correct the line",
         )
     ends = []
     for token in tokens[:2]:
-        node = str(source.integer(f"{place}: node", token, minimum=0))
+        node = str(source.integer(f"{location}: node", token, minimum=0))
         if node not in graph:
             raise source.refuse(
-                place,
+                location,
                 f"nodes below {graph.number_of_nodes()}",
                 node,
                 "correct the link",
@@ -147,16 +147,16 @@ def _add(
         ends.append(node)
     if ends[0] == ends[1]:
         raise source.refuse(
-            place, "two nodes", f"{ends[0]} twice", "correct the link"
+            location, "two nodes", f"{ends[0]} twice", "correct the link"
         )
-    rate = _quantity(source, f"{place}: bandwidth", tokens[2], _RATES, True)
-    time = _quantity(source, f"{place}: latency", tokens[3], _TIMES, False)
+    rate = _quantity(source, f"{location}: bandwidth", tokens[2], _RATES, True)
+    time = _quantity(source, f"{location}: latency", tokens[3], _TIMES, False)
     loss = source.number(
-        f"{place}: error rate", tokens[4], positive=False, unit="a share"
+        f"{location}: error rate", tokens[4], positive=False, unit="a share"
     )
     if loss:
         raise source.refuse(
-            f"{place}: error rate",
+            f"{location}: error rate",
             "0, as lost packets have no price here",
             tokens[4],
             "set it to 0",
@@ -166,7 +166,7 @@ def _add(
 
 def _quantity(
     source: Source,
-    place: str,
+    location: str,
     token: str,
     units: dict[str, float],
     positive: bool,
@@ -175,9 +175,9 @@ def _quantity(
     match = _QUANTITY.fullmatch(token) if len(token) < 100 else None
     if match is None or match[2] not in units:
         raise source.refuse(
-            place, f"a number with {' or '.join(units)}", shown(token)
+            location, f"a number with {' or '.join(units)}", shown(token)
         )
-    number = source.number(
-        place, match[1] or token, positive=positive, unit=match[2]
+    value = source.number(
+        location, match[1] or token, positive=positive, unit=match[2]
     )
-    return number * units[match[2]]
+    return value * units[match[2]]

@@ -22,20 +22,20 @@ MAX_RING = 16
 
 
 class Entry(NamedTuple):
-    """A switch, block or ring; ``place`` is where it is in the file."""
+    """A switch, block or ring; ``location`` is where it is in the file."""
 
-    place: str
+    location: str
     name: str
     nodes: str | None
     switches: str | None = None
 
 
 def nodes_of(
-    source: Source, place: str, value: Any, max_hosts: int = MAX_HOSTS
+    source: Source, location: str, value: Any, max_hosts: int = MAX_HOSTS
 ) -> list[str]:
     """Return the nodes of a hostlist, at most ``max_hosts``."""
-    text = source.word(place, value)
-    return expand(text, f"{source.where}: {place}", max_hosts)
+    text = source.name(location, value)
+    return expand(text, f"{source.where}: {location}", max_hosts)
 
 
 def tree(
@@ -49,25 +49,27 @@ def tree(
     for entry in entries:
         if (entry.nodes is None) == (entry.switches is None):
             raise source.refuse(
-                entry.place,
+                entry.location,
                 "nodes or switches below a switch",
                 "both" if entry.nodes is not None else "neither",
                 "give one of them",
             )
         free = MAX_HOSTS - len(members)
         if entry.nodes is not None:
-            nodes = nodes_of(source, entry.place, entry.nodes, free)
+            nodes = nodes_of(source, entry.location, entry.nodes, free)
             members += [Host(node, entry.name) for node in nodes]
             continue
-        for child in nodes_of(source, entry.place, entry.switches, free):
+        for child in nodes_of(source, entry.location, entry.switches, free):
             if child not in switches:
                 raise source.refuse(
-                    entry.place,
+                    entry.location,
                     "switches that the file lists",
                     child,
                     "add it or correct the name",
                 )
-            hosts.set_parent(source, entry.place, parents, child, entry.name)
+            hosts.set_parent(
+                source, entry.location, parents, child, entry.name
+            )
     if not members:
         raise source.refuse("", "nodes below the switches", "none", "add some")
     return hosts.tree(source, members, parents, name=name)
@@ -99,7 +101,7 @@ def blocks(
     counts = []
     for entry in entries:
         free = MAX_HOSTS - len(members)
-        nodes = nodes_of(source, entry.place, entry.nodes, free)
+        nodes = nodes_of(source, entry.location, entry.nodes, free)
         counts.append(len(nodes))
         members += [Host(node, entry.name) for node in nodes]
     ratios = _ratios(source, entries, counts, sizes)
@@ -137,7 +139,7 @@ def _ratios(
     for entry, count in zip(entries, counts, strict=True):
         if count < base:
             raise source.refuse(
-                entry.place,
+                entry.location,
                 f"at least the {base} nodes of the base BlockSizes in "
                 f"{entry.name}",
                 count,
@@ -168,10 +170,10 @@ def rings(source: Source, entries: Sequence[Entry]) -> nx.Graph:
     _check_names(source, entries)
     nodes_by_ring: dict[str, list[str]] = {}
     for entry in entries:
-        nodes = nodes_of(source, entry.place, entry.nodes)
+        nodes = nodes_of(source, entry.location, entry.nodes)
         if len(nodes) > MAX_RING:
             raise source.refuse(
-                entry.place,
+                entry.location,
                 f"at most {MAX_RING} nodes in a ring",
                 len(nodes),
                 "split the ring",
@@ -188,11 +190,11 @@ def _check_names(source: Source, entries: Sequence[Entry]) -> None:
     seen: set[str] = set()
     for entry in entries:
         source.check_once(
-            entry.place, "name", entry.name, seen, "rename or remove one"
+            entry.location, "name", entry.name, seen, "rename or remove one"
         )
         if len(entry.name) > MAX_NAME:
             raise source.refuse(
-                entry.place,
+                entry.location,
                 f"a name of at most {MAX_NAME} characters",
                 len(entry.name),
                 "shorten it",

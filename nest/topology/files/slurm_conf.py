@@ -21,7 +21,7 @@ def read(source: Source) -> nx.Graph:
     """
     entries: dict[str, list[Entry]] = {}
     sizes: list[Any] = []
-    for place, keys in _lines(source):
+    for location, keys in _lines(source):
         kind = next((key for key in _LINES if key in keys), None)
         if kind is None or not keys.keys() <= _LINES[kind]:
             wrong = next(
@@ -29,7 +29,7 @@ def read(source: Source) -> nx.Graph:
                 "",
             )
             raise source.refuse(
-                place,
+                location,
                 "SwitchName with Nodes or Switches, BlockName or RingName "
                 "with Nodes, or BlockSizes",
                 shown(wrong),
@@ -38,12 +38,12 @@ def read(source: Source) -> nx.Graph:
         if kind == "blocksizes":
             if sizes:
                 raise source.refuse(
-                    place, "BlockSizes once", "it twice", "remove one"
+                    location, "BlockSizes once", "it twice", "remove one"
                 )
             sizes = keys[kind].split(",")
             continue
         entry = Entry(
-            place, keys[kind], keys.get("nodes"), keys.get("switches")
+            location, keys[kind], keys.get("nodes"), keys.get("switches")
         )
         entries.setdefault(kind, []).append(entry)
     if len(entries) != 1 or (sizes and "blockname" not in entries):
@@ -79,7 +79,7 @@ def _lines(source: Source) -> Iterable[tuple[str, dict[str, str]]]:
     # What is joined keeps its length, so that positions still tell lines.
     at = 0
     for line in text.splitlines(keepends=True):
-        place = f"line {line_number}"
+        location = f"line {line_number}"
         line_number += source.text.count("\n", at, at + len(line))
         at += len(line)
         content = line.split("#")[0].strip()
@@ -90,11 +90,11 @@ def _lines(source: Source) -> Iterable[tuple[str, dict[str, str]]]:
             key, equals, value = token.partition("=")
             if not equals or not value:
                 raise source.refuse(
-                    place, "Key=Value", shown(token), "correct the line"
+                    location, "Key=Value", shown(token), "correct the line"
                 )
             if key.lower() in keys:
                 raise source.refuse(
-                    place, "every key once", f"{key} twice", "remove one"
+                    location, "every key once", f"{key} twice", "remove one"
                 )
             keys[key.lower()] = value
-        yield place, keys
+        yield location, keys

@@ -24,15 +24,15 @@ def read(source: Source) -> nx.Graph:
     number of nodes too.
     """
     entries: dict[str, dict[str, Any]] = {}
-    for place, entry in source.mappings(
+    for location, entry in source.mappings(
         "", parse_yaml(source), ("topology", _DEFAULT, *_KINDS)
     ):
         if next(iter(entry), None) != "topology":
             raise source.refuse(
-                place, "topology as the first key", shown([*entry][:1])
+                location, "topology as the first key", shown([*entry][:1])
             )
-        name = source.word(f"{place}.topology", entry["topology"])
-        source.check_once(place, "topology", name, entries)
+        name = source.name(f"{location}.topology", entry["topology"])
+        source.check_once(location, "topology", name, entries)
         entries[name] = entry
     if not entries:
         raise source.refuse("", "topologies", "none", "add one")
@@ -76,17 +76,17 @@ def _tree(source: Source, name: str, value: Any) -> nx.Graph:
 
 
 def _block(source: Source, name: str, value: Any) -> nx.Graph:
-    place = f"{name}.block"
+    location = f"{name}.block"
     entries = _entries(
         source,
-        place,
+        location,
         value,
         ("blocks", "block"),
         {"nodes": "nodes"},
         ("block_sizes",),
     )
     sizes = source.sequence(
-        f"{place}.block_sizes", value.get("block_sizes", [])
+        f"{location}.block_sizes", value.get("block_sizes", [])
     )
     return blocks(source, entries, sizes, name)
 
@@ -99,18 +99,21 @@ def _ring(source: Source, name: str, value: Any) -> nx.Graph:
 
 
 def _torus(source: Source, name: str, value: Any) -> nx.Graph:
-    place = f"{name}.torus3d"
-    value = source.mapping(place, value, ("toruses",), ("toruses",))
+    location = f"{name}.torus3d"
+    value = source.mapping(location, value, ("toruses",), ("toruses",))
     tori: dict[str, dict[str, Any]] = {}
     needed = ("name", "dims", "nodes")
     for at, torus in source.mappings(
-        f"{place}.toruses", value["toruses"], (*needed, "placements"), needed
+        f"{location}.toruses",
+        value["toruses"],
+        (*needed, "placements"),
+        needed,
     ):
-        torus_name = source.word(f"{at}.name", torus["name"])
+        torus_name = source.name(f"{at}.name", torus["name"])
         source.check_once(at, "name", torus_name, tori, "rename one")
         tori[torus_name] = torus
     if not tori:
-        raise source.refuse(place, "tori", "none", "add one")
+        raise source.refuse(location, "tori", "none", "add one")
     chosen = hosts.choose(source, "separate tori", tori, "keep one of them")
     torus = tori[chosen]
     axes = ("x", "y", "z")
@@ -150,7 +153,7 @@ _KINDS: dict[str, Callable[[Source, str, Any], nx.Graph]] = {
 
 def _entries(
     source: Source,
-    place: str,
+    location: str,
     value: Any,
     names: tuple[str, str],
     keys: Mapping[str, str],
@@ -162,17 +165,17 @@ def _entries(
     of hostlists with what they are in an :class:`Entry`.
     """
     several, one = names
-    value = source.mapping(place, value, (several, *others), (several,))
+    value = source.mapping(location, value, (several, *others), (several,))
     entries = []
     for at, item in source.mappings(
-        f"{place}.{several}", value[several], (one, *keys), (one,)
+        f"{location}.{several}", value[several], (one, *keys), (one,)
     ):
         lists: dict[str, str | None] = {"nodes": None, "switches": None}
         for key, kind in keys.items():
             if item.get(key) is not None:
-                lists[kind] = source.word(f"{at}.{key}", item[key])
-        name = source.word(f"{at}.{one}", item[one])
+                lists[kind] = source.name(f"{at}.{key}", item[key])
+        name = source.name(f"{at}.{one}", item[one])
         entries.append(Entry(at, name, lists["nodes"], lists["switches"]))
     if not entries:
-        raise source.refuse(place, several, "none", "add some")
+        raise source.refuse(location, several, "none", "add some")
     return entries

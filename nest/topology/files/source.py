@@ -37,7 +37,7 @@ class Source:
     """The text of a file, and the options that complete it.
 
     Methods that read a value raise
-    :class:`~nest.errors.InvalidProblemError` in one line: file and place,
+    :class:`~nest.errors.InvalidProblemError` in one line: file and location,
     what was expected, what came, and what to do.
 
     Parameters
@@ -56,13 +56,13 @@ class Source:
 
     def refuse(
         self,
-        place: str,
+        location: str,
         expected: str,
         got: object,
         remedy: str = "correct the value",
     ) -> InvalidProblemError:
-        """Return the error about one place (empty: the whole file)."""
-        at = f"{place}: " if place else ""
+        """Return the error about one location (empty: the whole file)."""
+        at = f"{location}: " if location else ""
         return self.error(f"{at}expected {expected}, got {got}; {remedy}")
 
     def error(self, text: object) -> InvalidProblemError:
@@ -74,7 +74,7 @@ class Source:
 
     def check_once(
         self,
-        place: str,
+        location: str,
         what: str,
         name: str,
         seen: Container[str],
@@ -83,7 +83,7 @@ class Source:
         """Refuse a name that the file has stated before."""
         if name in seen:
             raise self.refuse(
-                place, f"every {what} once", f"{name} twice", remedy
+                location, f"every {what} once", f"{name} twice", remedy
             )
 
     def option(self, *names: str) -> Any:
@@ -145,7 +145,7 @@ class Source:
         return tuple(values)
 
     def number(
-        self, place: str, value: object, *, positive: bool, unit: str
+        self, location: str, value: object, *, positive: bool, unit: str
     ) -> float:
         """Return a finite number, above 0 or at least 0.
 
@@ -155,20 +155,20 @@ class Source:
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.refuse(place, expected, shown(value))
+            raise self.refuse(location, expected, shown(value))
         try:
-            number = float(value)
+            finite = float(value)
         except OverflowError:
-            number = math.inf
+            finite = math.inf
         if (
-            not math.isfinite(number)
-            or number < 0
-            or (positive and not number)
+            not math.isfinite(finite)
+            or finite < 0
+            or (positive and not finite)
         ):
-            raise self.refuse(place, expected, shown(value))
-        return number
+            raise self.refuse(location, expected, shown(value))
+        return finite
 
-    def integer(self, place: str, value: object, *, minimum: int) -> int:
+    def integer(self, location: str, value: object, *, minimum: int) -> int:
         """Return an integer; text counts if it has only digits."""
         if (
             isinstance(value, str)
@@ -181,10 +181,12 @@ class Source:
             or not isinstance(value, int)
             or not minimum <= value < 2**53
         ):
-            raise self.refuse(place, f"an integer >= {minimum}", shown(value))
+            raise self.refuse(
+                location, f"an integer >= {minimum}", shown(value)
+            )
         return value
 
-    def word(self, place: str, value: object) -> str:
+    def name(self, location: str, value: object) -> str:
         """Return a name: text that can be printed, or an integer as text."""
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -193,54 +195,54 @@ class Source:
             or not value.strip()
             or not value.isprintable()
         ):
-            raise self.refuse(place, "a name", shown(value))
+            raise self.refuse(location, "a name", shown(value))
         return value
 
     def mapping(
         self,
-        place: str,
+        location: str,
         value: object,
-        known: tuple[str, ...] | None = None,
+        keys: tuple[str, ...] | None = None,
         needed: tuple[str, ...] = (),
     ) -> dict[str, Any]:
         """Return a mapping that has no keys but the known ones."""
         if not isinstance(value, dict):
             raise self.refuse(
-                place, "a mapping", shown(value), "correct its form"
+                location, "a mapping", shown(value), "correct its form"
             )
         for key in value:
             if not isinstance(key, str) or (
-                known is not None and key not in known
+                keys is not None and key not in keys
             ):
-                expected = "text" if known is None else " or ".join(known)
+                expected = "text" if keys is None else " or ".join(keys)
                 raise self.refuse(
-                    place,
+                    location,
                     f"keys {expected}",
                     shown(key),
                     "remove or correct it",
                 )
         for key in needed:
             if value.get(key) is None:
-                raise self.refuse(place, f"key {key!r}", "none", "add it")
+                raise self.refuse(location, f"key {key!r}", "none", "add it")
         return value
 
     def mappings(
         self,
-        place: str,
+        location: str,
         value: object,
-        known: tuple[str, ...] | None = None,
+        keys: tuple[str, ...] | None = None,
         needed: tuple[str, ...] = (),
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the mappings in a list, each with its place in the file."""
-        for idx, item in enumerate(self.sequence(place, value)):
-            at = f"{place}[{idx}]"
-            yield at, self.mapping(at, item, known, needed)
+        """Yield the mappings in a list, each with its location in the file."""
+        for idx, item in enumerate(self.sequence(location, value)):
+            at = f"{location}[{idx}]"
+            yield at, self.mapping(at, item, keys, needed)
 
-    def sequence(self, place: str, value: object) -> list[Any]:
+    def sequence(self, location: str, value: object) -> list[Any]:
         """Return a list."""
         if not isinstance(value, list):
             raise self.refuse(
-                place, "a list", shown(value), "correct its form"
+                location, "a list", shown(value), "correct its form"
             )
         return value
 

@@ -37,12 +37,12 @@ def read_graph(source: Source) -> nx.Graph:
     top = source.mapping("", parse_json(source), None, ("instances",))
     nodes: list[Layered] = []
     domains: dict[str, str | None] = {}
-    for place, entry in source.mappings(
+    for location, entry in source.mappings(
         "instances", top["instances"], None, ("id",)
     ):
-        name = source.word(f"{place}.id", entry["id"])
+        name = source.name(f"{location}.id", entry["id"])
         layers = source.sequence(
-            f"{place}.network_layers", entry.get("network_layers") or []
+            f"{location}.network_layers", entry.get("network_layers") or []
         )
         if not layers:
             raise source.refuse(
@@ -52,10 +52,11 @@ def read_graph(source: Source) -> nx.Graph:
                 "a missing layer is unknown: add it",
             )
         names = tuple(
-            source.word(f"{place}.network_layers", layer) for layer in layers
+            source.name(f"{location}.network_layers", layer)
+            for layer in layers
         )
         nodes.append(Layered(name, names))
-        domains[name] = _domain(source, place, entry)
+        domains[name] = _domain(source, location, entry)
     if not nodes:
         raise source.refuse("instances", "instances", "none", "add some")
     return build(source, nodes, all_or_none(source, domains, DOMAIN_KEYS[0]))
@@ -75,20 +76,20 @@ def read_model(source: Source) -> nx.Graph:
     )
     parents: dict[str, str] = {}
     leaf: dict[str, str] = {}
-    for place, name, entry in _named(source, "switches", top):
+    for location, name, entry in _named(source, "switches", top):
         for child in source.sequence(
-            f"{place}.switches", entry.get("switches") or []
+            f"{location}.switches", entry.get("switches") or []
         ):
-            below = source.word(f"{place}.switches", child)
-            hosts.set_parent(source, place, parents, below, name)
-        _attach(source, place, entry, name, leaf)
+            below = source.name(f"{location}.switches", child)
+            hosts.set_parent(source, location, parents, below, name)
+        _attach(source, location, entry, name, leaf)
     domains: dict[str, str | None] = {}
-    for place, entry in source.mappings(
+    for location, entry in source.mappings(
         "blocks", top.get("blocks") or [], None, ("switch", "nodes")
     ):
-        switch = source.word(f"{place}.switch", entry["switch"])
-        nodes = _attach(source, place, entry, switch, leaf)
-        domains.update(dict.fromkeys(nodes, _domain(source, place, entry)))
+        switch = source.name(f"{location}.switch", entry["switch"])
+        nodes = _attach(source, location, entry, switch, leaf)
+        domains.update(dict.fromkeys(nodes, _domain(source, location, entry)))
     if not leaf:
         raise source.refuse(
             "",
@@ -116,15 +117,15 @@ def _older(
     node in the block.
     """
     domains: dict[str, str | None] = dict.fromkeys(leaf)
-    for place, name, entry in _named(source, "nodes", top):
+    for location, name, entry in _named(source, "nodes", top):
         block = entry.get("capacity_block")
         if name in domains and block is not None:
-            domains[name] = source.word(f"{place}.capacity_block", block)
-    for place, name, entry in _named(source, "capacity_blocks", top):
-        for node in _expanded(source, place, entry):
+            domains[name] = source.name(f"{location}.capacity_block", block)
+    for location, name, entry in _named(source, "capacity_blocks", top):
+        for node in _expanded(source, location, entry):
             if domains.get(node) not in (None, name):
                 raise source.refuse(
-                    place,
+                    location,
                     f"{node} in one capacity block",
                     f"{domains[node]} and {name}",
                     "correct one of them",
@@ -137,49 +138,53 @@ def _older(
 def _named(
     source: Source, key: str, top: Mapping[str, Any]
 ) -> Iterable[tuple[str, str, dict[str, Any]]]:
-    """Yield place, name and fields of a map of entries, or a named list."""
+    """Yield location, name and fields of a map of entries, or a named list."""
     entries = top.get(key)
     if entries is None:
         return
     if isinstance(entries, list):
         seen: set[str] = set()
-        for place, entry in source.mappings(key, entries, None, ("name",)):
-            name = source.word(f"{place}.name", entry["name"])
-            source.check_once(place, "name", name, seen)
+        for location, entry in source.mappings(key, entries, None, ("name",)):
+            name = source.name(f"{location}.name", entry["name"])
+            source.check_once(location, "name", name, seen)
             seen.add(name)
-            yield place, name, entry
+            yield location, name, entry
         return
     if not isinstance(entries, dict):
         source.mapping(key, entries)
     for name, item in entries.items():
-        place = f"{key}.{name}"
-        yield place, source.word(key, name), source.mapping(place, item or {})
+        location = f"{key}.{name}"
+        yield (
+            location,
+            source.name(key, name),
+            source.mapping(location, item or {}),
+        )
 
 
 def _expanded(
-    source: Source, place: str, entry: Mapping[str, Any]
+    source: Source, location: str, entry: Mapping[str, Any]
 ) -> list[str]:
     nodes: list[str] = []
-    where = f"{source.where}: {place}"
-    for item in source.sequence(f"{place}.nodes", entry.get("nodes") or []):
-        text = source.word(f"{place}.nodes", item)
+    where = f"{source.where}: {location}"
+    for item in source.sequence(f"{location}.nodes", entry.get("nodes") or []):
+        text = source.name(f"{location}.nodes", item)
         nodes += expand(text, where, MAX_HOSTS - len(nodes))
     return nodes
 
 
 def _attach(
     source: Source,
-    place: str,
+    location: str,
     entry: Mapping[str, Any],
     switch: str,
     leaf: dict[str, str],
 ) -> list[str]:
     """Note the switch of an entry's nodes, and return the nodes."""
-    nodes = _expanded(source, place, entry)
+    nodes = _expanded(source, location, entry)
     for node in nodes:
         if node in leaf:
             raise source.refuse(
-                place,
+                location,
                 f"{node} once",
                 f"it below {leaf[node]} and {switch}",
                 "remove one",
@@ -189,14 +194,14 @@ def _attach(
 
 
 def _domain(
-    source: Source, place: str, entry: Mapping[str, Any]
+    source: Source, location: str, entry: Mapping[str, Any]
 ) -> str | None:
     for holder in _HOLDERS:
         values = entry.get(holder)
         if values is None:
             continue
-        values = source.mapping(f"{place}.{holder}", values)
+        values = source.mapping(f"{location}.{holder}", values)
         for key in DOMAIN_KEYS:
             if values.get(key) is not None:
-                return source.word(f"{place}.{holder}.{key}", values[key])
+                return source.name(f"{location}.{holder}.{key}", values[key])
     return None

@@ -101,12 +101,12 @@ def _arguments(
 
     The fields of an argument end the names of its parameters.
     """
-    parts: dict[str, list[str]] = {}
+    names_by_argument: dict[str, list[str]] = {}
     for parameter in generator.parameters:
         argument = parameter.argument or parameter.name
-        parts.setdefault(argument, []).append(parameter.name)
+        names_by_argument.setdefault(argument, []).append(parameter.name)
     arguments: dict[str, object] = {}
-    for argument, names in parts.items():
+    for argument, names in names_by_argument.items():
         if names == [argument]:
             arguments[argument] = values[argument]
             continue
@@ -182,15 +182,17 @@ def _check(where: str, parameter: Parameter, value: Value) -> None:
             raise UnknownNameError(where, value, parameter.choices)
         return
     minimum = parameter.minimum
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int) and number > MAX_DEVICES:
-            refuse(where, f"at most {MAX_DEVICES}", number, "ask for less")
-        valid = number > minimum if parameter.above else number >= minimum
-        if not valid or not math.isfinite(number):
+    for value_part in value if isinstance(value, tuple) else (value,):
+        if isinstance(value_part, int) and value_part > MAX_DEVICES:
+            refuse(where, f"at most {MAX_DEVICES}", value_part, "ask for less")
+        valid = (
+            value_part > minimum if parameter.above else value_part >= minimum
+        )
+        if not valid or not math.isfinite(value_part):
             refuse(
                 where,
                 f"{'more than' if parameter.above else 'at least'} {minimum:g}"
                 + (f" {parameter.unit}" if parameter.unit else ""),
-                f"{number:g}",
+                f"{value_part:g}",
                 f"it is {parameter.meaning}",
             )

@@ -524,7 +524,7 @@ NAMES = (
 
 
 def algorithms(
-    routes: Routes, groups: Sequence[Ranks], places: Places
+    routes: Routes, groups: Sequence[Ranks], positions: Places
 ) -> dict[Component, dict[str, tuple[Line, ...]]]:
     """Return what all algorithms on offer take.
 
@@ -547,8 +547,8 @@ def algorithms(
         name: {component: (line,) for component, line in of.items()}
         for name, of in _flat(routes, batches).items()
     }
-    if places.units:
-        by_units = _by_units(batches, places.units)
+    if positions.units:
+        by_units = _by_units(batches, positions.units)
         rotated = together(
             [_rotated_rings(routes, *some)] for some in by_units
         )
@@ -556,7 +556,7 @@ def algorithms(
         levels = _hierarchical(routes, by_units)
         if levels is not None:
             offers["hierarchical"] = levels
-    torus = _torus(routes, groups, places.coordinates)
+    torus = _torus(routes, groups, positions.coordinates)
     if torus is not None:
         offers["torus"] = _twice(torus)
     return {

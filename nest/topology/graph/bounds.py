@@ -36,7 +36,7 @@ def bound_ns(
     kind: CollectiveKind,
     groups: Sequence[Ranks],
     size_bytes: float,
-    places: Places,
+    positions: Places,
 ) -> float:
     """Return a time that groups take at least that run at the same time.
 
@@ -56,14 +56,14 @@ def bound_ns(
     """
     check_collective(kind)
     together = [groups, *([group] for group in groups)]
-    cuts = len(together) * sum(len({*map(int, x)}) for x in places.units)
+    cuts = len(together) * sum(len({*map(int, x)}) for x in positions.units)
     if cuts * len(routes.arcs) > MAX_CUTS:
-        places = Places()
+        positions = Places()
     s_per_byte = max(
         (
             need / speed
             for chosen in together[len(groups) == 1 :]
-            for need, speed in _ratios(routes, kind, chosen, places)
+            for need, speed in _ratios(routes, kind, chosen, positions)
         ),
         default=0.0,
     )
@@ -75,12 +75,12 @@ def _ratios(
     routes: Routes,
     kind: CollectiveKind,
     groups: Sequence[Ranks],
-    places: Places,
+    positions: Places,
 ) -> Iterator[tuple[float, float]]:
     """Yield what has to cross, in buffers, and at which speed it can."""
     everyone = frozenset(rank for group in groups for rank in group)
     partitions = [{frozenset({rank}) for rank in everyone}]
-    for unit_of in places.units:
+    for unit_of in positions.units:
         units: dict[int, set[int]] = {}
         for rank in everyone:
             units.setdefault(int(unit_of[rank]), set()).add(rank)

@@ -64,9 +64,9 @@ class Box:
         sums -= self.extents - 1
         self._minus = rank_at[self.number(sums % self.extents)]
 
-    def number(self, places: Ints) -> Ints:
+    def number(self, shifts: Ints) -> Ints:
         """Return places, or shifts, as numbers."""
-        numbers: Ints = places @ self._digits
+        numbers: Ints = shifts @ self._digits
         return numbers
 
     def plus(self, ranks: Ints, by: Ints) -> Ints:

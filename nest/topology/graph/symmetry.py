@@ -52,13 +52,13 @@ class Rotation(NamedTuple):
         return min_start // self.step
 
 
-def rotations(routes: Routes, places: Places) -> list[Rotation]:
+def rotations(routes: Routes, positions: Places) -> list[Rotation]:
     """Return the smallest symmetries, that of the longest runs first.
 
     One for each length that divides the number of devices and has any but
     itself; the whole order first, whose step is its length if it has none.
     """
-    symmetry = _Symmetry(routes, places)
+    symmetry = _Symmetry(routes, positions)
     count = len(routes.ranks)
     symmetries = []
     for length in range(count, 0, -1):
@@ -77,7 +77,7 @@ def rotations(routes: Routes, places: Places) -> list[Rotation]:
 class _Symmetry:
     """Decides whether rotations are symmetries of a network."""
 
-    def __init__(self, routes: Routes, places: Places) -> None:
+    def __init__(self, routes: Routes, positions: Places) -> None:
         self.devices = np.array(routes.ranks)
         self.forwards = np.array(routes.forwards, dtype=np.int64)
         self.tails, self.heads = routes.tails, routes.heads
@@ -85,8 +85,8 @@ class _Symmetry:
         is_switch = np.ones(len(self.forwards), np.bool_)
         is_switch[self.devices] = False
         self.switches = np.flatnonzero(is_switch)
-        self.units = places.units
-        self.coordinates = np.array(places.coordinates, np.int64)
+        self.units = positions.units
+        self.coordinates = np.array(positions.coordinates, np.int64)
         self.arcs = self._sorted(np.arange(len(self.forwards)))
         self.rounds = self._rounds()
         self.colors = self._colors(self.devices, self.rounds)
