@@ -320,7 +320,7 @@ def malformed_yaml(
     )
 
 
-def check_yaml(  # noqa: C901
+def check_yaml(
     text: str, expected: str = "YAML", *, aliases: bool = True
 ) -> None:
     """Look at what a parser meets, before anything is made of it.
@@ -341,25 +341,22 @@ def check_yaml(  # noqa: C901
         )
     if _HALF.search(text):
         raise MalformedError(expected, "halves of characters", "correct it")
-    open_sizes: list[int] = []
+    #: Of the collections around an event: anchors, and values so far.
     open_anchors: list[str | None] = []
+    open_sizes: list[int] = []
     sizes: dict[str, int] = {}
     num_aliased = 0
     for event in yaml.parse(text, _Loader):
         size, anchor = 1, getattr(event, "anchor", None)
+        if isinstance(event, yaml.CollectionStartEvent):
+            if len(open_sizes) >= MAX_DEPTH:
+                raise _too_deep(expected, _line_of(event))
+            _check_tag(event, None, "!")
+            open_sizes.append(0)
+            open_anchors.append(anchor)
+            continue
         if isinstance(event, yaml.AliasEvent):
-            line = _line_of(event)
-            if not aliases:
-                raise MalformedError(
-                    "no alias", f"*{anchor}", "write it out", line
-                )
-            if anchor in open_anchors:
-                raise MalformedError(
-                    "values",
-                    f"*{anchor} inside what it stands for",
-                    "write it out",
-                    line,
-                )
+            _check_alias(event, aliases, open_anchors)
             size = sizes.get(str(anchor), 1)
             num_aliased += size
             if num_aliased > MAX_ALIASED:
@@ -367,37 +364,46 @@ def check_yaml(  # noqa: C901
                     f"aliases for at most {MAX_ALIASED} values",
                     "more",
                     "remove aliases",
-                    line,
+                    _line_of(event),
                 )
-        elif isinstance(event, yaml.CollectionStartEvent):
-            if len(open_sizes) >= MAX_DEPTH:
-                raise _too_deep(expected, _line_of(event))
-            if event.tag not in (None, "!"):
-                raise _tagged(event)
-            open_sizes.append(0)
-            open_anchors.append(anchor)
-            continue
         elif isinstance(event, yaml.CollectionEndEvent):
             size += open_sizes.pop()
             anchor = open_anchors.pop()
-        elif not isinstance(event, yaml.ScalarEvent):
+        elif isinstance(event, yaml.ScalarEvent):
+            _check_tag(event, None, "!", _STRING_TAG)
+        else:
             continue
-        elif event.tag not in (None, "!", _STRING_TAG):
-            raise _tagged(event)
         if anchor is not None:
             sizes[anchor] = size
         if open_sizes:
             open_sizes[-1] += size
 
 
+def _check_alias(
+    event: yaml.AliasEvent, aliases: bool, open_anchors: list[str | None]
+) -> None:
+    """Refuse an alias, where none may be or inside what it stands for."""
+    anchor, line = event.anchor, _line_of(event)
+    if not aliases:
+        raise MalformedError("no alias", f"*{anchor}", "write it out", line)
+    if anchor in open_anchors:
+        raise MalformedError(
+            "values",
+            f"*{anchor} inside what it stands for",
+            "write it out",
+            line,
+        )
+
+
+def _check_tag(event: Any, *tags: str | None) -> None:
+    if event.tag not in tags:
+        raise MalformedError("no tag", event.tag, "remove it", _line_of(event))
+
+
 def _line_of(node: Any) -> int:
     """Return where an event or a node begins."""
     line: int = node.start_mark.line
     return line + 1
-
-
-def _tagged(event: Any) -> MalformedError:
-    return MalformedError("no tag", event.tag, "remove it", _line_of(event))
 
 
 class _PlainLoader(_Loader):  # type: ignore[misc]
