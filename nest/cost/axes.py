@@ -88,6 +88,6 @@ def groups_of(strategy: Strategy) -> dict[str, Groups]:
     groups["replicas"] = Groups(1, 1, joined=True, tiled=True)
     for name in ("data", "expert-data"):
         groups[f"step-{name}"] = groups[name]._replace(tiled=True)
-    for name, own in (("sync", "data"), ("expert-sync", "expert-data")):
-        groups[name] = groups[own]._replace(joined=True, tiled=True)
+    for name, source in (("sync", "data"), ("expert-sync", "expert-data")):
+        groups[name] = groups[source]._replace(joined=True, tiled=True)
     return groups

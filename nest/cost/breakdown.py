@@ -71,17 +71,17 @@ class Breakdown:
     num_loads: int
 
 
-def breakdown(problem: Problem, plan: Plan, found: Score) -> Breakdown:
+def breakdown(problem: Problem, plan: Plan, scored: Score) -> Breakdown:
     """Return the terms of a plan's step time.
 
     Parameters
     ----------
     problem, plan
         The problem, and a legal plan for it.
-    found
+    scored
         The plan's score.
     """
-    loads = {"": [block.load for block in found.blocks]}
+    loads = {"": [block.load for block in scored.blocks]}
     variant = without_edges(problem)
     loads["receive"] = _loads(variant, plan)
     for axis in _AXES:
@@ -98,29 +98,29 @@ def breakdown(problem: Problem, plan: Plan, found: Score) -> Breakdown:
         for (_, before), (name, after) in pairwise(loads.items()):
             terms[name] = before[index] - after[index]
         for chunk in plan.chunks_of(index):
-            terms["redistribution"] += found.stages[chunk].redistribution
+            terms["redistribution"] += scored.stages[chunk].redistribution
         terms["receive"] -= terms["redistribution"]
         terms["recompute"] = again[index]
         terms["compute"] = remaining - again[index]
         blocks.append(terms)
-    return _step_terms(problem, found, last, blocks)
+    return _step_terms(problem, scored, last, blocks)
 
 
 def _step_terms(
     problem: Problem,
-    found: Score,
+    scored: Score,
     without_network: Score,
     blocks: list[dict[str, int]],
 ) -> Breakdown:
     rules = get_rules(problem.preset)
-    loads = [block.load for block in found.blocks]
-    syncs = [block.sync for block in found.blocks]
-    slowest, syncing = rules.slowest(found.blocks)
-    num_loads = 1 if rules.steady_state else found.num_micro_batches
+    loads = [block.load for block in scored.blocks]
+    syncs = [block.sync for block in scored.blocks]
+    slowest, syncing = rules.slowest(scored.blocks)
+    num_loads = 1 if rules.steady_state else scored.num_micro_batches
     step = {name: num_loads * value for name, value in blocks[slowest].items()}
     optimizer = without_network.blocks[syncing].sync
     step["bubble"] = (
-        found.step_quanta - num_loads * loads[slowest] - syncs[syncing]
+        scored.step_quanta - num_loads * loads[slowest] - syncs[syncing]
     )
     step["gradient_sync"] = syncs[syncing] - optimizer
     step["optimizer"] = optimizer
@@ -136,7 +136,7 @@ def _recomputed(problem: Problem, plan: Plan) -> list[int]:
     model = CostModel(problem)
     index = problem.graph.index
     total = [0] * plan.num_blocks
-    for number, stage in enumerate(plan.stages):
+    for chunk, stage in enumerate(plan.stages):
         positions = [index[str(layer)] for layer in stage.layers]
         members = list(zip(positions, stage.layer_strategies, strict=True))
         terms = []
@@ -144,8 +144,8 @@ def _recomputed(problem: Problem, plan: Plan) -> list[int]:
             term = model.layer_terms(layer, strategy, plan.micro_batch, None)
             assert term is not None
             terms.append(term)
-        last = number == len(plan.stages) - 1
-        total[plan.block_of(number)] += model.rules.recomputed(
+        last = chunk == len(plan.stages) - 1
+        total[plan.block_of(chunk)] += model.rules.recomputed(
             members, terms, last
         )
     return total

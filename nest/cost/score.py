@@ -57,12 +57,12 @@ def score(
     model = model or CostModel(problem)
     pipeline = lay_out(problem, plan, model)
     chunks = range(len(plan.stages))
-    kept = [
+    in_flight = [
         model.rules.kept(pipeline, block) for block in range(plan.num_blocks)
     ]
-    stages = tuple(_stage(pipeline, chunk, kept) for chunk in chunks)
+    stages = tuple(_stage(pipeline, chunk, in_flight) for chunk in chunks)
     blocks = tuple(
-        _block(pipeline, block, stages, kept[block])
+        _block(pipeline, block, stages, in_flight[block])
         for block in range(plan.num_blocks)
     )
     if plan.virtual_stages == 1:
@@ -135,7 +135,7 @@ def _layer_terms(
     """Return the terms of the layers of a chunk; equal layers have equal."""
     where, runtime = model.rules.layer_block(block), runtime_of(plan)
     known_terms: dict[tuple[str, Strategy], LayerTerms] = {}
-    found = []
+    layer_terms = []
     for layer, strategy in members:
         same = (model.layers.kinds[layer], strategy)
         if same not in known_terms:
@@ -144,11 +144,13 @@ def _layer_terms(
             )
             assert terms is not None
             known_terms[same] = terms
-        found.append(known_terms[same])
-    return found
+        layer_terms.append(known_terms[same])
+    return layer_terms
 
 
-def _stage(pipeline: Pipeline, chunk: int, kept: list[InFlight]) -> StageScore:
+def _stage(
+    pipeline: Pipeline, chunk: int, in_flight: list[InFlight]
+) -> StageScore:
     """Return the terms of a stage, its sync before any hides."""
     model, terms = pipeline.model, pipeline.terms[chunk]
     block = pipeline.plan.block_of(chunk)
@@ -158,12 +160,12 @@ def _stage(pipeline: Pipeline, chunk: int, kept: list[InFlight]) -> StageScore:
     return StageScore(
         **model.rules.loads(pipeline, chunk)._asdict(),
         sync=model.rules.sync(pipeline, chunk),
-        inflight=kept[block].chunks[turn],
+        inflight=in_flight[block].chunks[turn],
         weight_bytes=sum(t.weight_bytes for t in terms),
         gradient_bytes=sum(t.gradient_bytes for t in terms),
         state_bytes=sum(t.state_bytes for t in terms),
         buffer_bytes=sum(t.buffer_bytes for t in terms),
-        kept_bytes=kept[block].chunk_bytes[turn],
+        kept_bytes=in_flight[block].chunk_bytes[turn],
         working_bytes=max(t.working_bytes for t in terms) - reserve_bytes,
         reserve_bytes=reserve_bytes,
     )
@@ -173,7 +175,7 @@ def _block(
     pipeline: Pipeline,
     block: int,
     stages: tuple[StageScore, ...],
-    kept: InFlight,
+    in_flight: InFlight,
 ) -> BlockScore:
     """Add up the chunks of a block.
 
@@ -181,24 +183,24 @@ def _block(
     backward passes of one micro-batch.
     """
     chunks = pipeline.chunks(block)
-    own = [stages[chunk] for chunk in chunks]
+    members = [stages[chunk] for chunk in chunks]
     hidden = hidden_sync(
         sum(t.hideable_sync for c in chunks for t in pipeline.terms[c]),
-        sum(stage.backward for stage in own),
+        sum(stage.backward for stage in members),
         pipeline.model.problem.job.overlap.get("gradients", 0.0),
     )
     return BlockScore(
         stages=tuple(chunk + 1 for chunk in chunks),
-        load=sum(stage.load for stage in own),
-        sync=sum(stage.sync for stage in own) - hidden,
-        inflight=kept.passes,
-        weight_bytes=sum(stage.weight_bytes for stage in own),
-        gradient_bytes=sum(stage.gradient_bytes for stage in own),
-        state_bytes=sum(stage.state_bytes for stage in own),
-        buffer_bytes=sum(stage.buffer_bytes for stage in own),
-        kept_bytes=kept.kept_bytes,
-        working_bytes=max(stage.working_bytes for stage in own),
-        reserve_bytes=own[0].reserve_bytes,
+        load=sum(stage.load for stage in members),
+        sync=sum(stage.sync for stage in members) - hidden,
+        inflight=in_flight.passes,
+        weight_bytes=sum(stage.weight_bytes for stage in members),
+        gradient_bytes=sum(stage.gradient_bytes for stage in members),
+        state_bytes=sum(stage.state_bytes for stage in members),
+        buffer_bytes=sum(stage.buffer_bytes for stage in members),
+        kept_bytes=in_flight.kept_bytes,
+        working_bytes=max(stage.working_bytes for stage in members),
+        reserve_bytes=members[0].reserve_bytes,
     )
 
 

@@ -87,17 +87,17 @@ class Runtime(NamedTuple):
         lowest one allowed stands for both, unless it matters to a rule which
         one it is.
         """
-        found = [
+        runnable = [
             strategy
             for strategy in strategies(problem, micro_batch)
             if why_not_overlap(problem, strategy, self.overlap) is None
         ]
         if not self.distributed_optimizer:
-            return found
+            return runnable
         zero = {min(problem.job.zero)}
         if zero_is_named(problem):
             zero = {*problem.job.zero}
-        return [s for s in found if s.zero in zero and s.zero <= 1]
+        return [s for s in runnable if s.zero in zero and s.zero <= 1]
 
 
 #: What every job allows.
@@ -731,7 +731,7 @@ def stage_counts(
     Of blocks, where there are so many ``virtual_stages`` in each.
     """
     allowed = problem.job.pipeline_parallel
-    most = min(
+    limit = min(
         len(problem.graph.layers) // virtual_stages, max_stages(problem, case)
     )
     repeated: tuple[int, ...] = ()
@@ -739,10 +739,10 @@ def stage_counts(
         repeated = tuple(repeated_kinds(problem).values())
     return [
         count
-        for count in range(1, most + 1)
+        for count in range(1, limit + 1)
         if (allowed is None or count in allowed)
         and _suits(problem, count, case.num_micro_batches)
-        and all(number % (count * virtual_stages) == 0 for number in repeated)
+        and all(layers % (count * virtual_stages) == 0 for layers in repeated)
     ]
 
 
@@ -779,7 +779,7 @@ def is_single(problem: Problem) -> bool:
 def families(
     problem: Problem,
     case: BatchSplit,
-    found: Sequence[Strategy],
+    runnable: Sequence[Strategy],
     runtime: Runtime = PLAIN,
 ) -> list[Family]:
     """Return the families of a case; every plan belongs to one of them.
@@ -788,7 +788,7 @@ def families(
     ----------
     problem, case
         The problem and ``(R, B)``.
-    found
+    runnable
         Strategies for ``B`` that can run so, see
         :meth:`Runtime.strategies`.
     runtime
@@ -802,7 +802,7 @@ def families(
         counts = [count for count in counts if count == 1]
     zero = job.zero_with.get("r", job.zero) if case.replicas > 1 else job.zero
     groups: dict[object, list[Strategy]] = {}
-    for strategy in found:
+    for strategy in runnable:
         if strategy.zero in zero:
             key = tuple(getattr(strategy, name) for name in shared)
             groups.setdefault(key, []).append(strategy)
@@ -810,11 +810,11 @@ def families(
     for group in groups.values():
         fit = counts
         if job.same_devices:
-            most, rest = divmod(case.devices, group[0].devices)
+            max_count, rest = divmod(case.devices, group[0].devices)
             if job.idle_devices:
-                fit = counts[: bisect_right(counts, most)]
+                fit = counts[: bisect_right(counts, max_count)]
             else:
-                fit = [most] if most in counts and not rest else []
+                fit = [max_count] if max_count in counts and not rest else []
         with_others = job.zero_with.get("pp", job.zero)
         apart = "pp" in job.sharded_with
         staged = [
@@ -825,8 +825,8 @@ def families(
         if len(staged) < len(group) and fit[:1] == [1]:
             result.append(Family(tuple(group), (1,)))
             fit = fit[1:]
-        parts = [(count,) for count in fit] if job.even_layers else [fit]
-        result += [Family(tuple(staged), tuple(p)) for p in parts if p]
+        stage_sets = [(count,) for count in fit] if job.even_layers else [fit]
+        result += [Family(tuple(staged), tuple(p)) for p in stage_sets if p]
     return [family for family in result if family.strategies]
 
 

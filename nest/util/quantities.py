@@ -167,7 +167,7 @@ def _shown(value: object) -> str:
     return repr(value)
 
 
-def read_whole(value: object, kind: Kind, least: int = 1) -> int:
+def read_whole(value: object, kind: Kind, minimum: int = 1) -> int:
     """Return how much a text says, where that is a whole number.
 
     Raises
@@ -181,9 +181,9 @@ def read_whole(value: object, kind: Kind, least: int = 1) -> int:
             f"expected a whole number of {kind.counted}, got {value!r}; "
             f"round it"
         )
-    if not least <= amount <= MAX_TERM:
+    if not minimum <= amount <= MAX_TERM:
         raise ValueError(
-            f"expected {least} to 2**53 {kind.counted}, got {value!r}; "
+            f"expected {minimum} to 2**53 {kind.counted}, got {value!r}; "
             f"correct the number or its unit"
         )
     return int(amount)

@@ -67,7 +67,7 @@ class _Lists(NamedTuple):
         those of all chunks 0, and the times of the pairs.
     pairs
         Chunks of paired passes, forward and backward.
-    needed, given
+    needed, outputs
         Slots of the output that a pass waits for, and of its own; the last
         slot but one is always full, the last one is never read.
     num_slots
@@ -77,7 +77,7 @@ class _Lists(NamedTuple):
     kinds: tuple[list[int], ...]
     pairs: tuple[tuple[int, int], ...]
     needed: tuple[list[int], ...]
-    given: tuple[list[int], ...]
+    outputs: tuple[list[int], ...]
     num_slots: int
 
 
@@ -108,18 +108,18 @@ def run(
     ends: tuple[list[int], ...] = tuple([] for _ in range(num_blocks))
     block, idle = 0, 0
     while idle < num_blocks:
-        own, kinds = ends[block], lists.kinds[block]
-        needed, given = lists.needed[block], lists.given[block]
-        done = len(own)
-        free = own[-1] if done else 0
+        block_ends, kinds = ends[block], lists.kinds[block]
+        needed, outputs = lists.needed[block], lists.outputs[block]
+        done = len(block_ends)
+        free = block_ends[-1] if done else 0
         idle += 1
         while done < len(kinds):
             ready = ended[needed[done]]
             if ready is None:
                 break
             free = (ready if ready > free else free) + times[kinds[done]]
-            ended[given[done]] = free
-            own.append(free)
+            ended[outputs[done]] = free
+            block_ends.append(free)
             done += 1
             idle = 0
         block = (block + 1) % num_blocks
@@ -186,8 +186,8 @@ def _givers(
     unread = lists.num_slots - 1
     return {
         slot: (block, number)
-        for block, own in enumerate(lists.given)
-        for number, slot in enumerate(own)
+        for block, block_outputs in enumerate(lists.outputs)
+        for number, slot in enumerate(block_outputs)
         if slot != unread
     }
 
@@ -243,12 +243,12 @@ def _lists(
     # The output of a paired forward pass is there when the pair has ended.
     instead: dict[int, int] = {}
     needed: list[list[int]] = []
-    given: list[list[int]] = []
+    outputs: list[list[int]] = []
     for block in range(num_blocks):
         runs = schedule.passes(block, num_blocks, count)
         kinds.append([])
         needed.append([])
-        given.append([])
+        outputs.append([])
         first: tuple[int, int] | None = None
         for chunk, micro_batch, is_backward, gradients, paired in runs:
             here = chunk * count + micro_batch
@@ -271,9 +271,9 @@ def _lists(
                 first = None
             kinds[-1].append(number)
             needed[-1].append(needs)
-            given[-1].append(gives)
+            outputs[-1].append(gives)
     if instead:
         needed = [[instead.get(x, x) for x in own] for own in needed]
     return _Lists(
-        tuple(kinds), tuple(pairs), tuple(needed), tuple(given), unread + 1
+        tuple(kinds), tuple(pairs), tuple(needed), tuple(outputs), unread + 1
     )

@@ -38,20 +38,20 @@ class ZBV(ListedSchedule):
         That order is for at least ``2S - 1`` of them; with fewer, those that
         are missing are left out.
         """
-        most = max(num_micro_batches, 2 * num_blocks - 1)
+        count = max(num_micro_batches, 2 * num_blocks - 1)
         chunks = (block, 2 * num_blocks - 1 - block)
         done: Counter[tuple[int, str]] = Counter()
-        for number, kind in self._order(block, num_blocks, most):
-            m = done[number, kind]
-            done[number, kind] += 1
+        for turn, kind in self._order(block, num_blocks, count):
+            m = done[turn, kind]
+            done[turn, kind] += 1
             if m >= num_micro_batches:
                 continue
             if kind == "F":
-                yield Pass(chunks[number], m, False)
+                yield Pass(chunks[turn], m, False)
             elif kind == "I":
-                yield Pass(chunks[number], m, True, "inputs")
+                yield Pass(chunks[turn], m, True, "inputs")
             else:
-                yield Pass(chunks[number], m, True, "weights")
+                yield Pass(chunks[turn], m, True, "weights")
 
     def _order(
         self, block: int, num_blocks: int, count: int
