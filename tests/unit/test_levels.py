@@ -27,6 +27,16 @@ def same(value: float) -> Range:
     return Range(value, value)
 
 
+def network(devices, switches, links, *, directed=False):
+    """Return a graph; links are (one, other, latency in ns, bandwidth)."""
+    graph = nx.DiGraph() if directed else nx.Graph()
+    graph.add_nodes_from(devices, kind="device")
+    graph.add_nodes_from(switches, kind="switch")
+    for one, other, latency_ns, bandwidth in links:
+        graph.add_edge(one, other, latency_ns=latency_ns, bandwidth=bandwidth)
+    return graph
+
+
 def test_a_leaf_spine_network_by_hand():
     """4 leaves of 8 devices of 50 GB/s, 4 spines, 2:1.
 
@@ -154,21 +164,19 @@ def test_a_tree_of_unequal_branches_by_hand():
     From a to d it is farthest, 100 + 7 + 0 + 2; from b to d there are most
     links, over s, root, t and u. Of what a and b send c takes 2 and d 1.
     """
-    graph = nx.Graph()
-    for name in "abcd":
-        graph.add_node(name, kind="device")
-    for name in ("root", "s", "t", "u"):
-        graph.add_node(name, kind="switch")
-    for one, other, latency_ns, speed in (
-        ("a", "root", 100, 3),
-        ("b", "s", 3, 2),
-        ("c", "s", 1, 2),
-        ("s", "root", 5, 3),
-        ("t", "root", 7, 2),
-        ("u", "t", 0, 5),
-        ("d", "u", 2, 1),
-    ):
-        graph.add_edge(one, other, latency_ns=latency_ns, bandwidth=speed)
+    graph = network(
+        "abcd",
+        ("root", "s", "t", "u"),
+        [
+            ("a", "root", 100, 3),
+            ("b", "s", 3, 2),
+            ("c", "s", 1, 2),
+            ("s", "root", 5, 3),
+            ("t", "root", 7, 2),
+            ("u", "t", 0, 5),
+            ("d", "u", 2, 1),
+        ],
+    )
     facts = network_facts(graph)
     assert levels._tree(graph, list("abcd")) is not None
     assert (facts.diameter_hops, facts.diameter_latency_ns) == (5, 109.0)
@@ -236,16 +244,9 @@ def test_a_torus_where_a_device_does_not_forward():
 
 def test_devices_that_differ_in_what_they_receive():
     """From b to a it is 9 ns, back 2 ns; both send over equal links."""
-    graph = nx.DiGraph()
-    graph.add_nodes_from("ab", kind="device")
-    graph.add_node("s", kind="switch")
-    for one, other, latency_ns in (
-        ("a", "s", 1.0),
-        ("b", "s", 1.0),
-        ("s", "b", 1.0),
-        ("s", "a", 8.0),
-    ):
-        graph.add_edge(one, other, bandwidth=1.0, latency_ns=latency_ns)
+    ends = (("a", "s", 1), ("b", "s", 1), ("s", "b", 1), ("s", "a", 8))
+    links = [(*link, 1.0) for link in ends]
+    graph = network("ab", "s", links, directed=True)
     assert diameter(graph, ["a", "b"]) == (2, 9.0)
 
 
@@ -260,16 +261,11 @@ def test_a_mesh_with_a_switch_is_no_torus():
 
 
 def test_the_worse_direction_counts():
-    graph = nx.DiGraph()
-    graph.add_nodes_from("ab", kind="device")
-    graph.add_node("s", kind="switch")
-    for one, other, bandwidth in (
-        ("a", "s", 5.0),
-        ("s", "b", 5.0),
-        ("b", "s", 4.0),
-        ("s", "a", 3.0),
-    ):
-        graph.add_edge(one, other, bandwidth=bandwidth, latency_ns=1.0)
+    links = [
+        *(("a", "s", 1.0, 5.0), ("s", "b", 1.0, 5.0)),
+        *(("b", "s", 1.0, 4.0), ("s", "a", 1.0, 3.0)),
+    ]
+    graph = network("ab", "s", links, directed=True)
     facts = network_facts(graph)
     assert facts.bisection_bytes_per_s == 3.0
     assert facts.num_links == 2
@@ -278,21 +274,17 @@ def test_the_worse_direction_counts():
 
 
 def test_one_device():
-    graph = nx.Graph()
-    graph.add_node("a", kind="device")
-    facts = network_facts(graph)
+    facts = network_facts(network("a", "", []))
     assert facts.num_devices == 1
     assert facts.bisection_bytes_per_s == 0.0
     assert (facts.diameter_hops, facts.diameter_latency_ns) == (0, 0.0)
 
 
 def test_networks_that_are_none():
-    graph = nx.Graph()
     with pytest.raises(InvalidProblemError, match="at least one device, got"):
-        network_facts(graph)
-    graph.add_nodes_from("ab", kind="device")
+        network_facts(nx.Graph())
     with pytest.raises(InvalidProblemError, match="got none from 'a' to 'b'"):
-        network_facts(graph)
+        network_facts(network("ab", "", []))
 
 
 @pytest.mark.parametrize(
