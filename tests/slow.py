@@ -40,8 +40,7 @@ def main(path: str) -> None:
         names = {
             test
             for test, used_s in tests.items()
-            if used_s
-            > (0.8 * LIMIT_S if f" {test}\n" in noticing else QUICK_S)
+            if used_s > (MOST_S if f" {test}\n" in noticing else QUICK_S)
         }
         slow |= {function} if len(names) == len(tests) else names
     LIST.write_text("".join(f"{name}\n" for name in sorted(slow)))
