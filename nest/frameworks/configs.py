@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from nest.errors import InvalidPlanError
-from nest.ir.documents import check_yaml, parse_yaml, refusing
+from nest.ir.documents import refusing
+from nest.ir.yaml_documents import check_yaml, parse_yaml
 
 #: OmegaConf's value of what must be given by others.
 MISSING = "???"

@@ -27,7 +27,8 @@ from nest.frameworks.launch import (
 )
 from nest.frameworks.megatron_model import comparable, why_not
 from nest.frameworks.settings import Settings
-from nest.ir.documents import parse_yaml, refusing
+from nest.ir.documents import refusing
+from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.util.text import count_text

@@ -19,7 +19,6 @@ from nest.ir.cluster import ALGORITHMS, TOPOLOGIES
 from nest.ir.documents import (
     MalformedError,
     parse_json,
-    parse_yaml,
     read_file,
     refusing,
     text_of,
@@ -166,6 +165,9 @@ def decode(
         with refusing(where, error_type):
             text = text_of(data, expected)
             if is_yaml:
+                # Most files are JSON: YAML is loaded when one needs it.
+                from nest.ir.yaml_documents import parse_yaml
+
                 document = parse_yaml(text, expected)
                 record = msgspec.convert(document, record_type)
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from nest.errors import NestError
@@ -62,6 +61,8 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def html_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a table in HTML, without styles; long ones are cut and say so."""
+    from html import escape
+
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(
@@ -87,6 +88,8 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
+    from html import escape
+
     return escape(str(value))
 
 

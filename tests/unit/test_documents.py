@@ -10,15 +10,21 @@ import pytest
 
 from nest.certificates import documents as checked
 from nest.errors import InvalidPlanError, InvalidProblemError
-from nest.ir import documents, encode, read_plan, read_problem
+from nest.ir import (
+    documents,
+    encode,
+    read_plan,
+    read_problem,
+    yaml_documents,
+)
 from nest.ir.documents import (
     MalformedError,
     parse_json,
-    parse_yaml,
     read_limited,
     text_of,
 )
 from nest.ir.io import decode_problem
+from nest.ir.yaml_documents import parse_yaml
 from tests.loopback import good_plan, tiny_problem
 from tests.rows import rows
 
@@ -117,7 +123,7 @@ def test_yaml_that_is_fine() -> None:
 
 
 def test_long_yaml_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_YAML_CHARACTERS", 5)
+    monkeypatch.setattr(yaml_documents, "MAX_YAML_CHARACTERS", 5)
     assert parse_yaml("[1,2]") == [1, 2]
     with pytest.raises(
         MalformedError,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nest.errors import InvalidOptionError, InvalidProblemError
-from nest.ir import documents
+from nest.ir import documents, yaml_documents
 from nest.ir.documents import refusing
 from nest.ir.io import read_text
 from nest.topology.files.supplement import MEANING, FileSupplement
@@ -278,4 +278,4 @@ def parse_yaml(source: Source) -> Any:
     Nor aliases, which are not needed here.
     """
     with refusing(source.where, InvalidProblemError):
-        return documents.parse_yaml(source.text, aliases=False)
+        return yaml_documents.parse_yaml(source.text, aliases=False)
