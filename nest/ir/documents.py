@@ -239,6 +239,7 @@ def _refusetwice(text: str) -> NoReturn:
 
 
 def twice(key: str, first: int, line: int) -> MalformedError:
+    """Return the error about a key that is given twice."""
     where = "in the same line" if first == line else f"in line {first} too"
     return MalformedError(
         f"key {key!r} once", f"it {where}", "remove one", line
@@ -246,6 +247,7 @@ def twice(key: str, first: int, line: int) -> MalformedError:
 
 
 def too_deep(language: str, line: int | None = None) -> MalformedError:
+    """Return the error about values that are nested too deeply."""
     return MalformedError(
         language,
         "malformed text (values inside values, hundreds deep)",
