@@ -147,6 +147,7 @@ def text_of(data: bytes, language: str = "text") -> str:
 
 
 def line_at(text: str, position: int) -> int:
+    """Return the line of a position in a text, from 1."""
     return text.count("\n", 0, position) + 1
 
 
