@@ -13,7 +13,14 @@ from nest.errors import InvalidPlanError
 from nest.hardware import machine
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.models.architectures import Architecture
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 
@@ -34,7 +41,7 @@ def small_model(experts: int = 0, modules: int = 0) -> Architecture:
         name="small",
         towers=(
             Tower(
-                runs=(Run(block=block, count=LAYERS),),
+                runs=(RepeatedBlock(block=block, count=LAYERS),),
                 vocabulary=1024,
                 modules=modules,
             ),

@@ -30,7 +30,14 @@ from nest.frameworks.settings import Settings
 from nest.ir.documents import refusing
 from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.util.text import count_text
 
 NAME = "maxtext"
@@ -448,7 +455,8 @@ def _read_model(ask: _Config) -> Architecture:
         name="",
         towers=(
             Tower(
-                runs=(Run(block=block, count=layers),), vocabulary=vocabulary
+                runs=(RepeatedBlock(block=block, count=layers),),
+                vocabulary=vocabulary,
             ),
         ),
         head=Head(

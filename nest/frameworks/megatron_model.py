@@ -21,7 +21,7 @@ from nest.models.blocks import (
     Block,
     Head,
     Mlp,
-    Run,
+    RepeatedBlock,
     Tower,
     unusual,
 )
@@ -49,7 +49,7 @@ def comparable(model: Architecture, sequence_length: int) -> Architecture:
         runs = []
         members = (_narrow(block, sequence_length) for block in tower.blocks())
         for block, several in groupby(members):
-            runs.append(Run(block=block, count=len(list(several))))
+            runs.append(RepeatedBlock(block=block, count=len(list(several))))
         towers.append(replace(tower, runs=tuple(runs), repeat=1))
     return Architecture(
         name="",
@@ -278,7 +278,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     )
     sparse, where = _read_experts(ask, dense, layers)
     runs = tuple(
-        Run(
+        RepeatedBlock(
             block=replace(block, name="experts", mlp=sparse)
             if has_experts and sparse
             else block,

@@ -272,7 +272,7 @@ class Block(Struct, frozen=True, kw_only=True):
     dropout: bool = False
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class RepeatedBlock(Struct, frozen=True, kw_only=True):
     """``count`` consecutive equal blocks."""
 
     block: Block
@@ -346,7 +346,7 @@ class Tower(Struct, frozen=True, kw_only=True):
     """
 
     name: str = ""
-    runs: tuple[Run, ...]
+    runs: tuple[RepeatedBlock, ...]
     repeat: int = 1
     vocabulary: int = 0
     embedding_size: int = 0

@@ -49,7 +49,14 @@ from nest.ir.plan import (
 )
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph, in_range
 from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
@@ -961,7 +968,7 @@ def _model(row: Row, stated: Stated, software: Software) -> Architecture:
         dropout=classic,
     )
     tower = Tower(
-        runs=(Run(block=block, count=stated.layers),),
+        runs=(RepeatedBlock(block=block, count=stated.layers),),
         vocabulary=stated.vocab,
         learned_positions=0 if gated else stated.seq_len,
     )

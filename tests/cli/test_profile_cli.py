@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.profiles import load_profile, torch_profiler
 from nest.profiles.format import decode_profile
 from tests.cli.conftest import Cli
@@ -18,7 +25,7 @@ TOY = SimpleNamespace(
     towers=(
         Tower(
             runs=(
-                Run(
+                RepeatedBlock(
                     block=Block(
                         name="decoder",
                         hidden=32,

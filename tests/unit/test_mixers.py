@@ -25,7 +25,7 @@ from nest.models.blocks import (
     Mixer,
     Mlp,
     Module,
-    Run,
+    RepeatedBlock,
     Tower,
     unusual,
 )
@@ -384,7 +384,7 @@ def test_vectors_of_blocks(change: dict[str, Any], vectors: int) -> None:
 def test_narrow_tables() -> None:
     """100 tokens and 10 positions, 16 wide, in front of 64."""
     tower = Tower(
-        runs=(Run(block=replace(BLOCK, layer_norm=True), count=1),),
+        runs=(RepeatedBlock(block=replace(BLOCK, layer_norm=True), count=1),),
         vocabulary=100,
         learned_positions=10,
         embedding_size=16,
@@ -400,7 +400,7 @@ def test_narrow_tables() -> None:
 def test_convolutions_in_front() -> None:
     """Whisper's: 80 channels, then stride 2, on 10 tokens of a sample."""
     tower = Tower(
-        runs=(Run(block=BLOCK, count=1),),
+        runs=(RepeatedBlock(block=BLOCK, count=1),),
         convolutions=(
             Convolution(inputs=80, outputs=64, kernel=3, positions=2),
             Convolution(inputs=64, outputs=64, kernel=3),
@@ -416,7 +416,9 @@ def test_convolutions_in_front() -> None:
     assert node.kept_bytes["full"] == 2 * 20 * 80
 
 
-TOWER = Tower(runs=(Run(block=BLOCK, count=2),), vocabulary=500, modules=1)
+TOWER = Tower(
+    runs=(RepeatedBlock(block=BLOCK, count=2),), vocabulary=500, modules=1
+)
 
 
 def test_a_module_for_multi_token_prediction() -> None:
@@ -555,7 +557,7 @@ def test_modules_are_layers_in_front_of_the_head() -> None:
 
 def test_modules_are_cut_by_columns() -> None:
     narrow = replace(BLOCK, hidden=66)
-    tower = replace(TOWER, runs=(Run(block=narrow, count=1),))
+    tower = replace(TOWER, runs=(RepeatedBlock(block=narrow, count=1),))
     model = Architecture(
         name="narrow",
         towers=(tower,),

@@ -12,7 +12,14 @@ from nest.errors import InvalidProblemError
 from nest.hardware import Machine, machine
 from nest.hardware.calibration import Calibration
 from nest.ir.graph import CollectiveCall, Phase
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.models.operators import (
     Execution,
     Node,
@@ -394,7 +401,7 @@ def test_four_norms_keep_their_inputs() -> None:
 
 
 def tower(**changes: object) -> Tower:
-    plain = Tower(runs=(Run(block=GPT, count=2),), vocabulary=1000)
+    plain = Tower(runs=(RepeatedBlock(block=GPT, count=2),), vocabulary=1000)
     return msgspec.structs.replace(plain, **changes)
 
 

@@ -13,7 +13,14 @@ from nest.hardware.calibration import (
     Software,
     stored_calibration,
 )
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.models.operators import (
     Execution,
     Split,
@@ -76,7 +83,7 @@ def case(**changes: Any) -> ModelledRun:
 GPT = (
     Tower(
         runs=(
-            Run(
+            RepeatedBlock(
                 block=Block(
                     name="decoder",
                     hidden=1024,

@@ -26,7 +26,14 @@ from nest.ir.graph import (
 from nest.ir.job import Job
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.models.choices import Degrees
 from nest.models.operators import Split
 from nest.profiles import (
@@ -664,7 +671,7 @@ LATENT_PLAIN_QUERY = msgspec.structs.replace(
 )
 DECODERS = (GPT, LLAMA, GEMMA, MOE, LATENT, LATENT_PLAIN_QUERY)
 TOWER = Tower(
-    runs=tuple(Run(block=block, count=2) for block in DECODERS),
+    runs=tuple(RepeatedBlock(block=block, count=2) for block in DECODERS),
     vocabulary=300,
     learned_positions=20,
     token_types=2,
@@ -673,7 +680,7 @@ TOWER = Tower(
 ENCODER = Tower(
     name="encoder",
     runs=(
-        Run(
+        RepeatedBlock(
             block=Block(
                 name="encoder",
                 hidden=HIDDEN,
@@ -691,7 +698,7 @@ ENCODER = Tower(
 READER = Tower(
     name="decoder",
     runs=(
-        Run(
+        RepeatedBlock(
             block=Block(
                 name="reader",
                 hidden=HIDDEN,
@@ -740,7 +747,11 @@ def test_every_kind_of_layer_occurs_once_under_the_name_of_its_node():
 def test_blocks_of_one_name_and_other_shape_are_named_after_their_tower():
     wide = msgspec.structs.replace(GPT, mlp=Mlp(hidden=96))
     towers = [
-        Tower(name=name, runs=(Run(block=block, count=1),), vocabulary=300)
+        Tower(
+            name=name,
+            runs=(RepeatedBlock(block=block, count=1),),
+            vocabulary=300,
+        )
         for name, block in (("decoder", GPT), ("wide", wide))
     ]
     kinds = [layer.kind for layer in layer_shapes(towers, HEAD)]
@@ -1004,7 +1015,9 @@ def test_the_head_keeps_its_logits_in_fp32(torch):
 
     And the number of rows that the loss divides by, in fp32.
     """
-    tower = msgspec.structs.replace(TOWER, runs=(Run(block=GPT, count=1),))
+    tower = msgspec.structs.replace(
+        TOWER, runs=(RepeatedBlock(block=GPT, count=1),)
+    )
     got = run_profile([LayerShape("head", tower, Head(outputs=300))])
     tokens = SAMPLES * LENGTH
     assert (
@@ -1092,7 +1105,7 @@ GPT_BLOCK = Block(
     mlp=Mlp(hidden=4096, biases=True),
 )
 GPT_TOWER = Tower(
-    runs=(Run(block=GPT_BLOCK, count=4),),
+    runs=(RepeatedBlock(block=GPT_BLOCK, count=4),),
     vocabulary=51200,
     learned_positions=512,
 )
@@ -1396,7 +1409,7 @@ def test_without_a_peak_no_product_is_too_fast(tmp_path):
 
 GPT_13B = Tower(
     runs=(
-        Run(
+        RepeatedBlock(
             block=msgspec.structs.replace(
                 GPT_BLOCK,
                 hidden=5120,

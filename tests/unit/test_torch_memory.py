@@ -16,7 +16,14 @@ from nest.cost.score import score
 from nest.hardware import machine
 from nest.ir import Plan, Problem, Strategy
 from nest.models.architectures import Architecture
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from nest.models.operators import Execution, Split, block_node
@@ -38,7 +45,8 @@ def model_of(experts: int) -> Architecture:
         name="tiny",
         towers=(
             Tower(
-                runs=(Run(block=block, count=LAYERS),), vocabulary=VOCABULARY
+                runs=(RepeatedBlock(block=block, count=LAYERS),),
+                vocabulary=VOCABULARY,
             ),
         ),
         head=Head(outputs=VOCABULARY),
@@ -455,7 +463,9 @@ def test_a_rank_keeps_what_is_charged(torch, choice, tp, sequence_parallel):
         sequence_parallel=sequence_parallel,
     )
     shard = Shard(split, torch.device("cpu"), torch.bfloat16)
-    part = build_part(shard, GPT, Tower(runs=(Run(block=GPT, count=1),)))
+    part = build_part(
+        shard, GPT, Tower(runs=(RepeatedBlock(block=GPT, count=1),))
+    )
     run = recomputed(part.forward, choice, GPT_PRODUCTS - 1)
     kept = kept_by(run, *part.inputs, [*shard.weights, *shard.buffers])
     wanted = counted(GPT, split, choice)

@@ -13,7 +13,14 @@ from nest.frameworks.settings import Settings
 from nest.hardware import machine
 from nest.ir import Plan, Problem, Strategy
 from nest.models.architectures import Architecture
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    RepeatedBlock,
+    Tower,
+)
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from tests.exports import small_plan
@@ -36,7 +43,9 @@ def tiny_model() -> Architecture:
     )
     return Architecture(
         name="tiny",
-        towers=(Tower(runs=(Run(block=block, count=8),), vocabulary=64),),
+        towers=(
+            Tower(runs=(RepeatedBlock(block=block, count=8),), vocabulary=64),
+        ),
         head=Head(outputs=64),
         max_sequence=16,
     )

@@ -2,9 +2,9 @@
 
 Field names and defaults are those of the configuration classes of the
 transformers library (docs at huggingface.co/docs/transformers). Only fields
-that shape weights or work are read. A family like others is one record in
-:mod:`nest.models.hf.decoders`; any other is one function and one line in
-:data:`FAMILIES`.
+that shape weights or work are read. A decoder like others is one record in
+``nest/models/data/families.json``, see :mod:`nest.models.hf.family`; any
+other is one function and one line in the ``READERS`` of its module.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from nest.ir.base import check_text
 from nest.ir.documents import parse_json, refusing
 from nest.ir.io import read_text
 from nest.models.architectures import Architecture
-from nest.models.hf import decoders, encoders, hybrids
+from nest.models.hf import decoders, encoders, family, hybrids
 from nest.models.hf.config import Config, Parts, shown
-from nest.models.hf.family import decoder, with_predictions
 
 #: Families by ``model_type``.
 FAMILIES: dict[str, Callable[[Config], Parts]] = {
     **{
-        name: partial(decoder, family=family)
-        for name, family in decoders.FAMILIES.items()
+        name: partial(family.decoder, family=record)
+        for name, record in family.FAMILIES.items()
     },
     **decoders.READERS,
     **encoders.READERS,
@@ -84,8 +83,8 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
 
 def _size(count: int) -> str:
     """Return a number of parameters in three digits, such as ``6.74b``."""
-    unit, word = (10**9, "b") if count >= 10**9 else (10**6, "m")
-    return f"{count / unit:.3g}{word}"
+    unit, letter = (10**9, "b") if count >= 10**9 else (10**6, "m")
+    return f"{count / unit:.3g}{letter}"
 
 
 def from_hf(
@@ -120,9 +119,9 @@ def from_hf(
         If ``model_type`` is not a known family.
     """
     config = Config(fields, where)
-    family = fields.get("model_type")
-    if not isinstance(family, str):
-        got = "no such field" if family is None else shown(family)
+    model_type = fields.get("model_type")
+    if not isinstance(model_type, str):
+        got = "no such field" if model_type is None else shown(model_type)
         raise config.refuse(
             "model_type",
             f"one of {', '.join(sorted(FAMILIES))}",
@@ -131,23 +130,23 @@ def from_hf(
         )
     note = ""
     inside = fields.get("text_config")
-    if family not in FAMILIES and isinstance(inside, dict):
+    if model_type not in FAMILIES and isinstance(inside, dict):
         text = inside.get("model_type")
         if isinstance(text, str) and text in FAMILIES:
-            note = f"the text model of {family} alone"
-            family, config = text, config.part("text_config")
+            note = f"the text model of {model_type} alone"
+            model_type, config = text, config.part("text_config")
             # Whether they are tied may be said of the whole alone.
             tied = fields.get("tie_word_embeddings")
             if not config.has("tie_word_embeddings") and tied is not None:
-                config.fields = {**inside, "tie_word_embeddings": tied}
-    if family not in FAMILIES:
-        raise UnknownNameError(f"{where}: model_type", family, FAMILIES)
-    parts = FAMILIES[family](config)
+                config = config.updated(tie_word_embeddings=tied)
+    if model_type not in FAMILIES:
+        raise UnknownNameError(f"{where}: model_type", model_type, FAMILIES)
+    parts = FAMILIES[model_type](config)
     if mtp:
-        parts = with_predictions(config, parts)
+        parts = family.with_predictions(config, parts)
     return Architecture(
         name=name,
-        source=f"Hugging Face {family}, {name}",
+        source=f"Hugging Face {model_type}, {name}",
         note=note,
         **parts._asdict(),
     )

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from nest.errors import InvalidProblemError
 from nest.models.blocks import Head, Tower
 
@@ -27,6 +29,22 @@ class Parts(NamedTuple):
     max_sequence: int
     left_out: int = 0
 
+    def with_tower(self, **fields: Any) -> Parts:
+        """Return the model with other fields of its first tower."""
+        first, *others = self.towers
+        return self._replace(towers=(replace(first, **fields), *others))
+
+    def with_head(self, **fields: Any) -> Parts:
+        """Return the model with other fields of its head."""
+        return self._replace(head=replace(self.head, **fields))
+
+    def with_attention(self, **fields: Any) -> Parts:
+        """Return a model of equal blocks with other fields of attention."""
+        (run,) = self.towers[0].runs
+        attention = replace(run.block.attention, **fields)
+        block = replace(run.block, attention=attention)
+        return self.with_tower(runs=(replace(run, block=block),))
+
 
 class Config:
     """The fields of a configuration.
@@ -46,6 +64,10 @@ class Config:
     def __init__(self, fields: dict[str, Any], where: str) -> None:
         self.fields = fields
         self.where = where
+
+    def updated(self, **fields: Any) -> Config:
+        """Return the configuration with other values of fields."""
+        return Config({**self.fields, **fields}, self.where)
 
     def refuse(
         self,
@@ -126,7 +148,7 @@ class Config:
         return values
 
     def per_layer(
-        self, name: str, layers: int, known: Mapping[str, str]
+        self, name: str, layers: int, meanings: Mapping[str, str]
     ) -> list[str] | None:
         """Read a list with a word per layer, translated; ``None`` without."""
         words = self.listed(name, str, "strings")
@@ -140,14 +162,14 @@ class Config:
                 "correct one of them",
             )
         for word in words:
-            if word not in known:
+            if word not in meanings:
                 raise self.refuse(
                     name,
-                    f"entries among {', '.join(known)}",
+                    f"entries among {', '.join(meanings)}",
                     shown(word),
                     "other layers are not supported",
                 )
-        return [known[word] for word in words]
+        return [meanings[word] for word in words]
 
     def drops(self, name: str, default: float) -> bool:
         """Return whether a dropout rate is not 0."""

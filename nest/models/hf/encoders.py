@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,17 +18,12 @@ from nest.models.blocks import (
     Linear,
     Mixer,
     Mlp,
-    Run,
+    RepeatedBlock,
     Tower,
 )
 from nest.models.hf.config import Config, Parts, shown
-from nest.models.hf.decoders import LLAMA
-from nest.models.hf.family import (
-    LAYER_TYPES,
-    compressed,
-    decoder,
-    named,
-)
+from nest.models.hf.family import FAMILIES, compressed, decoder, named
+from nest.models.hf.layouts import LAYER_TYPES
 
 #: Tokens of the targets of an encoder-decoder, as a share of its input: T5
 #: trains on 114 (padded: 128) of 512.
@@ -107,19 +102,15 @@ ENCODERS = {
 
 def encoder(config: Config, family: Encoder) -> Parts:
     """Read BERT and such with its masked language model, without pooler."""
-    hidden = config.integer(*family.hidden)
-    heads = config.integer(*family.heads)
     block = Block(
         name="encoder",
-        hidden=hidden,
-        attention=Attention(
-            heads=heads,
-            kv_heads=heads,
-            head_size=config.head_size(family.hidden, family.heads),
+        hidden=config.integer(*family.hidden),
+        attention=_equal_heads(
+            config.integer(*family.heads),
+            config.head_size(family.hidden, family.heads),
+            biases=not family.plain,
             causal=False,
             rotary=not family.positions,
-            biases=not family.plain,
-            output_bias=not family.plain,
         ),
         mlp=Mlp(
             hidden=config.integer(*family.mlp),
@@ -142,7 +133,9 @@ def encoder(config: Config, family: Encoder) -> Parts:
             "relative_attention_num_buckets", default=family.buckets
         )
     tower = Tower(
-        runs=(Run(block=block, count=config.integer(*family.layers)),),
+        runs=(
+            RepeatedBlock(block=block, count=config.integer(*family.layers)),
+        ),
         vocabulary=vocabulary,
         learned_positions=length if family.positions else 0,
         token_types=types,
@@ -166,21 +159,23 @@ def ernie(config: Config) -> Parts:
     parts = encoder(config, Encoder())
     if not config.flag("use_task_id", False):
         return parts
-    tower = parts.towers[0]
     rows = config.integer("task_type_vocab_size", default=3)
-    tower = replace(tower, token_types=tower.token_types + rows)
-    return parts._replace(towers=(tower,))
+    return _more_types(parts, rows)
 
 
 def electra(config: Config) -> Parts:
     """Read ELECTRA's generator, whose tables may be narrower than blocks."""
     parts = encoder(config, Encoder(spare_bias=False))
-    tower, head = parts.towers[0], parts.head
     size = config.integer("embedding_size", default=128)
-    if size != tower.hidden:
-        tower = replace(tower, embedding_size=size, narrow=True)
-        head = replace(head, transform_size=size)
-    return parts._replace(towers=(tower,), head=head)
+    if size == parts.towers[0].hidden:
+        return parts
+    parts = parts.with_tower(embedding_size=size, narrow=True)
+    return parts.with_head(transform_size=size)
+
+
+def _more_types(parts: Parts, rows: int) -> Parts:
+    """Return an encoder with more rows in its table of token types."""
+    return parts.with_tower(token_types=parts.towers[0].token_types + rows)
 
 
 def deberta(config: Config) -> Parts:
@@ -197,12 +192,7 @@ def deberta(config: Config) -> Parts:
         default=False,
         why="projections of relative positions are not supported",
     )
-    parts = _deberta(config)
-    (run,) = parts.towers[0].runs
-    attention = replace(run.block.attention, unbiased_keys=True)
-    run = replace(run, block=replace(run.block, attention=attention))
-    tower = replace(parts.towers[0], runs=(run,))
-    return parts._replace(towers=(tower,))
+    return _deberta(config).with_attention(unbiased_keys=True)
 
 
 def deberta_v2(config: Config) -> Parts:
@@ -240,9 +230,7 @@ def deberta_v2(config: Config) -> Parts:
             why="projections of relative positions are not supported",
         )
         rows += 2 * _reach(config)
-    tower = parts.towers[0]
-    tower = replace(tower, token_types=tower.token_types + rows)
-    return parts._replace(towers=(tower,))
+    return _more_types(parts, rows)
 
 
 def _reach(config: Config) -> int:
@@ -256,19 +244,16 @@ def _reach(config: Config) -> int:
 
 def _deberta(config: Config) -> Parts:
     parts = encoder(config, Encoder(token_types=0))
-    tower = parts.towers[0]
-    size = config.integer("embedding_size", default=tower.hidden)
-    if size != tower.hidden:
-        raise config.refuse(
-            "embedding_size", f"hidden_size = {tower.hidden}", size
-        )
+    hidden = parts.towers[0].hidden
+    size = config.integer("embedding_size", default=hidden)
+    if size != hidden:
+        raise config.refuse("embedding_size", f"hidden_size = {hidden}", size)
     if not config.flag("position_biased_input", True):
-        tower = replace(tower, learned_positions=0)
-    head = parts.head
+        parts = parts.with_tower(learned_positions=0)
     if not config.flag("legacy", True):
         # This head multiplies with the table whatever is tied.
-        head = replace(head, tied=True, spare_bias=False)
-    return parts._replace(towers=(tower,), head=head)
+        parts = parts.with_head(tied=True, spare_bias=False)
+    return parts
 
 
 def modernbert(config: Config, *, causal: bool = False) -> Parts:
@@ -295,22 +280,20 @@ def modernbert(config: Config, *, causal: bool = False) -> Parts:
         Block(
             name="encoder",
             hidden=hidden,
-            attention=Attention(
-                heads=heads,
-                kv_heads=heads,
-                head_size=config.head_size(),
+            attention=_equal_heads(
+                heads,
+                config.head_size(),
+                biases=biased,
                 causal=causal,
                 window=reach if kind == "local" else 0,
                 rotary=True,
-                biases=biased,
-                output_bias=biased,
             ),
             mlp=mlp,
-            norms=2 if number else 1,
+            norms=2 if index else 1,
             layer_norm=True,
             norm_vectors=vectors,
         )
-        for number, kind in enumerate(kinds)
+        for index, kind in enumerate(kinds)
     ]
     runs, repeat = compressed(named(blocks))
     vocabulary = config.integer("vocab_size")
@@ -332,13 +315,15 @@ def modernbert(config: Config, *, causal: bool = False) -> Parts:
 def eurobert(config: Config) -> Parts:
     """Read EuroBERT: Llama whose tokens see all others."""
     parts = decoder(
-        config, LLAMA._replace(longest=8192, head_bias=("mlp_bias", False))
+        config,
+        replace(
+            FAMILIES["llama"], longest=8192, head_bias=("mlp_bias", False)
+        ),
     )
+    parts = parts.with_attention(causal=False)
     (run,) = parts.towers[0].runs
-    attention = replace(run.block.attention, causal=False)
-    block = replace(run.block, name="encoder", attention=attention)
-    tower = replace(parts.towers[0], runs=(replace(run, block=block),))
-    return parts._replace(towers=(tower,))
+    block = replace(run.block, name="encoder")
+    return parts.with_tower(runs=(replace(run, block=block),))
 
 
 def vit(config: Config) -> Parts:
@@ -372,13 +357,12 @@ def dinov2(config: Config, registers: int = 0) -> Parts:
     parts = _vision(
         config,
         biases=config.flag("qkv_bias", True),
-        rows=1,
         mlp=mlp,
         vectors=2,
         more=1 + registers,
         seen=registers,
     )
-    return parts._replace(head=replace(parts.head, vectors=2))
+    return parts.with_head(vectors=2)
 
 
 def beit(config: Config) -> Parts:
@@ -403,11 +387,9 @@ def beit(config: Config) -> Parts:
         config,
         vectors=2 if config.drops("layer_scale_init_value", 0.1) else 0,
         more=1 if config.flag("use_mask_token", False) else 0,
-        unbiased_keys=True,
-    )
+    ).with_attention(unbiased_keys=True)
     if not config.flag("use_absolute_position_embeddings", False):
-        tower = replace(parts.towers[0], learned_positions=0)
-        parts = parts._replace(towers=(tower,))
+        parts = parts.with_tower(learned_positions=0)
     return parts
 
 
@@ -420,7 +402,6 @@ def _vision(
     vectors: int = 0,
     more: int = 0,
     seen: int = 0,
-    unbiased_keys: bool = False,
 ) -> Parts:
     """Read a vision transformer and its classifier.
 
@@ -431,8 +412,8 @@ def _vision(
     biases
         Whether queries, keys and values have biases.
     rows
-        Tokens beside the patches that have a position: of the class, for
-        distillation.
+        Tokens in addition to the patches that have a position: of the class,
+        for distillation.
     mlp
         Of its blocks; ``None`` reads it.
     vectors
@@ -440,24 +421,19 @@ def _vision(
     more, seen
         Further vectors as wide as the stream, and how many of them are
         tokens.
-    unbiased_keys
-        Whether keys have no bias.
     """
     patch_values, tokens = _patches(config)
     tokens += rows - 1
     run = _encoder(config, dropout=0.0, mlp=mlp)
-    attention = replace(
-        run.block.attention, biases=biases, unbiased_keys=unbiased_keys
-    )
-    block = replace(run.block, attention=attention, vectors=vectors)
     tower = Tower(
-        runs=(replace(run, block=block),),
+        runs=(replace(run, block=replace(run.block, vectors=vectors)),),
         patch_values=patch_values,
         learned_positions=tokens,
         token_types=rows + more,
         sequence_length=tokens + seen,
     )
-    return Parts((tower,), classifier(config), tokens + seen)
+    parts = Parts((tower,), classifier(config), tokens + seen)
+    return parts.with_attention(biases=biases)
 
 
 def classifier(config: Config) -> Head:
@@ -482,12 +458,8 @@ def resnet(config: Config) -> Parts:
         If a stage has one block only, or the lists do not fit together.
     """
     depths = config.listed("depths", int, "integers") or [3, 4, 6, 3]
-    widths = config.listed("hidden_sizes", int, "integers") or [
-        256,
-        512,
-        1024,
-        2048,
-    ]
+    widths = config.listed("hidden_sizes", int, "integers")
+    widths = widths or [256, 512, 1024, 2048]
     if len(depths) != len(widths) or min([*depths, 2]) < 2:
         raise config.refuse(
             "depths",
@@ -533,7 +505,7 @@ def resnet(config: Config) -> Parts:
         towers.append(
             Tower(
                 name=f"stage{number + 1}",
-                runs=(Run(block=block, count=depth - 1),),
+                runs=_equal(block, depth - 1),
                 convolutions=tuple(
                     Convolution(
                         inputs=inputs,
@@ -625,31 +597,19 @@ def t5(config: Config, *, in_all: bool = False) -> Parts:
         str,
         "a string",
     )
-    hidden = config.integer("d_model")
     dense = Mlp(hidden=config.integer("d_ff"), gated=form.startswith("gated"))
     drops = config.drops("dropout_rate", default=0.1)
     layers = config.integer("num_layers")
     decoder_layers = config.integer("num_decoder_layers", default=layers)
     buckets = config.integer("relative_attention_num_buckets", default=32)
-
-    def attention(*, causal: bool = False, cross: bool = False) -> Attention:
-        return Attention(
-            heads=heads,
-            kv_heads=heads,
-            head_size=head_size,
-            causal=causal,
-            cross=cross,
-        )
+    attention = _equal_heads(heads, head_size, biases=False, causal=False)
 
     def tower(name: str, count: int, step: int) -> Tower:
-        reads = name == "decoder"
-        block = Block(
-            name=name,
-            hidden=hidden,
-            attention=attention(causal=reads),
-            cross_attention=attention(cross=True) if reads else None,
+        block = _half_block(
+            name,
+            hidden=config.integer("d_model"),
+            attention=attention,
             mlp=dense,
-            norms=3 if reads else 2,
             dropout=drops,
         )
         blocks = [block] * count
@@ -740,33 +700,34 @@ def pair(config: Config, family: Pair) -> Parts:
         why="tables of their own are not supported",
     )
 
-    def tower(name: str) -> Tower:
-        return Tower(
-            name=name,
-            runs=(_half(config, name),),
-            vocabulary=vocabulary,
-            learned_positions=0 if more is None else length + more,
-            embedding_norm=family.embedding_norm,
-            final_norm=family.final_norm,
-        )
-
+    first = Tower(
+        name="encoder",
+        runs=_half(config, "encoder"),
+        vocabulary=vocabulary,
+        learned_positions=0 if more is None else length + more,
+        embedding_norm=family.embedding_norm,
+        final_norm=family.final_norm,
+    )
     second = replace(
-        tower("decoder"), reads="encoder", shares_embedding="encoder"
+        first,
+        name="decoder",
+        runs=_half(config, "decoder"),
+        reads="encoder",
+        shares_embedding="encoder",
     )
     tied = config.flag("tie_word_embeddings", True)
-    head = Head(outputs=vocabulary, tied=tied)
-    return Parts((tower("encoder"), second), head, length)
+    return Parts((first, second), Head(outputs=vocabulary, tied=tied), length)
 
 
 def whisper(config: Config) -> Parts:
     """Read Whisper: two convolutions, the second of stride 2, in front."""
     hidden = config.integer("d_model")
-    heard = config.integer("max_source_positions", default=1500)
-    said = config.integer("max_target_positions", default=448)
+    inputs = config.integer("max_source_positions", default=1500)
+    outputs = config.integer("max_target_positions", default=448)
     vocabulary = config.integer("vocab_size")
     first = Tower(
         name="encoder",
-        runs=(_half(config, "encoder", unbiased_keys=True),),
+        runs=_half(config, "encoder", unbiased_keys=True),
         convolutions=(
             Convolution(
                 inputs=config.integer("num_mel_bins", default=80),
@@ -776,54 +737,73 @@ def whisper(config: Config) -> Parts:
             ),
             Convolution(inputs=hidden, outputs=hidden, kernel=3),
         ),
-        learned_positions=heard,
-        sequence_length=heard,
+        learned_positions=inputs,
+        sequence_length=inputs,
     )
     second = Tower(
         name="decoder",
-        runs=(_half(config, "decoder", unbiased_keys=True),),
+        runs=_half(config, "decoder", unbiased_keys=True),
         vocabulary=vocabulary,
-        learned_positions=said,
-        sequence_length=said,
+        learned_positions=outputs,
+        sequence_length=outputs,
         reads="encoder",
     )
     tied = config.flag("tie_word_embeddings", True)
     head = Head(outputs=vocabulary, tied=tied)
-    return Parts((first, second), head, max(heard, said))
+    return Parts((first, second), head, max(inputs, outputs))
 
 
-def _half(config: Config, name: str, *, unbiased_keys: bool = False) -> Run:
+def _equal_heads(
+    heads: int, head_size: int, *, biases: bool = True, **fields: Any
+) -> Attention:
+    """Return attention with as many heads of keys and values as of queries."""
+    return Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_size=head_size,
+        biases=biases,
+        output_bias=biases,
+        **fields,
+    )
+
+
+def _equal(block: Block, count: int) -> tuple[RepeatedBlock, ...]:
+    return (RepeatedBlock(block=block, count=count),)
+
+
+def _half_block(name: str, *, attention: Attention, **fields: Any) -> Block:
+    """Return a block of an encoder, or of a decoder that reads one."""
+    if name == "encoder":
+        return Block(name=name, attention=attention, **fields)
+    return Block(
+        name=name,
+        attention=replace(attention, causal=True),
+        cross_attention=replace(attention, cross=True),
+        norms=3,
+        **fields,
+    )
+
+
+def _half(
+    config: Config, name: str, *, unbiased_keys: bool = False
+) -> tuple[RepeatedBlock, ...]:
     """Read the equal blocks of an encoder or of a decoder."""
     hidden = config.integer("d_model")
     heads = config.integer(f"{name}_attention_heads")
-    fits = config.divisor(
+    config.divisor(
         f"{name}_attention_heads", heads, f"d_model = {hidden}", hidden
     )
-    reads = name == "decoder"
-
-    def attention(*, cross: bool = False) -> Attention:
-        return Attention(
-            heads=heads,
-            kv_heads=heads,
-            head_size=hidden // fits,
-            causal=reads and not cross,
-            biases=True,
-            output_bias=True,
-            unbiased_keys=unbiased_keys,
-            cross=cross,
-        )
-
-    block = Block(
-        name=name,
+    block = _half_block(
+        name,
         hidden=hidden,
-        attention=attention(),
-        cross_attention=attention(cross=True) if reads else None,
+        attention=_equal_heads(
+            heads, hidden // heads, causal=False, unbiased_keys=unbiased_keys
+        ),
         mlp=Mlp(hidden=config.integer(f"{name}_ffn_dim"), biases=True),
-        norms=3 if reads else 2,
         layer_norm=True,
         dropout=config.drops("dropout", 0.1),
     )
-    return Run(block=block, count=config.integer(f"{name}_layers"))
+    return _equal(block, config.integer(f"{name}_layers"))
 
 
 def _encoder(
@@ -833,31 +813,27 @@ def _encoder(
     causal: bool = False,
     dropout: float | None = None,
     mlp: Mlp | None = None,
-) -> Run:
+) -> RepeatedBlock:
     """Read equal blocks with LayerNorm and biases.
 
     ``dropout`` is the default of the rate, ``None`` where there is none.
     """
     head_size = config.head_size()
-    heads = config.integer("num_attention_heads")
+    if mlp is None:
+        mlp = Mlp(hidden=config.integer("intermediate_size"), biases=True)
     block = Block(
         name=name,
         hidden=config.integer("hidden_size"),
-        attention=Attention(
-            heads=heads,
-            kv_heads=heads,
-            head_size=head_size,
-            causal=causal,
-            biases=True,
-            output_bias=True,
+        attention=_equal_heads(
+            config.integer("num_attention_heads"), head_size, causal=causal
         ),
-        mlp=mlp
-        or Mlp(hidden=config.integer("intermediate_size"), biases=True),
+        mlp=mlp,
         layer_norm=True,
         dropout=dropout is not None
         and config.drops("hidden_dropout_prob", dropout),
     )
-    return Run(block=block, count=config.integer("num_hidden_layers"))
+    count = config.integer("num_hidden_layers")
+    return RepeatedBlock(block=block, count=count)
 
 
 def _patches(config: Config) -> tuple[int, int]:

@@ -1,14 +1,20 @@
-"""Decoders of Hugging Face, read by what their family is like."""
+"""Decoders of Hugging Face: records of families, and what reads them.
+
+The records are ``nest/models/data/families.json``: what the fields of a
+family are called, what they default to, and what its blocks are like.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import compress, groupby
+from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
+from nest.ir.base import Struct
 from nest.models.blocks import (
     NO_ATTENTION,
     Attention,
@@ -16,60 +22,53 @@ from nest.models.blocks import (
     Head,
     Mixer,
     Mlp,
-    Run,
+    RepeatedBlock,
     Tower,
 )
 from nest.models.hf.config import Config, Parts, Switch
-
-#: Which of its layers are so, by number.
-Places = Callable[[Config, int], list[bool]]
-
-#: Words of ``layer_types``, and what they are here.
-LAYER_TYPES = {
-    "full_attention": "global",
-    "attention": "global",
-    "sliding_attention": "local",
-    "chunked_attention": "local",
-    "indexed_attention": "global",
-    "linear_attention": "mixer",
-    "mamba": "mixer",
-    "conv": "mixer",
-    "hybrid": "hybrid",
-}
-
+from nest.models.hf.layouts import (
+    LAYER_TYPES,
+    LAYOUTS,
+    SPARSE_LAYERS,
+    every_nth,
+)
+from nest.models.hf.mixers import MIXERS
+from nest.util.stored import read_stored
 
 #: Weights of a norm per channel, where a block does not know them.
 _VECTORS: dict[str, Literal[0, 1, 2]] = {"unbiased": 1, "bare": 0}
 
 
-class Experts(NamedTuple):
+class Experts(Struct, frozen=True, kw_only=True):
     """What the fields of routed experts are called.
 
     Attributes
     ----------
-    number, visits, width
-        Names of fields: how many, how many a token visits, how wide.
+    count, visits, width
+        Names of fields: how many experts there are, how many a token visits,
+        how wide one is.
     shared, shared_width
         Names of the number of shared experts, as wide as others, or of their
         width together; empty without.
     shared_default, visits_default
         Of either; ``None``: it must be stated.
-    places
-        Which layers have experts.
+    sparse_layers
+        Rule that says which layers have experts, see
+        :data:`~nest.models.hf.layouts.SPARSE_LAYERS`; ``None``: all.
     biases, shared_biases
         Whether the linear layers of all, or of the shared ones, have biases.
     router_bias, shared_gate, gated
         As in :class:`nest.models.blocks.Mlp`.
     """
 
-    number: tuple[str, ...] = ("num_experts", "num_local_experts")
+    count: tuple[str, ...] = ("num_experts", "num_local_experts")
     visits: tuple[str, ...] = ("num_experts_per_tok",)
     width: tuple[str, ...] = ("moe_intermediate_size",)
     shared: tuple[str, ...] = ()
     shared_width: tuple[str, ...] = ()
     shared_default: int = 0
     visits_default: int | None = None
-    places: Places | None = None
+    sparse_layers: str | None = None
     biases: Switch = False
     shared_biases: Switch = False
     router_bias: bool = False
@@ -77,7 +76,7 @@ class Experts(NamedTuple):
     gated: bool = True
 
 
-class Family(NamedTuple):
+class Family(Struct, frozen=True, kw_only=True):
     """A family of decoders: what its fields are called and default to.
 
     Attributes
@@ -86,7 +85,9 @@ class Family(NamedTuple):
         Names of fields, ``mlp`` of the MLP's width; none if there is no such
         field.
     longest, kv_default, head_size
-        Defaults; ``None``: as many as heads, and ``hidden / heads``.
+        Defaults of the sequence length and the key and value heads
+        (``None``: as many as heads), and of the width of a head (``None``:
+        ``hidden / heads``).
     mlp_factor
         Width of the MLP by default, as a multiple of the residual stream's;
         ``0``: it must be stated.
@@ -99,27 +100,33 @@ class Family(NamedTuple):
     norm, norms
         RMSNorm, LayerNorm, LayerNorm without bias, or one without weights;
         how many a block has.
+    final_norm
+        Whether the output of the last block is normalised.
     biases, output_bias, mlp_biases, head_bias
         Which linear layers have biases; ``output_bias`` ``None``: as
         ``biases``.
+    latent
+        Whether attention is multi-head latent attention.
     query_key_norm, norm_over, norm_vectors
         As in :class:`nest.models.blocks.Attention`.
     gate
         Whether attention has a gate as wide as its output: one that is part
-        of the queries' projection, with their biases, or one beside it
+        of the queries' projection, with their biases, or a separate one
         without.
     sinks, rotary, output_norm, inner_norm, activation_weights
         As in :mod:`nest.models.blocks`.
-    window, pattern
-        Default of the window, ``None`` if the family has none; every how
-        manyeth layer sees everything where ``layer_types`` is not stated,
-        ``0`` for none.
-    pattern_names
-        Names of a field with that number.
+    window
+        Default of the window, ``None`` if the family has none.
+    layout
+        Rule that says what a layer is where ``layer_types`` is not stated,
+        see :data:`~nest.models.hf.layouts.LAYOUTS`.
+    pattern, pattern_names, pattern_kinds
+        Without such a rule: every how manyeth layer is of the first of two
+        kinds (``0`` for none), names of a field with that number, and the
+        kinds.
     mixer
-        What layers have that ``layer_types`` calls linear, and such.
-    kinds
-        What the layers are, where neither of these says it.
+        What layers have that ``layer_types`` calls linear, and such, see
+        :data:`~nest.models.hf.mixers.MIXERS`.
     experts
         ``None`` if the MLP is dense.
     more_positions
@@ -132,7 +139,8 @@ class Family(NamedTuple):
     sizes
         Sizes that configurations leave out, by the names of their fields.
     tied
-        Default of whether the output layer is the token table.
+        Default of whether the output layer is the token table; ``None``: it
+        never is.
     """
 
     layers: tuple[str, ...] = ("num_hidden_layers",)
@@ -150,46 +158,106 @@ class Family(NamedTuple):
     gated: bool = True
     norm: Literal["rms", "layer", "unbiased", "bare"] = "rms"
     norms: int = 2
+    final_norm: bool = True
     biases: Switch = False
     output_bias: Switch | None = None
     mlp_biases: Switch = False
     head_bias: Switch = False
+    latent: bool = False
     query_key_norm: Switch = False
     norm_over: Literal["head", "heads", "nothing"] = "head"
     norm_vectors: int = 1
-    gate: Literal["", "of queries", "beside"] = ""
+    gate: Literal["", "of queries", "separate"] = ""
     sinks: bool = False
     rotary: bool = True
     output_norm: bool = False
     inner_norm: bool = False
     activation_weights: int = 0
     window: int | None = None
+    layout: str | None = None
     pattern: int = 0
     pattern_names: tuple[str, ...] = ()
-    mixer: Callable[[Config], Mixer] | None = None
-    kinds: Callable[[Config, int], list[str]] | None = None
+    pattern_kinds: tuple[str, str] = ("global", "local")
+    mixer: str | None = None
     experts: Experts | None = None
     more_positions: int | None = None
     embedding_norm: bool = False
     dropout: tuple[str, float] | None = None
-    sizes: Mapping[str, int] = MappingProxyType({})
-    tied: bool = False
+    sizes: dict[str, int] = {}
+    tied: bool | None = False
 
 
-def decoder(config: Config, family: Family) -> Parts:
-    """Read a decoder whose layers are of a few kinds."""
-    unsaid = {k: v for k, v in family.sizes.items() if not config.has(k)}
-    config = Config({**config.fields, **unsaid}, config.where)
+class _Records(Struct, frozen=True, kw_only=True):
+    """The stored records; ``based_on`` names one whose facts hold too."""
+
+    schema: Literal["nest-families/1"]
+    experts: dict[str, dict[str, Any]]
+    bases: dict[str, dict[str, Any]]
+    families: dict[str, dict[str, Any]]
+
+
+def _facts(
+    records: dict[str, dict[str, Any]], record: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a record with the facts of those that it is based on."""
+    base = record.get("based_on")
+    inherited = {} if base is None else _facts(records, records[base])
+    stated = {k: v for k, v in record.items() if k != "based_on"}
+    return inherited | stated
+
+
+def _families() -> dict[str, Family]:
+    stored = read_stored("nest.models", "families", _Records)
+    records = stored.bases | stored.families
+    families = {}
+    for name in stored.families:
+        facts = _facts(records, records[name])
+        if facts.get("experts"):
+            facts["experts"] = _facts(stored.experts, facts["experts"])
+        families[name] = msgspec.convert(facts, Family)
+    return families
+
+
+#: Families by ``model_type``; some need a reader of their own besides.
+FAMILIES = _families()
+
+#: Returns a block as it is in a layer of that index and kind.
+EditBlock = Callable[[Block, int, str], Block]
+
+
+def decoder(
+    config: Config, family: Family, edit: EditBlock | None = None
+) -> Parts:
+    """Read a decoder whose layers are of a few kinds.
+
+    Parameters
+    ----------
+    config, family
+        The configuration and the record of its family.
+    edit
+        Changes the block of each layer that the record alone gives.
+    """
+    config = config.updated(
+        **{k: v for k, v in family.sizes.items() if not config.has(k)}
+    )
     layers = config.integer(*family.layers)
-    sparse = [family.experts is not None] * layers
-    if family.experts is not None and family.experts.places is not None:
-        sparse = family.experts.places(config, layers)
+    experts = family.experts
+    sparse = [experts is not None] * layers
+    if experts is not None and experts.sparse_layers is not None:
+        sparse = SPARSE_LAYERS[experts.sparse_layers](config, layers)
     kinds = layer_kinds(config, family, layers)
-    makers = {
-        kind: _block(config, family, *kind)
-        for kind in dict.fromkeys(zip(kinds, sparse, strict=True))
+    made = {
+        key: _block(config, family, *key)
+        for key in dict.fromkeys(zip(kinds, sparse, strict=True))
     }
-    blocks = [makers[kind] for kind in zip(kinds, sparse, strict=True)]
+    blocks = [made[key] for key in zip(kinds, sparse, strict=True)]
+    if edit is not None:
+        blocks = [
+            edit(block, index, kind)
+            for index, (block, kind) in enumerate(
+                zip(blocks, kinds, strict=True)
+            )
+        ]
     return one_tower(config, family, blocks)
 
 
@@ -200,19 +268,14 @@ def layer_kinds(config: Config, family: Family, layers: int) -> list[str]:
         return ["global"] * layers
     if stated is not None:
         return stated
-    if family.kinds is not None:
-        return family.kinds(config, layers)
+    if family.layout is not None:
+        return LAYOUTS[family.layout](config, layers)
     pattern = family.pattern
     if family.pattern_names:
         pattern = config.integer(*family.pattern_names, default=pattern)
     if not pattern:
         return ["local"] * layers
-    return every_nth(layers, pattern, "global", "local")
-
-
-def every_nth(layers: int, step: int, last: str, others: str) -> list[str]:
-    """Return one kind for every ``step``-th layer, another for others."""
-    return [others if (i + 1) % step else last for i in range(layers)]
+    return every_nth(layers, pattern, *family.pattern_kinds)
 
 
 def _block(config: Config, family: Family, kind: str, sparse: bool) -> Block:
@@ -224,9 +287,11 @@ def _block(config: Config, family: Family, kind: str, sparse: bool) -> Block:
             window = config.integer("sliding_window", default=0, least=0)
     mixer = None
     if kind in ("mixer", "hybrid") and family.mixer is not None:
-        mixer = family.mixer(config)
+        mixer = MIXERS[family.mixer](config)
     attention = NO_ATTENTION
-    if kind != "mixer":
+    if kind != "mixer" and family.latent:
+        attention = latent_attention(config)
+    elif kind != "mixer":
         attention = ordinary_attention(config, family, window)
     if sparse and family.experts is not None:
         mlp = routed_mlp(config, family.experts)
@@ -241,7 +306,6 @@ def bare_block(
     attention: Attention,
     mlp: Mlp,
     mixer: Mixer | None = None,
-    norms: int | None = None,
 ) -> Block:
     """Return a block of those parts, whose name is still to be given."""
     dropout = family.dropout
@@ -251,7 +315,7 @@ def bare_block(
         attention=attention,
         mixer=mixer,
         mlp=mlp,
-        norms=family.norms if norms is None else norms,
+        norms=family.norms,
         layer_norm=family.norm != "rms",
         norm_vectors=_VECTORS.get(family.norm),
         dropout=dropout is not None and config.drops(*dropout),
@@ -296,6 +360,33 @@ def ordinary_attention(
     )
 
 
+def latent_attention(config: Config) -> Attention:
+    """Return multi-head latent attention, with an indexer if it has one."""
+    heads = config.integer("num_attention_heads")
+    rotary_size = config.integer("qk_rope_head_dim")
+    biases = config.flag("attention_bias", False)
+    attention = Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_size=config.integer("qk_nope_head_dim") + rotary_size,
+        value_size=config.integer("v_head_dim"),
+        rotary=True,
+        biases=biases,
+        output_bias=biases,
+        query_rank=config.integer("q_lora_rank", default=0),
+        key_value_rank=config.integer("kv_lora_rank"),
+        rotary_size=rotary_size,
+    )
+    if not config.has("index_n_heads"):
+        return attention
+    return replace(
+        attention,
+        window=config.integer("index_topk"),
+        index_heads=config.integer("index_n_heads"),
+        index_size=config.integer("index_head_dim"),
+    )
+
+
 def dense_mlp(config: Config, family: Family) -> Mlp:
     """Return the dense MLP of a family."""
     width = family.mlp_factor * config.integer(*family.hidden)
@@ -312,30 +403,26 @@ def dense_mlp(config: Config, family: Family) -> Mlp:
 
 def routed_mlp(config: Config, names: Experts) -> Mlp:
     """Return routed experts; a token visits at most all of them."""
-    experts = config.integer(*names.number)
+    experts = config.integer(*names.count)
     visits = config.integer(*names.visits, default=names.visits_default)
+    remedy = "correct one of them"
     if visits > experts:
         raise config.refuse(
-            names.visits[0],
-            f"at most the {experts} experts",
-            visits,
-            "correct one of them",
+            names.visits[0], f"at most the {experts} experts", visits, remedy
         )
-    groups = config.integer("n_group", default=1)
-    if experts % groups:
-        raise config.refuse(
-            "n_group",
-            f"a divisor of the {experts} experts",
-            groups,
-            "correct one of them",
-        )
+    groups = config.divisor(
+        "n_group",
+        config.integer("n_group", default=1),
+        f"the {experts} experts",
+        experts,
+    )
     chosen = config.integer("topk_group", default=groups)
     if chosen > groups or experts // groups * chosen < visits:
         raise config.refuse(
             "topk_group",
             f"at most the {groups} groups, with {visits} experts or more",
             chosen,
-            "correct one of them",
+            remedy,
         )
     width = config.integer(*names.width)
     shared = 0
@@ -370,26 +457,19 @@ def named(blocks: Sequence[Block]) -> list[Block]:
     kinds = list(dict.fromkeys(blocks))
     if len(kinds) == 1:
         return list(blocks)
-    words = [(_attention_word(block), _mlp_word(block)) for block in kinds]
-    columns = [set(column) for column in zip(*words, strict=True)]
-    names: list[str] = []
-    for pair in words:
-        told = [
-            word
-            for word, column in zip(pair, columns, strict=True)
-            if len(column) > 1 and word
-        ]
-        name = "-".join(told) or "decoder"
-        again = sum(known.split("/")[0] == name for known in names)
-        names.append(f"{name}/{again + 1}" if again else name)
-    final = {
-        block: replace(block, name=name.replace("/", "-"))
-        for block, name in zip(kinds, names, strict=True)
-    }
+    labels = [(_attention_label(block), _mlp_label(block)) for block in kinds]
+    differ = [len(set(column)) > 1 for column in zip(*labels, strict=True)]
+    final: dict[Block, Block] = {}
+    counts: Counter[str] = Counter()
+    for block, pair in zip(kinds, labels, strict=True):
+        name = "-".join(compress(pair, differ)).strip("-") or "decoder"
+        counts[name] += 1
+        suffix = f"-{counts[name]}" if counts[name] > 1 else ""
+        final[block] = replace(block, name=name + suffix)
     return [final[block] for block in blocks]
 
 
-def _attention_word(block: Block) -> str:
+def _attention_label(block: Block) -> str:
     attention = block.attention
     if block.mixer is not None:
         kind = block.mixer.kind
@@ -399,13 +479,15 @@ def _attention_word(block: Block) -> str:
     return "local" if attention.window else "global"
 
 
-def _mlp_word(block: Block) -> str:
+def _mlp_label(block: Block) -> str:
     if not block.mlp.hidden:
         return ""
     return "sparse" if block.mlp.experts else "dense"
 
 
-def compressed(blocks: Sequence[Block]) -> tuple[tuple[Run, ...], int]:
+def compressed(
+    blocks: Sequence[Block],
+) -> tuple[tuple[RepeatedBlock, ...], int]:
     """Return blocks as runs of equal ones, and how often these repeat."""
     count = len(blocks)
     period = next(
@@ -415,9 +497,9 @@ def compressed(blocks: Sequence[Block]) -> tuple[tuple[Run, ...], int]:
         and all(blocks[i] == blocks[i % step] for i in range(step, count))
     )
     if period == 1:
-        return (Run(block=blocks[0], count=count),), 1
+        return (RepeatedBlock(block=blocks[0], count=count),), 1
     runs = tuple(
-        Run(block=block, count=len(list(same)))
+        RepeatedBlock(block=block, count=len(list(same)))
         for block, same in groupby(blocks[:period])
     )
     return runs, count // period
@@ -427,8 +509,6 @@ def one_tower(
     config: Config,
     family: Family,
     blocks: Sequence[Block],
-    *,
-    head: Head | None = None,
 ) -> Parts:
     """Return a model of those blocks, first to last."""
     vocabulary = config.integer("vocab_size")
@@ -441,9 +521,12 @@ def one_tower(
         vocabulary=vocabulary,
         learned_positions=0 if more is None else length + more,
         embedding_norm=family.embedding_norm,
+        final_norm=family.final_norm,
     )
-    tied = config.flag("tie_word_embeddings", family.tied)
-    head = head or Head(
+    tied = False
+    if family.tied is not None:
+        tied = config.flag("tie_word_embeddings", family.tied)
+    head = Head(
         outputs=vocabulary,
         tied=tied,
         bias=config.switch(family.head_bias),
@@ -477,26 +560,4 @@ def with_predictions(config: Config, parts: Parts) -> Parts:
             "none",
             "import the model without them",
         )
-    (tower,) = parts.towers
-    return parts._replace(
-        towers=(replace(tower, modules=modules),),
-        head=replace(parts.head, predictions=1 + modules),
-    )
-
-
-__all__ = [
-    "Experts",
-    "Family",
-    "Places",
-    "bare_block",
-    "compressed",
-    "decoder",
-    "dense_mlp",
-    "every_nth",
-    "layer_kinds",
-    "named",
-    "one_tower",
-    "ordinary_attention",
-    "routed_mlp",
-    "with_predictions",
-]
+    return parts.with_tower(modules=modules).with_head(predictions=1 + modules)

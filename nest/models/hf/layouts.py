@@ -1,0 +1,210 @@
+"""Which layers of a Hugging Face model have which attention and experts.
+
+Records of families name these rules: :data:`LAYOUTS` by ``layout``,
+:data:`SPARSE_LAYERS` by ``sparse_layers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from nest.models.hf.config import Config
+
+#: Words of ``layer_types``, and what they are here.
+LAYER_TYPES = {
+    "full_attention": "global",
+    "attention": "global",
+    "sliding_attention": "local",
+    "chunked_attention": "local",
+    "indexed_attention": "global",
+    "linear_attention": "mixer",
+    "mamba": "mixer",
+    "conv": "mixer",
+    "hybrid": "hybrid",
+}
+
+#: Words of ``mlp_layer_types``: whether a layer has experts.
+MLP_TYPES = {"dense": "dense", "sparse": "sparse"}
+
+
+def every_nth(layers: int, step: int, last: str, others: str) -> list[str]:
+    """Return one kind for every ``step``-th layer, another for others."""
+    return [others if (i + 1) % step else last for i in range(layers)]
+
+
+def rotary_layers(config: Config, layers: int) -> list[bool]:
+    """Return which layers rotate queries and keys: those listed as 1."""
+    listed = config.listed("no_rope_layers", int, "integers")
+    if not listed:
+        step = config.integer("no_rope_layer_interval", default=4)
+        return [(i + 1) % step != 0 for i in range(layers)]
+    if len(listed) != layers:
+        raise config.refuse(
+            "no_rope_layers",
+            f"as many entries as there are layers, {layers}",
+            len(listed),
+            "correct one of them",
+        )
+    return [bool(entry) for entry in listed]
+
+
+def _windows_by_flag(config: Config, layers: int) -> list[str]:
+    """Layers from ``max_window_layers`` on, if windows are switched on."""
+    if not config.flag("use_sliding_window", False):
+        return ["global"] * layers
+    first = config.integer("max_window_layers", default=28, least=0)
+    return ["local" if i >= first else "global" for i in range(layers)]
+
+
+def _gpt_neo(config: Config, layers: int) -> list[str]:
+    """Layers are listed, or every second one is local."""
+    kinds = {"global": "global", "local": "local"}
+    listed = config.per_layer("attention_layers", layers, kinds)
+    return listed or every_nth(layers, 2, "local", "global")
+
+
+def _llama4(config: Config, layers: int) -> list[str]:
+    """Layers that rotate queries and keys see one chunk of the sequence."""
+    rotary = rotary_layers(config, layers)
+    return ["local" if rotates else "global" for rotates in rotary]
+
+
+def _mimo(_config: Config, layers: int) -> list[str]:
+    """Return ``global`` for the first layer and every sixth one."""
+    return ["global", *every_nth(layers, 6, "global", "local")[1:]]
+
+
+def _jamba(config: Config, layers: int) -> list[str]:
+    """One layer of each period has attention."""
+    has_attention = _one_of_period(
+        config, layers, ("attn_layer_period", 8), ("attn_layer_offset", 4)
+    )
+    return ["global" if here else "mixer" for here in has_attention]
+
+
+def _listed_attention(
+    config: Config, layers: int, *, name: str, absent: str
+) -> list[str]:
+    """Return ``global`` for listed layers; ``absent`` is without a list."""
+    listed = config.listed(name, int, "integers")
+    if listed is None:
+        return [absent] * layers
+    return ["global" if i in listed else "mixer" for i in range(layers)]
+
+
+def _griffin(config: Config, layers: int) -> list[str]:
+    """Layers repeat the list ``block_types``."""
+    words = config.listed("block_types", str, "strings") or [
+        "recurrent",
+        "recurrent",
+        "attention",
+    ]
+    kinds = {"recurrent": "mixer", "attention": "local"}
+    for word in words:
+        if word not in kinds:
+            raise config.refuse(
+                "block_types", f"entries among {', '.join(kinds)}", word
+            )
+    return [kinds[words[i % len(words)]] for i in range(layers)]
+
+
+#: Kinds of layers where ``layer_types`` is not stated, by name.
+LAYOUTS: dict[str, Callable[[Config, int], list[str]]] = {
+    "bamba": partial(
+        _listed_attention, name="attn_layer_indices", absent="mixer"
+    ),
+    "gpt_neo": _gpt_neo,
+    "griffin": _griffin,
+    "jamba": _jamba,
+    "lfm2": partial(_listed_attention, name="full_attn_idxs", absent="global"),
+    "llama4": _llama4,
+    "mimo": _mimo,
+    "qwen": _windows_by_flag,
+}
+
+
+def _one_of_period(
+    config: Config,
+    layers: int,
+    period: tuple[str, int],
+    offset: tuple[str, int],
+) -> list[bool]:
+    """Return which layers are the one of their period that fields name.
+
+    ``period`` and ``offset`` are names of fields with their defaults.
+    """
+    every = config.integer(period[0], default=period[1])
+    at = config.integer(offset[0], default=offset[1], least=0)
+    return [i % every == at for i in range(layers)]
+
+
+def _jamba_experts(config: Config, layers: int) -> list[bool]:
+    """One layer of each period has experts."""
+    return _one_of_period(
+        config, layers, ("expert_layer_period", 2), ("expert_layer_offset", 1)
+    )
+
+
+def _all_but_listed(config: Config, layers: int) -> list[bool]:
+    """Every ``decoder_sparse_step``-th layer but ``mlp_only_layers``."""
+    step = config.integer("decoder_sparse_step", default=1)
+    listed = config.listed("mlp_only_layers", int, "integers") or []
+    return [i not in listed and (i + 1) % step == 0 for i in range(layers)]
+
+
+def _all_but_first(
+    config: Config, layers: int, *, default: int = 0
+) -> list[bool]:
+    """Layers after the first dense ones, or those that are listed.
+
+    ``default`` is the number of dense layers where none is stated.
+    """
+    stated = config.per_layer("mlp_layer_types", layers, MLP_TYPES)
+    if stated is not None:
+        return [word == "sparse" for word in stated]
+    names = ("first_k_dense_replace", "num_dense_layers")
+    name = names[1] if config.has(names[1]) else names[0]
+    dense = config.integer(name, default=default, least=0)
+    if dense > layers:
+        raise config.refuse(
+            name, f"an integer from 0 to the {layers} layers", dense
+        )
+    return [i >= dense for i in range(layers)]
+
+
+def _all_or_listed(config: Config, layers: int) -> list[bool]:
+    """Return what ``mlp_layer_types`` says, else all layers."""
+    stated = config.per_layer("mlp_layer_types", layers, MLP_TYPES)
+    return [word == "sparse" for word in stated or ["sparse"] * layers]
+
+
+def _ernie(config: Config, layers: int) -> list[bool]:
+    """Every ``moe_layer_interval``-th layer from a first to a last one."""
+    step = config.integer("moe_layer_interval", default=1)
+    first = config.integer("moe_layer_start_index", default=1, least=0)
+    last = config.integer("moe_layer_end_index", default=-1, least=-1)
+    if last < 0:
+        last = layers - 1
+    return [(i + 1) % step == 0 and first <= i <= last for i in range(layers)]
+
+
+def _llama4_experts(config: Config, layers: int) -> list[bool]:
+    """Layers that are listed, or every ``interleave_moe_layer_step``-th."""
+    listed = config.listed("moe_layers", int, "integers")
+    if listed is None:
+        step = config.integer("interleave_moe_layer_step", default=1)
+        return [(i + 1) % step == 0 for i in range(layers)]
+    return [i in listed for i in range(layers)]
+
+
+#: Which layers have experts, by name.
+SPARSE_LAYERS: dict[str, Callable[[Config, int], list[bool]]] = {
+    "ernie": _ernie,
+    "first dense": _all_but_first,
+    "jamba": _jamba_experts,
+    "listed": _all_or_listed,
+    "llama4": _llama4_experts,
+    "one dense": partial(_all_but_first, default=1),
+    "qwen": _all_but_listed,
+}
