@@ -5,8 +5,7 @@ A row says what ran: model shape, mesh, micro-batch, recomputation, software.
 the one plan for it; :func:`predict` scores it with the shared cost model.
 Nothing here is fitted, and no row is treated apart.
 
-What a row leaves open is filled in as the software it names does by default,
-see :mod:`nest.validation.software`.
+:mod:`nest.validation.settings` says what a row leaves open.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ from nest.ir.job import (
     Schedule,
 )
 from nest.ir.plan import (
-    OVERLAP,
-    RECOMPUTE,
     Overlap,
     Plan,
     Recompute,
@@ -64,52 +61,23 @@ from nest.uncertainty.headroom import MEAN_ERROR
 from nest.units import ceil_div
 from nest.validation.complete import architecture_of
 from nest.validation.rows import Row, ran_out_of_memory
-from nest.validation.software import (
-    FIRST_FLASH,
-    SECOND_FLASH_ON_HOPPER,
-    Software,
-    software_of,
+from nest.validation.settings import (
+    Stated,
+    attention_share,
+    dispatch_node,
+    expert_ranks,
+    has_cuda_graphs,
+    is_flash,
+    is_fused,
+    overlap_of,
+    periods,
+    recomputations,
+    schedule_of,
+    sharding_group,
+    task_of,
+    virtual_stages,
 )
-
-#: Patterns of ``recompute`` that mean choices of a plan. Of MaxText's
-#: policies ``qkv_proj_offloaded`` computes all again but queries, keys and
-#: values, which come back from the host, and ``custom`` does not say what.
-RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
-    r"none": ("none",),
-    r"selective": ("selective",),
-    r"(.*\bremat_policy=)?minimal(_with_context)?\)?": ("selective",),
-    r"full\b.*": ("full",),
-    r".*\bqkv_proj_offloaded\)?": ("full",),
-    r"custom": RECOMPUTE,
-}
-
-#: Patterns of ``recompute`` that mean every so many layers in full, the
-#: least recomputation first. What torchtitan computes again "per op" is
-#: every other matrix product, and all that is cheap: as if every other layer
-#: did it. PyTorch FSDP's wrapper takes every k-th block, where "selective"
-#: does not say which k.
-PERIODS: dict[str, tuple[int, ...]] = {
-    r".*\bevery (other|2nd|second) layer\)?": (2,),
-    r".*\bper-op sac\b.*": (2,),
-}
-FSDP_PERIODS = (8, 4, 3, 2)
-
-#: Names of schedules and those of a job. A schedule that was found by a
-#: search within the memory of 1F1B (ZB-1p) is the nearest to ZB-H1, which
-#: has that memory.
-SCHEDULES: dict[str, Schedule] = {
-    "1f1b": "1f1b",
-    "1f1b-i": "1f1b",
-    "interleaved": "1f1b",
-    "gpipe": "gpipe",
-    "zb-h1": "zb-h1",
-    "zb-1p": "zb-h1",
-    "zb-v": "zb-v",
-    "zbv": "zb-v",
-    "dualpipe-v": "dualpipe-v",
-    "dualpipev": "dualpipe-v",
-}
-
+from nest.validation.software import Software, software_of
 
 #: Family whose parameters devices of Hopper take.
 HOPPER = "H100"
@@ -189,22 +157,6 @@ class Skip(NamedTuple):
     reason: str
 
 
-class Stated(NamedTuple):
-    """What a row must say."""
-
-    num_devices: int
-    layers: int
-    hidden: int
-    heads: int
-    vocab: int
-    seq_len: int
-    global_batch: int
-    micro_batch: int
-    tp: int
-    pp: int
-    dp: int
-
-
 class ModelledRun(NamedTuple):
     """A row as a problem with one plan.
 
@@ -237,8 +189,8 @@ def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
     of memory takes the least there is, as its software does by itself. With
     head-room it is the least that fits with head-room.
     """
-    found = predicted_run(row, options)
-    return found if isinstance(found, Skip) else found.prediction
+    run = predicted_run(row, options)
+    return run if isinstance(run, Skip) else run.prediction
 
 
 def predicted_run(
@@ -250,7 +202,7 @@ def predicted_run(
         return Skip("recomputation that no plan expresses")
     if ran_out_of_memory(row) and not row.recompute:
         choices = choices[:1]
-    found: PredictedRun | None = None
+    first_fit: PredictedRun | None = None
     for choice, every in product(choices, periods(row)):
         with in_range(row.row_id or "row"):
             case = build(row, choice, options, every)
@@ -261,13 +213,13 @@ def predicted_run(
         except NestError as error:
             return Skip(f"no such plan: {str(error).split(':')[0]}")
         prediction = _prediction(row, case, verdict, options)
-        if found is None or not found.prediction.fits:
-            found = PredictedRun(case, verdict, prediction)
+        if first_fit is None or not first_fit.prediction.fits:
+            first_fit = PredictedRun(case, verdict, prediction)
         if prediction.fits_with_headroom:
-            roomy = found.prediction._replace(fits_with_headroom=True)
-            return found._replace(prediction=roomy)
-    assert found is not None
-    return found
+            roomy = first_fit.prediction._replace(fits_with_headroom=True)
+            return first_fit._replace(prediction=roomy)
+    assert first_fit is not None
+    return first_fit
 
 
 def predict_under(row: Row, calibration: CalibrationFile) -> Prediction | Skip:
@@ -279,64 +231,13 @@ def predict_under(row: Row, calibration: CalibrationFile) -> Prediction | Skip:
         family = device_spec(row.hardware or "").family
     except UnknownNameError:
         return Skip("unknown device")
-    own = calibration.of(family)
-    if own is None:
+    rates = calibration.of(family)
+    if rates is None:
         return Skip("a device that the calibration is not of")
-    return predict(
-        row,
-        PredictOptions(
-            calibration={family: own}, software=calibration.software
-        ),
+    options = PredictOptions(
+        calibration={family: rates}, software=calibration.software
     )
-
-
-def recomputations(row: Row) -> tuple[Recompute, ...]:
-    """Return what a row may have recomputed, the least first.
-
-    What its software does by default if it does not say it.
-    """
-    stated = (row.recompute or "").lower()
-    if not stated:
-        return software_of(row).recompute
-    if periods(row) != (1,):
-        return ("full",)
-    return next(
-        (
-            choices
-            for pattern, choices in RECOMPUTATION.items()
-            if re.fullmatch(pattern, stated)
-        ),
-        (),
-    )
-
-
-def periods(row: Row) -> tuple[int, ...]:
-    """Return of how many layers one may recompute, most first."""
-    stated = (row.recompute or "").lower()
-    if stated == "selective" and (row.framework or "").startswith(
-        "PyTorch FSDP"
-    ):
-        return FSDP_PERIODS
-    return next(
-        (
-            found
-            for text, found in PERIODS.items()
-            if re.fullmatch(text, stated)
-        ),
-        (1,),
-    )
-
-
-def schedule_of(row: Row) -> Schedule | None:
-    """Return the schedule of a row's pipeline, None for an unknown one.
-
-    Stated, or "schedule NAME" in ``overlap``; 1F1B if neither says it.
-    """
-    stated = row.schedule
-    if stated is None:
-        found = re.search(r"\bschedule ([^;,]+)", row.overlap or "")
-        stated = found.group(1) if found else "1f1b"
-    return SCHEDULES.get(stated.strip().lower())
+    return predict(row, options)
 
 
 def _software(options: PredictOptions) -> SoftwareCalibration:
@@ -352,17 +253,15 @@ def _prediction(
     too; what is reserved also has what the allocator caches, and nvidia-smi
     the reserve besides.
     """
-    reserve = case.problem.cluster.reserve_bytes()
     blocks = verdict.blocks
     outputs = _output_bytes(row, case, [block.inflight for block in blocks])
+    copies = _copied_bytes(row, case, len(blocks))
     activations = [
         max(
             block.kept_bytes + block.working_bytes,
-            block.kept_bytes * (block.inflight - 1) // block.inflight + size,
+            block.kept_bytes * (block.inflight - 1) // block.inflight + copy,
         )
-        for block, size in zip(
-            blocks, _copied_bytes(row, case, len(blocks)), strict=True
-        )
+        for block, copy in zip(blocks, copies, strict=True)
     ]
     needed = [
         block.memory_bytes
@@ -373,39 +272,40 @@ def _prediction(
             blocks, activations, outputs, strict=True
         )
     ]
-    number = needed.index(max(needed))
+    index = needed.index(max(needed))
     if (row.mem_class or "").endswith("last_rank"):
-        number = len(blocks) - 1
-    block = blocks[number]
+        index = len(blocks) - 1
+    block = blocks[index]
     parts = {
         "weights": block.weight_bytes,
         "gradients": block.gradient_bytes,
         "optimizer": block.state_bytes,
-        "activations": activations[number],
-        "outputs": outputs[number],
+        "activations": activations[index],
+        "outputs": outputs[index],
         "buffers": block.buffer_bytes,
         "workspaces": case.workspace_bytes,
     }
+    cluster = case.problem.cluster
     if row.mem_class in CACHED_CLASSES:
         cached = _software(options).cached_fraction * sum(parts.values())
         parts["cached"] = round(cached)
     if row.mem_class == "nvidia-smi":
-        parts["reserve"] = reserve
-    memory_bytes = case.problem.cluster.device.memory_bytes
-    left_bytes = memory_bytes - max(needed)
+        parts["reserve"] = cluster.reserve_bytes()
+    memory_bytes = cluster.device.memory_bytes
+    free_bytes = memory_bytes - max(needed)
+    step_ns = float(verdict.step_time_ns) + _broadcasts_ns(row, case)
     return Prediction(
-        step_time_s=(float(verdict.step_time_ns) + _broadcasts_ns(row, case))
-        / 1e9,
+        step_time_s=step_ns / 1e9,
         memory_bytes=sum(parts.values()),
-        fits=verdict.feasible and left_bytes >= 0,
+        fits=verdict.feasible and free_bytes >= 0,
         fits_with_headroom=verdict.feasible
-        and left_bytes >= MEAN_ERROR * memory_bytes,
+        and free_bytes >= MEAN_ERROR * memory_bytes,
         breakdown={name: float(size) for name, size in parts.items()},
     )
 
 
 def _broadcasts_ns(row: Row, case: ModelledRun) -> float:
-    """Return what broadcasts take beside the all-gather of the same bytes.
+    """Return what broadcasts take longer than one all-gather does.
 
     Of software whose ZeRO 1 gives ranks whole tensors: each rank that has any
     broadcasts them in its turn. A broadcast is launched, and goes through all
@@ -467,7 +367,45 @@ def _copied_bytes(row: Row, case: ModelledRun, blocks: int) -> list[int]:
     return [value_bytes * count for count in weights]
 
 
-def build(  # noqa: C901
+class _Setting(NamedTuple):
+    """What ran, as far as a problem and its plan have it.
+
+    Attributes
+    ----------
+    stated, software, schedule
+        The cells that a row must have, its software, and the schedule of its
+        pipeline.
+    site
+        The machine, with the rates that the run reaches.
+    ep, expert_tp
+        See :func:`~nest.validation.settings.expert_ranks`.
+    cp, virtual, sequence_parallel, zero
+        As in a plan.
+    replicas, ranks
+        Groups of data-parallel ranks that states are sharded within, and
+        ranks of a group.
+    """
+
+    stated: Stated
+    software: Software
+    schedule: Schedule
+    site: Machine
+    ep: int
+    expert_tp: bool
+    cp: int
+    virtual: int
+    sequence_parallel: bool
+    zero: int
+    replicas: int
+    ranks: int
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of a pipeline step in a group of ranks."""
+        return self.stated.micro_batch * self.ranks
+
+
+def build(
     row: Row,
     recompute: Recompute,
     options: PredictOptions = STORED,
@@ -485,31 +423,76 @@ def build(  # noqa: C901
     options
         Calibration.
     """
-    every = every or periods(row)[0]
+    setting = _setting(row, options)
+    if isinstance(setting, Skip):
+        return setting
+    stated, software, site = setting.stated, setting.software, setting.site
+    tp, ranks = stated.tp, setting.ranks
+    execution = _execution(row, setting)
+    choices = Choices(
+        global_batch=stated.global_batch,
+        sequence_length=stated.seq_len,
+        micro_batches=(setting.micro_batch,),
+        degrees=(Degrees(tp, setting.cp, setting.ep, stated.micro_batch),),
+        sequence_parallel=setting.sequence_parallel and tp > 1,
+        dtype=execution.dtype,
+    )
+    model = architecture_of(row) or _model(row, stated, software)
+    graph = build_graph(model, site, choices, execution)
+    if stated.pp == 1 and model.head.tied:
+        rows = vocabulary_rows(model.head.outputs, tp)
+        graph = _with_one_matrix(graph, BF16 * rows * stated.hidden)
+    num_chunks = stated.pp * setting.virtual
+    chunks = _chunks(stated.layers, num_chunks, software, graph)
+    if chunks is None:
+        return Skip("more pipeline stages than layers")
+    strategy = Strategy(
+        dp=ranks,
+        tp=tp,
+        cp=setting.cp,
+        ep=setting.ep,
+        zero=setting.zero,
+        recompute=recompute,
+    )
+    fractions = _software(options).overlap
+    overlap = {name: fractions[name] for name in overlap_of(row, software)}
+    problem = Problem(
+        name=row.row_id or "row",
+        graph=graph,
+        cluster=site.cluster(stated.num_devices),
+        job=_job(setting, choices, recompute, overlap),
+    )
+    plan = Plan(
+        replicas=setting.replicas,
+        micro_batch=setting.micro_batch,
+        stages=_stages(graph, chunks, strategy, every or periods(row)[0]),
+        virtual_stages=setting.virtual,
+        placement="v" if setting.schedule in FIXED_CHUNKS else "loop",
+        overlap=tuple(overlap),
+    )
+    return ModelledRun(
+        problem, plan, _workspace_bytes(row, site.device, software)
+    )
+
+
+def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
+    """Return what ran, or why no problem says it."""
+    reason = _why_not(row)
+    if reason is not None:
+        return Skip(reason)
     schedule = schedule_of(row)
-    if schedule is None:
-        return Skip("a schedule that no plan has")
-    if row.precision_class is None:
-        return Skip("precision not stated")
-    dtype = "fp8" if row.precision_class == "fp4" else row.precision_class
-    if dtype not in DTYPES:
-        return Skip("precision that operators are not counted in")
-    if re.search(r"\bLoRA\b", f"{row.model} {row.notes}") and not re.search(
-        r"\bSFT\b", f"{row.model} {task_of(row)}"
-    ):
-        return Skip("fine-tuning of adapters")
+    assert schedule is not None
     stated = Stated(*(getattr(row, name) for name in Stated._fields))
     if None in stated:
         return Skip(f"not stated: {Stated._fields[stated.index(None)]}")
     software = software_of(row)
-    tp, pp, dp, cp = stated.tp, stated.pp, stated.dp, row.cp or 1
-    virtual = _virtual(row, stated, schedule, software)
-    if tp * pp * dp * cp != stated.num_devices:
+    tp, dp, cp = stated.tp, stated.dp, row.cp or 1
+    if tp * stated.pp * dp * cp != stated.num_devices:
         return Skip("tp·cp·pp·dp is not the number of devices")
     sequence_parallel = (
         software.sequence_parallel if row.sp is None else bool(row.sp)
     )
-    ep, expert_tp = _expert_ranks(row, stated, software, sequence_parallel)
+    ep, expert_tp = expert_ranks(row, stated, software, sequence_parallel)
     if (dp * cp) % ep:
         return Skip("expert parallelism over tensor parallel ranks")
     try:
@@ -520,7 +503,6 @@ def build(  # noqa: C901
         return Skip("unknown device")
     if row.precision_class not in site.device.peak_flops:
         return Skip(f"the device does not multiply {row.precision_class}")
-    site = _calibrated(row, site, software, options)
     for name, degree, size in (
         ("tp", tp, stated.heads),
         ("tp", tp, row.ffn_hidden or 4 * stated.hidden),
@@ -529,59 +511,75 @@ def build(  # noqa: C901
     ):
         if size % degree:
             return Skip(f"{name} does not divide what it splits")
-    zero = software.zero if row.zero_stage is None else row.zero_stage
-    group = _sharding_group(row, dp)
-    replicas, ranks = dp // group, group
-    micro_batch = stated.micro_batch * ranks
-    if stated.global_batch % (replicas * micro_batch):
+    ranks = sharding_group(row, dp)
+    setting = _Setting(
+        stated=stated,
+        software=software,
+        schedule=schedule,
+        site=_calibrated(row, site, software, options),
+        ep=ep,
+        expert_tp=expert_tp,
+        cp=cp,
+        virtual=virtual_stages(row, stated, schedule, software),
+        sequence_parallel=sequence_parallel,
+        zero=software.zero if row.zero_stage is None else row.zero_stage,
+        replicas=dp // ranks,
+        ranks=ranks,
+    )
+    if stated.global_batch % (setting.replicas * setting.micro_batch):
         return Skip("the micro-batches do not divide the global batch")
+    return setting
 
-    execution = Execution(
-        dtype=DTYPES[DTYPES.index(dtype)],
-        flash_attention=_flash(row, software),
-        fused=_fused(row, software),
+
+def _why_not(row: Row) -> str | None:
+    """Return which words of a row no problem can express, or None."""
+    if schedule_of(row) is None:
+        return "a schedule that no plan has"
+    if row.precision_class is None:
+        return "precision not stated"
+    if _dtype(row) not in DTYPES:
+        return "precision that operators are not counted in"
+    if re.search(r"\bLoRA\b", f"{row.model} {row.notes}") and not re.search(
+        r"\bSFT\b", f"{row.model} {task_of(row)}"
+    ):
+        return "fine-tuning of adapters"
+    return None
+
+
+def _dtype(row: Row) -> str | None:
+    """Return the data type that products are counted in."""
+    return "fp8" if row.precision_class == "fp4" else row.precision_class
+
+
+def _execution(row: Row, setting: _Setting) -> Execution:
+    """Return how the operators of a run are run."""
+    stated, software = setting.stated, setting.software
+    (dtype,) = (name for name in DTYPES if name == _dtype(row))
+    count = stated.global_batch // (setting.replicas * setting.micro_batch)
+    return Execution(
+        dtype=dtype,
+        flash_attention=is_flash(row, software),
+        fused=is_fused(row, software),
         fused_softmax="torch" not in (row.attention_impl or "").lower(),
         fused_loss=software.fused_loss,
         repeat_attention=software.repeat_attention,
-        split_backward=schedule in SPLIT_BACKWARD,
-        expert_tp=expert_tp,
-        dispatch_node=_dispatch_node(row, site, stated, software),
+        split_backward=setting.schedule in SPLIT_BACKWARD,
+        expert_tp=setting.expert_tp,
+        dispatch_node=dispatch_node(row, setting.site, stated, software),
         fused_router=software.fused_router,
         fused_experts=software.fused_experts,
-        accumulation_bytes=_accumulation_bytes(
-            software, zero, stated.global_batch // (replicas * micro_batch)
-        ),
+        accumulation_bytes=_accumulation_bytes(software, setting.zero, count),
     )
-    choices = Choices(
-        global_batch=stated.global_batch,
-        sequence_length=stated.seq_len,
-        micro_batches=(micro_batch,),
-        degrees=(Degrees(tp, cp, ep, stated.micro_batch),),
-        sequence_parallel=sequence_parallel and tp > 1,
-        dtype=execution.dtype,
-    )
-    model = architecture_of(row) or _model(row, stated, software)
-    graph = build_graph(model, site, choices, execution)
-    if pp == 1 and model.head.tied:
-        rows = vocabulary_rows(model.head.outputs, tp)
-        graph = _with_one_matrix(graph, BF16 * rows * stated.hidden)
-    chunks = _chunks(stated.layers, pp * virtual, software, graph)
-    if chunks is None:
-        return Skip("more pipeline stages than layers")
 
-    strategies = {
-        choice: Strategy(
-            dp=ranks, tp=tp, cp=cp, ep=ep, zero=zero, recompute=choice
-        )
-        for choice in ("none", recompute)
-    }
 
-    def chosen(number: int, kind: str) -> Recompute:
-        """Return what a layer recomputes; the embedding is number 0."""
-        if kind in ("embedding", "head") or number % every:
-            return "none"
-        return recompute
+def _stages(
+    graph: Graph, chunks: Sequence[int], strategy: Strategy, every: int
+) -> tuple[Stage, ...]:
+    """Return a stage of each chunk; every so many blocks recompute.
 
+    Embedding and head never do.
+    """
+    plain = replace(strategy, recompute="none")
     numbered = enumerate(graph.layers)
     stages = []
     for size in chunks:
@@ -589,48 +587,43 @@ def build(  # noqa: C901
         stages.append(
             Stage(
                 layers=tuple(layer.id for _, layer in members),
-                devices=ranks * tp * cp,
+                devices=strategy.dp * strategy.tp * strategy.cp,
                 strategies=tuple(
-                    strategies[chosen(number, layer.kind)]
-                    for number, layer in members
+                    plain
+                    if layer.kind in ("embedding", "head") or index % every
+                    else strategy
+                    for index, layer in members
                 ),
             )
         )
-    fractions = _software(options).overlap
-    overlap = {name: fractions[name] for name in _overlap(row, software)}
-    problem = Problem(
-        name=row.row_id or "row",
-        graph=graph,
-        cluster=site.cluster(stated.num_devices),
-        job=Job(
-            global_batch=choices.global_batch,
-            micro_batches=choices.micro_batches,
-            sequence_length=choices.sequence_length,
-            dtype=choices.dtype,
-            optimizer=Optimizer(
-                weight_bytes=BF16,
-                gradient_bytes=software.gradient_bytes,
-                state_bytes=software.state_bytes,
-                buffer_bytes=software.buffer_bytes,
-            ),
-            schedule=schedule,
-            zero=(zero,),
-            recompute=tuple({recompute: None, "none": None}),
-            sequence_parallel=choices.sequence_parallel,
-            virtual_stages=(virtual,),
-            overlap=overlap,
+    return tuple(stages)
+
+
+def _job(
+    setting: _Setting,
+    choices: Choices,
+    recompute: Recompute,
+    overlap: dict[Overlap, float],
+) -> Job:
+    """Return the job with the choices of one run."""
+    software = setting.software
+    return Job(
+        global_batch=choices.global_batch,
+        micro_batches=choices.micro_batches,
+        sequence_length=choices.sequence_length,
+        dtype=choices.dtype,
+        optimizer=Optimizer(
+            weight_bytes=BF16,
+            gradient_bytes=software.gradient_bytes,
+            state_bytes=software.state_bytes,
+            buffer_bytes=software.buffer_bytes,
         ),
-    )
-    plan = Plan(
-        replicas=replicas,
-        micro_batch=micro_batch,
-        stages=tuple(stages),
-        virtual_stages=virtual,
-        placement="v" if schedule in FIXED_CHUNKS else "loop",
-        overlap=tuple(overlap),
-    )
-    return ModelledRun(
-        problem, plan, _workspace_bytes(row, site.device, software)
+        schedule=setting.schedule,
+        zero=(setting.zero,),
+        recompute=tuple({recompute: None, "none": None}),
+        sequence_parallel=choices.sequence_parallel,
+        virtual_stages=(setting.virtual,),
+        overlap=overlap,
     )
 
 
@@ -640,23 +633,16 @@ def _with_one_matrix(graph: Graph, matrix_bytes: int) -> Graph:
     A head has a copy of its own, which it needs on another stage; software
     makes none where both are on the same.
     """
-    return replace(
-        graph,
-        kinds=tuple(
-            replace(
-                kind,
-                costs=tuple(
-                    replace(
-                        cost, weight_bytes=cost.weight_bytes - matrix_bytes
-                    )
-                    for cost in kind.costs
-                ),
+    kinds = []
+    for kind in graph.kinds:
+        if kind.name == "head":
+            costs = tuple(
+                replace(cost, weight_bytes=cost.weight_bytes - matrix_bytes)
+                for cost in kind.costs
             )
-            if kind.name == "head"
-            else kind
-            for kind in graph.kinds
-        ),
-    )
+            kind = replace(kind, costs=costs)
+        kinds.append(kind)
+    return replace(graph, kinds=tuple(kinds))
 
 
 def _accumulation_bytes(software: Software, zero: int, count: int) -> float:
@@ -682,7 +668,7 @@ def _workspace_bytes(row: Row, device: Device, software: Software) -> int:
     if not software.transformer_engine:
         return 0
     is_hopper = "fp8" in device.peak_flops
-    deterministic = software.deterministic and not _flash(row, software)
+    deterministic = software.deterministic and not is_flash(row, software)
     cublas = (
         LARGE_WORKSPACE_BYTES
         if is_hopper or deterministic
@@ -695,68 +681,6 @@ def _workspace_bytes(row: Row, device: Device, software: Software) -> int:
     return 2 * cublas + engine * (1 + GROUPED_STREAMS * bool(grouped))
 
 
-def task_of(row: Row) -> str:
-    """Return what the notes name as the task, such as ``SFT Performance``."""
-    found = re.search(
-        r"\btask ([^;]+)|\bfine-tuning \(([^)]+)\)", row.notes or ""
-    )
-    return found.group(1) or found.group(2) if found else ""
-
-
-def _virtual(
-    row: Row, stated: Stated, schedule: Schedule, software: Software
-) -> int:
-    """Return the chunks per block: stated, or by schedule and software."""
-    if stated.pp == 1:
-        return 1
-    fixed = FIXED_CHUNKS.get(schedule)
-    if fixed is not None:
-        return fixed
-    if row.vpp is not None or not software.chunk_layers:
-        return row.vpp or 1
-    blocks = stated.pp * software.chunk_layers
-    layers = stated.layers
-    return next(
-        (n // blocks for n in (layers, layers + 2) if n % blocks == 0), 1
-    )
-
-
-def _expert_ranks(
-    row: Row, stated: Stated, software: Software, sequence_parallel: bool
-) -> tuple[int, bool]:
-    """Return the plan's ``ep``, and whether ``tp`` cuts experts.
-
-    Where experts are cut over fewer ranks than ``tp``, expert parallelism
-    spans tensor parallel ranks: a strategy's ``ep`` is what is beside them.
-    Whole experts are spread over ``tp`` too, which needs sequence
-    parallelism. Else every expert is cut over all ``tp`` ranks: a device
-    keeps the same weights and does the same work, but sends tokens to fewer
-    groups and has narrower products. Experts of which there would be copies
-    within ``tp`` are cut all the same.
-    """
-    ep, tp = row.ep or 1, stated.tp
-    if not row.experts or ep == 1:
-        return ep, True
-    cut = row.etp or _stated_etp(row) or software.etp
-    if not cut and (stated.dp * (row.cp or 1)) % ep:
-        # There is no room for it beside all ranks of tp.
-        cut = 1
-    if not cut or cut >= tp:
-        return ep, True
-    spread = cut == 1 and ep % tp == 0 and sequence_parallel
-    return max(1, ep * cut // tp), not spread
-
-
-def _stated_etp(row: Row) -> int | None:
-    """Return what the words of a row say of it."""
-    found = re.search(
-        r"expert[- ]tensor[- ]parallel(?:[- ]size)?\W{1,3}(\d+)|\bETP (\d+)"
-        r"|[_\d]etp(\d+)",
-        f"{row.notes} {row.model}",
-    )
-    return int(next(filter(None, found.groups()))) if found else None
-
-
 def _calibrated(
     row: Row, site: Machine, software: Software, options: PredictOptions
 ) -> Machine:
@@ -764,96 +688,27 @@ def _calibrated(
 
     Products in fp4 take the place of those in fp8: they are the same ones.
     """
-    own = site.calibration_family
-    for family in (own, calibrated_family(own)):
-        if family in options.calibration:
-            site = site.with_calibration(options.calibration[family])
+    family = site.calibration_family
+    like = calibrated_family(family)
+    for name in (family, like):
+        if name in options.calibration:
+            site = site.with_calibration(options.calibration[name])
             break
     rates = site.calibration
+    share = attention_share(row, software, like == HOPPER)
+    host_share = options.host_shares.get(software.name, software.host_share)
     rates = replace(
         rates,
-        attention_fraction=_attention_share(
-            row, software, calibrated_family(own) == HOPPER
-        )
-        * rates.attention_fraction,
-        host_ns=rates.host_ns
-        * options.host_shares.get(software.name, software.host_share),
+        attention_fraction=share * rates.attention_fraction,
+        host_ns=host_share * rates.host_ns,
     )
-    if _cuda_graphs(row, software):
+    if has_cuda_graphs(row, software):
         rates = replace(rates, host_ns=0.0)
     if row.precision_class == "fp4":
         peaks = site.device.peak_flops
-        site = replace(
-            site,
-            device=replace(
-                site.device, peak_flops=peaks | {"fp8": peaks["fp4"]}
-            ),
-        )
+        peaks = peaks | {"fp8": peaks["fp4"]}
+        site = replace(site, device=replace(site.device, peak_flops=peaks))
     return site.with_calibration(rates)
-
-
-def _cuda_graphs(row: Row, software: Software) -> bool:
-    """Return whether graphs replay the kernels: stated, or by software."""
-    if row.cuda_graphs is not None:
-        return row.cuda_graphs
-    # Graphs with a scope are of parts of a layer.
-    stated = re.search(
-        r"(?<!scoped_)cuda ?graph", f"{row.notes} {row.model}", re.IGNORECASE
-    )
-    return software.cuda_graphs or stated is not None
-
-
-def _dispatch_node(
-    row: Row, site: Machine, stated: Stated, software: Software
-) -> int:
-    """Return the devices of a node that a token is sent to once.
-
-    0 where it is sent once for each of its experts: stated, or by software.
-    """
-    once = software.dispatch_once
-    if re.search(r"\b(Deep|Hybrid)EP\b", row.notes or ""):
-        once = True
-    elif re.search(r"\bAlltoAll dispatcher\b", row.notes or ""):
-        once = False
-    return site.shape(stated.num_devices)[1] if once else 0
-
-
-def _overlap(row: Row, software: Software) -> tuple[Overlap, ...]:
-    """Return what is overlapped: what a row switches off is not."""
-    stated = (row.overlap or "").lower()
-    if stated.startswith("none"):
-        return ()
-    off: set[str] = set()
-    if "gradient and parameter overlap off" in stated:
-        off = {"weights", "gradients"}
-    on = {"ep"} if re.search(r"all-to-all\b.*\boverlap", stated) else set()
-    return tuple(
-        name
-        for name in OVERLAP
-        if name in on or (name in software.overlap and name not in off)
-    )
-
-
-def _sharding_group(row: Row, dp: int) -> int:
-    """Return over how many of the ``dp`` ranks states are sharded.
-
-    "within groups of 8", "FSDP within node (8)", "copies of 8" and "shard=8"
-    say it, and "HSDP", whose groups are nodes (HYBRID_SHARD of PyTorch's
-    FSDP); otherwise all ranks.
-    """
-    text = row.shard_mode or ""
-    found = re.search(
-        r"(?:(?:groups|copies) of |within (?:node|slice) \(|(?:shard|FSDP)=)"
-        r"(\d+)",
-        text,
-    )
-    if found is not None:
-        group = int(found.group(1))
-    elif "HSDP" in text:
-        group = (row.devices_per_node or 0) // ((row.tp or 1) * (row.cp or 1))
-    else:
-        return dp
-    return group if 0 < group < dp and dp % group == 0 else dp
 
 
 def _chunks(
@@ -904,37 +759,6 @@ def _balanced_chunks(layers: int, count: int, graph: Graph) -> list[int]:
         loads[lightest] += time_ns["decoder"]
         sizes[lightest] += 1
     return sizes
-
-
-def _flash(row: Row, software: Software) -> bool:
-    """Return whether attention is one kernel: stated, or by software."""
-    stated = (row.attention_impl or "").lower()
-    if re.search("unfused|torch|megatron|softmax", stated):
-        return False
-    if software.deterministic:
-        return (row.cp or 1) > 1
-    if "flash" in stated:
-        return True
-    return software.flash_attention
-
-
-def _attention_share(row: Row, software: Software, is_hopper: bool) -> float:
-    """Return the share of the rate of attention: stated, or by software."""
-    version = re.search(
-        r"flash[-_ ]?att\w*[-_ ]*v?([123])", (row.attention_impl or "").lower()
-    )
-    stated = version and version.group(1)
-    if stated == "3" or (stated is None and software.hopper_attention):
-        return 1.0
-    share = {"1": FIRST_FLASH, "2": 1.0, None: software.attention_share}[
-        stated
-    ]
-    return share * SECOND_FLASH_ON_HOPPER if is_hopper else share
-
-
-def _fused(row: Row, software: Software) -> bool:
-    text = f"{row.attention_impl} {row.notes}"
-    return software.fused or "RMS" in text
 
 
 def _model(row: Row, stated: Stated, software: Software) -> Architecture:

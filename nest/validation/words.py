@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Iterable
 
 from nest.hardware.describe import reads
-from nest.validation.predict import schedule_of
 from nest.validation.rows import Row
+from nest.validation.settings import schedule_of
 from nest.validation.software import SOFTWARE, software_of
 
 #: Words that the rules for a column read, in any case; a text with none of

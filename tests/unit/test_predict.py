@@ -38,15 +38,14 @@ from nest.validation.predict import (
     PredictOptions,
     Skip,
     build,
-    periods,
     predict,
-    recomputations,
 )
 from nest.validation.reading import parse_rows
 from nest.validation.report import assess
 from nest.validation.rows import (
     Row,
 )
+from nest.validation.settings import periods, recomputations
 
 
 def row(**changes: Any) -> Row:

@@ -1,0 +1,275 @@
+"""What a row says of the settings of its run.
+
+What it leaves open is filled in as its software does by default, see
+:mod:`nest.validation.software`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from nest.hardware import Machine
+from nest.ir.job import FIXED_CHUNKS, Schedule
+from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
+from nest.validation.rows import Row
+from nest.validation.software import (
+    FIRST_FLASH,
+    SECOND_FLASH_ON_HOPPER,
+    Software,
+    software_of,
+)
+
+#: Patterns of ``recompute`` that mean choices of a plan. Of MaxText's
+#: policies ``qkv_proj_offloaded`` computes all again but queries, keys and
+#: values, which come back from the host, and ``custom`` does not say what.
+RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
+    r"none": ("none",),
+    r"selective": ("selective",),
+    r"(.*\bremat_policy=)?minimal(_with_context)?\)?": ("selective",),
+    r"full\b.*": ("full",),
+    r".*\bqkv_proj_offloaded\)?": ("full",),
+    r"custom": RECOMPUTE,
+}
+
+#: Patterns of ``recompute`` that mean every so many layers in full, the
+#: least recomputation first. What torchtitan computes again "per op" is
+#: every other matrix product, and all that is cheap: as if every other layer
+#: did it. PyTorch FSDP's wrapper takes every k-th block, where "selective"
+#: does not say which k.
+PERIODS: dict[str, tuple[int, ...]] = {
+    r".*\bevery (other|2nd|second) layer\)?": (2,),
+    r".*\bper-op sac\b.*": (2,),
+}
+FSDP_PERIODS = (8, 4, 3, 2)
+
+#: Names of schedules and those of a job. A schedule that was found by a
+#: search within the memory of 1F1B (ZB-1p) is the nearest to ZB-H1, which
+#: has that memory.
+SCHEDULES: dict[str, Schedule] = {
+    "1f1b": "1f1b",
+    "1f1b-i": "1f1b",
+    "interleaved": "1f1b",
+    "gpipe": "gpipe",
+    "zb-h1": "zb-h1",
+    "zb-1p": "zb-h1",
+    "zb-v": "zb-v",
+    "zbv": "zb-v",
+    "dualpipe-v": "dualpipe-v",
+    "dualpipev": "dualpipe-v",
+}
+
+
+class Stated(NamedTuple):
+    """What a row must say."""
+
+    num_devices: int
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    seq_len: int
+    global_batch: int
+    micro_batch: int
+    tp: int
+    pp: int
+    dp: int
+
+
+def recomputations(row: Row) -> tuple[Recompute, ...]:
+    """Return what a row may have recomputed, the least first.
+
+    What its software does by default if it does not say it.
+    """
+    stated = (row.recompute or "").lower()
+    if not stated:
+        return software_of(row).recompute
+    if periods(row) != (1,):
+        return ("full",)
+    for pattern, choices in RECOMPUTATION.items():
+        if re.fullmatch(pattern, stated):
+            return choices
+    return ()
+
+
+def periods(row: Row) -> tuple[int, ...]:
+    """Return of how many layers one may recompute, most first."""
+    stated = (row.recompute or "").lower()
+    if stated == "selective" and (row.framework or "").startswith(
+        "PyTorch FSDP"
+    ):
+        return FSDP_PERIODS
+    for pattern, every in PERIODS.items():
+        if re.fullmatch(pattern, stated):
+            return every
+    return (1,)
+
+
+def schedule_of(row: Row) -> Schedule | None:
+    """Return the schedule of a row's pipeline, None for an unknown one.
+
+    Stated, or "schedule NAME" in ``overlap``; 1F1B if neither says it.
+    """
+    stated = row.schedule
+    if stated is None:
+        match = re.search(r"\bschedule ([^;,]+)", row.overlap or "")
+        stated = match.group(1) if match else "1f1b"
+    return SCHEDULES.get(stated.strip().lower())
+
+
+def task_of(row: Row) -> str:
+    """Return what the notes name as the task, such as ``SFT Performance``."""
+    match = re.search(
+        r"\btask ([^;]+)|\bfine-tuning \(([^)]+)\)", row.notes or ""
+    )
+    return match.group(1) or match.group(2) if match else ""
+
+
+def virtual_stages(
+    row: Row, stated: Stated, schedule: Schedule, software: Software
+) -> int:
+    """Return the chunks per block: stated, or by schedule and software."""
+    if stated.pp == 1:
+        return 1
+    fixed = FIXED_CHUNKS.get(schedule)
+    if fixed is not None:
+        return fixed
+    if row.vpp is not None or not software.chunk_layers:
+        return row.vpp or 1
+    blocks = stated.pp * software.chunk_layers
+    layers = stated.layers
+    return next(
+        (n // blocks for n in (layers, layers + 2) if n % blocks == 0), 1
+    )
+
+
+def expert_ranks(
+    row: Row, stated: Stated, software: Software, sequence_parallel: bool
+) -> tuple[int, bool]:
+    """Return the plan's ``ep``, and whether ``tp`` cuts experts.
+
+    Where experts are cut over fewer ranks than ``tp``, expert parallelism
+    spans tensor parallel ranks: a strategy's ``ep`` is the rest.
+    Whole experts are spread over ``tp`` too, which needs sequence
+    parallelism. Else every expert is cut over all ``tp`` ranks: a device
+    keeps the same weights and does the same work, but sends tokens to fewer
+    groups and has narrower products. Experts of which there would be copies
+    within ``tp`` are cut all the same.
+    """
+    ep, tp = row.ep or 1, stated.tp
+    if not row.experts or ep == 1:
+        return ep, True
+    cut = row.etp or _stated_etp(row) or software.etp
+    if not cut and (stated.dp * (row.cp or 1)) % ep:
+        # All ranks of tp leave no room for it.
+        cut = 1
+    if not cut or cut >= tp:
+        return ep, True
+    spread = cut == 1 and ep % tp == 0 and sequence_parallel
+    return max(1, ep * cut // tp), not spread
+
+
+def _stated_etp(row: Row) -> int | None:
+    """Return what the words of a row say of it."""
+    match = re.search(
+        r"expert[- ]tensor[- ]parallel(?:[- ]size)?\W{1,3}(\d+)|\bETP (\d+)"
+        r"|[_\d]etp(\d+)",
+        f"{row.notes} {row.model}",
+    )
+    return int(next(filter(None, match.groups()))) if match else None
+
+
+def has_cuda_graphs(row: Row, software: Software) -> bool:
+    """Return whether graphs replay the kernels: stated, or by software."""
+    if row.cuda_graphs is not None:
+        return row.cuda_graphs
+    # Graphs with a scope are of parts of a layer.
+    stated = re.search(
+        r"(?<!scoped_)cuda ?graph", f"{row.notes} {row.model}", re.IGNORECASE
+    )
+    return software.cuda_graphs or stated is not None
+
+
+def dispatch_node(
+    row: Row, site: Machine, stated: Stated, software: Software
+) -> int:
+    """Return the devices of a node that a token is sent to once.
+
+    0 where it is sent once for each of its experts: stated, or by software.
+    """
+    once = software.dispatch_once
+    if re.search(r"\b(Deep|Hybrid)EP\b", row.notes or ""):
+        once = True
+    elif re.search(r"\bAlltoAll dispatcher\b", row.notes or ""):
+        once = False
+    return site.shape(stated.num_devices)[1] if once else 0
+
+
+def overlap_of(row: Row, software: Software) -> tuple[Overlap, ...]:
+    """Return what is overlapped: what a row switches off is not."""
+    stated = (row.overlap or "").lower()
+    if stated.startswith("none"):
+        return ()
+    off: set[str] = set()
+    if "gradient and parameter overlap off" in stated:
+        off = {"weights", "gradients"}
+    on = {"ep"} if re.search(r"all-to-all\b.*\boverlap", stated) else set()
+    return tuple(
+        name
+        for name in OVERLAP
+        if name in on or (name in software.overlap and name not in off)
+    )
+
+
+def sharding_group(row: Row, dp: int) -> int:
+    """Return over how many of the ``dp`` ranks states are sharded.
+
+    "within groups of 8", "FSDP within node (8)", "copies of 8" and "shard=8"
+    say it, and "HSDP", whose groups are nodes (HYBRID_SHARD of PyTorch's
+    FSDP); otherwise all ranks.
+    """
+    text = row.shard_mode or ""
+    match = re.search(
+        r"(?:(?:groups|copies) of |within (?:node|slice) \(|(?:shard|FSDP)=)"
+        r"(\d+)",
+        text,
+    )
+    if match is not None:
+        group = int(match.group(1))
+    elif "HSDP" in text:
+        group = (row.devices_per_node or 0) // ((row.tp or 1) * (row.cp or 1))
+    else:
+        return dp
+    return group if 0 < group < dp and dp % group == 0 else dp
+
+
+def is_flash(row: Row, software: Software) -> bool:
+    """Return whether attention is one kernel: stated, or by software."""
+    stated = (row.attention_impl or "").lower()
+    if re.search("unfused|torch|megatron|softmax", stated):
+        return False
+    if software.deterministic:
+        return (row.cp or 1) > 1
+    if "flash" in stated:
+        return True
+    return software.flash_attention
+
+
+def attention_share(row: Row, software: Software, is_hopper: bool) -> float:
+    """Return the share of the rate of attention: stated, or by software."""
+    version = re.search(
+        r"flash[-_ ]?att\w*[-_ ]*v?([123])", (row.attention_impl or "").lower()
+    )
+    stated = version and version.group(1)
+    if stated == "3" or (stated is None and software.hopper_attention):
+        return 1.0
+    share = {"1": FIRST_FLASH, "2": 1.0, None: software.attention_share}[
+        stated
+    ]
+    return share * SECOND_FLASH_ON_HOPPER if is_hopper else share
+
+
+def is_fused(row: Row, software: Software) -> bool:
+    """Return whether norms are one kernel: stated, or by software."""
+    text = f"{row.attention_impl} {row.notes}"
+    return software.fused or "RMS" in text
