@@ -24,6 +24,7 @@ from nest.models.zoo import architecture  # noqa: E402
 from nest.profiles.format import Entry, write_profile  # noqa: E402
 from nest.profiles.torch_profiler import (  # noqa: E402
     LayerShape,
+    Timing,
     count_layer,
     layer_shapes,
     profile_layers,
@@ -92,10 +93,12 @@ def main() -> None:
             layers,
             degrees,
             length,
-            device=arguments.device,
-            warm_up=5,
-            repeats=arguments.repeats,
-            device_name=name if arguments.device == "cuda" else None,
+            Timing(
+                device=arguments.device,
+                warm_up=5,
+                repeats=arguments.repeats,
+                device_name=name if arguments.device == "cuda" else None,
+            ),
             say=lambda text: print(text, file=sys.stderr),
         )
         write_profile(

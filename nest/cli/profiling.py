@@ -95,6 +95,7 @@ def profile_command(
     from nest.models.choices import Degrees
     from nest.models.zoo import architecture
     from nest.profiles.torch_profiler import (
+        Timing,
         layer_shapes,
         profile_layers,
         require_torch,
@@ -127,7 +128,7 @@ def profile_command(
     ]
     try:
         profile = profile_layers(
-            model, layers, degrees, length, say=hint, **settings
+            model, layers, degrees, length, Timing(**settings), hint
         )
     except Interrupted as interrupt:
         _write(output, interrupt.found)

@@ -71,18 +71,18 @@ def read_overlap(texts: Sequence[str]) -> dict[Overlap, float]:
         With the part that has an unknown name, one that came before, or no
         fraction from 0 to 1.
     """
-    found: dict[Overlap, float] = {}
-    for part in (part for text in texts for part in text.split(",")):
-        name, _, number = part.strip().partition("=")
-        known = next((known for known in OVERLAP if known == name), None)
+    fractions: dict[Overlap, float] = {}
+    for item in (item for text in texts for item in text.split(",")):
+        text, _, value = item.strip().partition("=")
+        name = next((name for name in OVERLAP if name == text), None)
         try:
-            fraction = float(number)
+            fraction = float(value)
         except ValueError:
             fraction = -1.0
-        if known is None or known in found or not 0 <= fraction <= 1:
-            raise ValueError(part)
-        found[known] = fraction
-    return found
+        if name is None or name in fractions or not 0 <= fraction <= 1:
+            raise ValueError(item)
+        fractions[name] = fraction
+    return fractions
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -202,26 +202,12 @@ def choose(
         begins with the field's name.
     """
     request = request or Request()
-    recompute = request.recompute or _recompute(request.schedule)
-    settings = {
+    values_of_settings = {
         name: {*map(int, values)}
         for name, values in (named or {}).items()
         if name != "recompute"
     }
-    schedule: Schedule = request.schedule or "1f1b"
-    virtual_stages = request.virtual_stages
-    if virtual_stages is None:
-        more = settings.get("v", ()) if schedule == "1f1b" else ()
-        virtual_stages = tuple(sorted({1, *more}))
-    try:
-        Job(
-            global_batch=1,
-            schedule=schedule,
-            recompute=recompute,
-            virtual_stages=virtual_stages,
-        )
-    except ValueError as error:
-        raise InvalidOptionError(str(error)) from None
+    recompute, virtual_stages = _schedule(request, values_of_settings)
     length = _sequence_length(model, request.sequence_length)
     longest = max(model.lengths(length).values())
     batch = request.global_batch
@@ -229,17 +215,9 @@ def choose(
         batch = _powers(
             max(GLOBAL_TOKENS // longest, num_devices // DEVICES_PER_SAMPLE)
         )[-1]
-    micro_batches = request.micro_batches
-    if micro_batches is None:
-        most = min(MAX_MICRO_BATCH, num_devices * 2, batch)
-        micro_batches = tuple(
-            size for size in _powers(most) if batch % size == 0
-        )
-    elif all(batch % size for size in micro_batches):
-        raise InvalidOptionError(
-            f"micro_batches: expected at least one divisor of global_batch "
-            f"{batch}, got {_listed(micro_batches)}; choose others"
-        )
+    micro_batches, samples = _micro_batches(
+        request, batch, num_devices, longest, values_of_settings
+    )
     usual = {
         "tp": _powers(min(site.node.fan_out, num_devices, MAX_TP)),
         "cp": (1, 2) if longest >= LONG_SEQUENCE else (1,),
@@ -248,39 +226,20 @@ def choose(
     tps, cps, eps = (
         _fitting(
             *(model, axis, getattr(request, axis)),
-            *(tuple(sorted({*few, *settings.get(axis, ())})),),
+            *(tuple(sorted({*few, *values_of_settings.get(axis, ())})),),
             *(num_devices, length),
         )
         for axis, few in usual.items()
     )
     framework = find_target(request.target or ANY)
-    rules = framework.rules
-    sequence_parallel: bool | tuple[bool, ...]
-    if request.sequence_parallel is None:
-        uneven = {
-            tp
-            for tokens in model.lengths(length).values()
-            for tp in tps
-            if tokens % tp
-        }
-        sequence_parallel = not uneven
-        if request.tp is None and uneven and uneven.isdisjoint(usual["tp"]):
-            # A degree that was named takes nothing from the others.
-            sequence_parallel = (False, True)
-        if rules is not None and rules.sequence_parallel.value is False:
-            sequence_parallel = False
-    elif len(request.sequence_parallel) == 1:
-        (sequence_parallel,) = request.sequence_parallel
+    if request.sequence_parallel is not None:
+        sequence_parallel = _stated_split(request.sequence_parallel)
+    elif framework.rules and framework.rules.sequence_parallel.value is False:
+        sequence_parallel = False
     else:
-        sequence_parallel = (False, True)
-    if request.micro_batches is None:
-        limit = max(TOKENS_PER_RANK // longest, 1)
-        samples = _powers(min(limit, max(micro_batches)))
-        micro_batches, samples = _with_named(
-            batch, micro_batches, samples, settings
-        )
-    else:
-        samples = _shares(micro_batches)
+        # A degree that was named takes nothing from the others.
+        few = usual["tp"] if request.tp is None else None
+        sequence_parallel = _usual_split(model, length, tps, few)
     degrees = tuple(
         Degrees(*key)
         for key in product(tps, cps, eps, samples)
@@ -307,52 +266,122 @@ def choose(
         optimizer=optimizer_of(
             framework, request.gradients, request.optimizer
         ),
-        schedule=schedule,
+        schedule=request.schedule or "1f1b",
         overlap=request.overlap or {},
         distributed_optimizer=bool(request.distributed_optimizer),
     )
 
 
-def _recompute(schedule: Schedule | None) -> tuple[Recompute, ...]:
-    """Return the recompute choices that a schedule allows."""
-    if schedule in SPLIT_BACKWARD:
-        return tuple(choice for choice in RECOMPUTE if choice != "full")
-    return RECOMPUTE
+def _schedule(
+    request: Request, named: Mapping[str, Collection[int]]
+) -> tuple[tuple[Recompute, ...], tuple[int, ...]]:
+    """Return the recompute choices and virtual stages of a schedule."""
+    schedule = request.schedule or "1f1b"
+    recompute = request.recompute
+    if not recompute:
+        recompute = tuple(
+            choice
+            for choice in RECOMPUTE
+            if choice != "full" or schedule not in SPLIT_BACKWARD
+        )
+    virtual_stages = request.virtual_stages
+    if virtual_stages is None:
+        more = named.get("v", ()) if schedule == "1f1b" else ()
+        virtual_stages = tuple(sorted({1, *more}))
+    try:
+        Job(
+            global_batch=1,
+            schedule=schedule,
+            recompute=recompute,
+            virtual_stages=virtual_stages,
+        )
+    except ValueError as error:
+        raise InvalidOptionError(str(error)) from None
+    return recompute, virtual_stages
 
 
-def _sequence_length(model: Architecture, wanted: int | None) -> int:
-    own = [tower.sequence_length for tower in model.towers]
-    if wanted is None:
+def _stated_split(stated: Sequence[bool]) -> bool | tuple[bool, ...]:
+    """Return the user's value of sequence parallelism, or both."""
+    return stated[0] if len(stated) == 1 else (False, True)
+
+
+def _usual_split(
+    model: Architecture,
+    length: int,
+    tps: Sequence[int],
+    usual: Sequence[int] | None,
+) -> bool | tuple[bool, ...]:
+    """Return whether sequences are split over all ``tps``.
+
+    Plans choose where every one of the ``usual`` degrees divides them, but
+    another one does not.
+    """
+    uneven = {
+        tp
+        for tokens in model.lengths(length).values()
+        for tp in tps
+        if tokens % tp
+    }
+    if uneven and usual is not None and uneven.isdisjoint(usual):
+        return (False, True)
+    return not uneven
+
+
+def _micro_batches(
+    request: Request,
+    batch: int,
+    num_devices: int,
+    longest: int,
+    named: Mapping[str, Collection[int]],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return micro-batches, and samples per data-parallel rank."""
+    stated = request.micro_batches
+    if stated is not None:
+        if all(batch % size for size in stated):
+            raise InvalidOptionError(
+                f"micro_batches: expected at least one divisor of "
+                f"global_batch {batch}, got {_listed(stated)}; choose others"
+            )
+        return stated, _shares(stated)
+    largest = min(MAX_MICRO_BATCH, num_devices * 2, batch)
+    sizes = tuple(size for size in _powers(largest) if batch % size == 0)
+    limit = max(TOKENS_PER_RANK // longest, 1)
+    return _with_named(batch, sizes, _powers(min(limit, max(sizes))), named)
+
+
+def _sequence_length(model: Architecture, requested: int | None) -> int:
+    fixed = [tower.sequence_length for tower in model.towers]
+    if requested is None:
         return min(model.max_sequence, SEQUENCE_LENGTH)
-    if None not in own and wanted != model.max_sequence:
+    if None not in fixed and requested != model.max_sequence:
         raise InvalidOptionError(
             f"sequence_length: expected {model.max_sequence}, which "
-            f"{model.name} fixes, got {wanted}; leave it out"
+            f"{model.name} fixes, got {requested}; leave it out"
         )
     tables = [
         tower.learned_positions
         for tower in model.towers
         if tower.learned_positions and tower.sequence_length is None
     ]
-    if tables and wanted > min(tables):
+    if tables and requested > min(tables):
         raise InvalidOptionError(
             f"sequence_length: expected at most the {min(tables)} learned "
-            f"positions of {model.name}, got {wanted}; choose less"
+            f"positions of {model.name}, got {requested}; choose less"
         )
-    return wanted
+    return requested
 
 
 def _fitting(
     model: Architecture,
     axis: str,
-    wanted: tuple[int, ...] | None,
+    requested: tuple[int, ...] | None,
     usual: tuple[int, ...],
     num_devices: int,
     length: int,
 ) -> tuple[int, ...]:
     """Return the user's degrees, or the usual ones that divide the model."""
-    found = []
-    for value in wanted or usual:
+    fitting = []
+    for value in requested or usual:
         degrees = {"tp": 1, "cp": 1, "ep": 1, axis: value}
         reason = model.why_not_split(
             **degrees, sequence_length=length, sequence_parallel=False
@@ -363,24 +392,24 @@ def _fitting(
                 f"{value}; choose less"
             )
         if reason is None:
-            found.append(value)
-        elif wanted is not None:
+            fitting.append(value)
+        elif requested is not None:
             raise InvalidOptionError(reason)
-    return tuple(found)
+    return tuple(fitting)
 
 
-def layers_per_node(model: Architecture, wanted: int | None) -> int:
+def layers_per_node(model: Architecture, requested: int | None) -> int:
     """Return the user's number, or one that leaves a graph of useful size."""
     layers = gcd(*(tower.layers for tower in model.towers))
-    if wanted is not None:
-        if layers % wanted:
-            most = min(wanted, layers)
-            fits = max(n for n in range(1, most + 1) if layers % n == 0)
+    if requested is not None:
+        if layers % requested:
+            smaller = range(1, min(requested, layers) + 1)
+            fits = max(n for n in smaller if layers % n == 0)
             raise InvalidOptionError(
                 f"layers_per_node: expected a divisor of the {layers} "
-                f"layers of {model.name}, got {wanted}; choose {fits}"
+                f"layers of {model.name}, got {requested}; choose {fits}"
             )
-        return wanted
+        return requested
     # The closed sets of towers side by side are pairs of positions.
     readers = [tower.layers for tower in head_towers(model)]
     for count in (n for n in range(1, layers + 1) if layers % n == 0):
@@ -392,24 +421,24 @@ def layers_per_node(model: Architecture, wanted: int | None) -> int:
     return 1
 
 
-def _dtype(site: Machine, wanted: Dtype | None) -> Dtype:
+def _dtype(site: Machine, requested: Dtype | None) -> Dtype:
     """Return the user's data type if the device multiplies it."""
     peaks = site.device.peak_flops
-    known = [name for name in DTYPES if name in peaks]
-    if wanted is None:
-        if not known:
+    multiplied = [name for name in DTYPES if name in peaks]
+    if requested is None:
+        if not multiplied:
             raise InvalidOptionError(
                 f"dtype: expected a device that multiplies one of "
                 f"{', '.join(DTYPES)}, got {site.device.name} with "
                 f"{', '.join(sorted(peaks)) or 'none'}; choose another"
             )
-        return known[0]
-    if wanted not in known:
+        return multiplied[0]
+    if requested not in multiplied:
         raise InvalidOptionError(
-            f"dtype: expected one of {', '.join(known)}, which "
-            f"{site.device.name} multiplies, got {wanted!r}; choose another"
+            f"dtype: expected one of {', '.join(multiplied)}, which "
+            f"{site.device.name} multiplies, got {requested!r}; choose another"
         )
-    return wanted
+    return requested
 
 
 def _powers(limit: int) -> tuple[int, ...]:
@@ -446,12 +475,12 @@ def _with_named(
 
 def _shares(micro_batches: Iterable[int]) -> tuple[int, ...]:
     """Return every ``B/dp`` of the micro-batches."""
-    found: set[int] = set()
+    shares: set[int] = set()
     for size in micro_batches:
         small = [n for n in range(1, isqrt(size) + 1) if size % n == 0]
-        found.update(small)
-        found.update(size // n for n in small)
-    return tuple(sorted(found))
+        shares.update(small)
+        shares.update(size // n for n in small)
+    return tuple(sorted(shares))
 
 
 def _listed(values: Iterable[object]) -> str:

@@ -84,39 +84,63 @@ def layer_shapes(towers: Sequence[Tower], head: Head) -> list[LayerShape]:
     InvalidOptionError
         If layers are of a kind that is not built here.
     """
-    part = unusual(*towers, head)
-    if part is not None:
+    field = unusual(*towers, head)
+    if field is not None:
         raise InvalidOptionError(
-            f"--model: expected a plain transformer, got one with {part}; "
+            f"--model: expected a plain transformer, got one with {field}; "
             f"choose another"
         )
     lengths = {tower.name: tower.sequence_length for tower in towers}
-    found: dict[str, LayerShape] = {}
+    shapes: dict[str, LayerShape] = {}
     for tower in towers:
         kind = f"{tower.name}-embedding" if tower.name else "embedding"
-        found[kind] = LayerShape(kind, tower, tower)
+        shapes[kind] = LayerShape(kind, tower, tower)
         source = 0 if tower.reads is None else lengths[tower.reads]
         for run in tower.runs:
             name = run.block.name
-            if name in found and found[name].shape != run.block:
+            if name in shapes and shapes[name].shape != run.block:
                 name = f"{tower.name}-{name}"
-            found.setdefault(name, LayerShape(name, tower, run.block, source))
-    found["head"] = LayerShape("head", towers[-1], head)
-    return list(found.values())
+            shapes.setdefault(name, LayerShape(name, tower, run.block, source))
+    shapes["head"] = LayerShape("head", towers[-1], head)
+    return list(shapes.values())
 
 
-def profile_layers(  # noqa: PLR0913
+class Timing(NamedTuple):
+    """How layers are timed.
+
+    Attributes
+    ----------
+    device
+        ``cpu``, ``cuda`` (ROCm too) or ``auto``: CUDA where there is one.
+    dtype
+        Data type of weights and activations.
+    sequence_parallel
+        Whether activations between layers are split over ``tp``.
+    warm_up, repeats
+        Passes before the measured ones, and measured passes.
+    device_name
+        Name of the device in the profile; by default that of the hardware
+        data.
+    """
+
+    device: str = "auto"
+    dtype: str = "bf16"
+    sequence_parallel: bool = True
+    warm_up: int = 2
+    repeats: int = 5
+    device_name: str | None = None
+
+
+#: As layers are timed without other options.
+DEFAULT_TIMING = Timing()
+
+
+def profile_layers(
     model: str,
     layers: Iterable[LayerShape],
     degrees: Iterable[Degrees],
     sequence_length: int,
-    *,
-    device: str = "auto",
-    dtype: str = "bf16",
-    sequence_parallel: bool = True,
-    warm_up: int = 2,
-    repeats: int = 5,
-    device_name: str | None = None,
+    timing: Timing = DEFAULT_TIMING,
     say: Callable[[str], None] = lambda text: None,
 ) -> Profile:
     """Time every layer under every split.
@@ -129,16 +153,8 @@ def profile_layers(  # noqa: PLR0913
         What to time; see :func:`layer_shapes`.
     sequence_length
         Tokens per sample.
-    device
-        ``cpu``, ``cuda`` (ROCm too) or ``auto``: CUDA where there is one.
-    dtype
-        Of weights and activations.
-    sequence_parallel
-        Whether activations between layers are split over ``tp``.
-    warm_up, repeats
-        Passes before the measured ones, and measured passes.
-    device_name
-        What to call the device; by default what the hardware data call it.
+    timing
+        How to time it.
     say
         Takes one line about every layer.
 
@@ -161,8 +177,8 @@ def profile_layers(  # noqa: PLR0913
     require_torch()
     import torch
 
-    target, name = _device(device)
-    if target.type == "cpu" and dtype == "fp16":
+    target, name = _device(timing.device)
+    if target.type == "cpu" and timing.dtype == "fp16":
         # Without half-precision kernels one layer takes minutes.
         raise InvalidOptionError(
             "--dtype: expected bf16 or fp32 on a CPU, got 'fp16'; choose one "
@@ -172,27 +188,21 @@ def profile_layers(  # noqa: PLR0913
     skipped: list[str] = []
     stop: KeyboardInterrupt | None = None
     for layer, choice in product(layers, degrees):
-        split = split_layer(layer, choice, sequence_length, sequence_parallel)
-        node = count_layer(layer, split)
-        wanted = f"{layer.kind} tp={choice.tp} samples={choice.samples}"
-        say(wanted)
+        split = split_layer(
+            layer, choice, sequence_length, timing.sequence_parallel
+        )
+        label = f"{layer.kind} tp={choice.tp} samples={choice.samples}"
+        say(label)
         try:
-            measured = _measure(layer, split, target, dtype, warm_up, repeats)
+            measured = _measure_if_it_fits(layer, split, target, timing)
         except KeyboardInterrupt as interrupt:
             stop = interrupt
             break
-        except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            measured = None
         if measured is None:
-            # Only now nothing refers to the tensors any more.
-            if target.type == "cuda":
-                torch.cuda.empty_cache()
-            skipped.append(wanted)
-            say(f"{wanted}: does not fit the device's memory; left out")
+            skipped.append(label)
+            say(f"{label}: does not fit the device's memory; left out")
             continue
-        forward_flops, backward_flops = node.flops()
+        forward_flops, backward_flops = count_layer(layer, split).flops()
         entries.append(
             Entry(
                 model=model,
@@ -214,20 +224,37 @@ def profile_layers(  # noqa: PLR0913
             f"got none ({', '.join(skipped)}); choose fewer samples or a "
             f"shorter sequence"
         )
-    found = Profile(
+    profile = Profile(
         source="nest profile",
-        device=device_name or name,
+        device=timing.device_name or name,
         framework="PyTorch",
         framework_version=str(torch.__version__),
-        dtype=dtype,
-        sequence_parallel=sequence_parallel,
-        warm_up=warm_up,
-        repeats=repeats,
+        dtype=timing.dtype,
+        sequence_parallel=timing.sequence_parallel,
+        warm_up=timing.warm_up,
+        repeats=timing.repeats,
         entries=tuple(entries),
     )
     if stop is not None:
-        raise Interrupted(found) from stop
-    return found
+        raise Interrupted(profile) from stop
+    return profile
+
+
+def _measure_if_it_fits(
+    layer: LayerShape, split: Split, device: Any, timing: Timing
+) -> dict[str, Any] | None:
+    """Return what an entry says of a layer, ``None`` without the memory."""
+    import torch
+
+    try:
+        return _measure(layer, split, device, timing)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+    # Only now nothing refers to the tensors any more.
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
 
 
 def count_layer(layer: LayerShape, split: Split) -> Node:
@@ -259,13 +286,13 @@ def time_passes(
         Pairs of passes before the measured ones, and measured pairs.
     """
     times = []
-    for number in range(warm_up + repeats):
+    for index in range(warm_up + repeats):
         start = mark()
         result = forward()
         middle = mark()
         backward(result)
         end = mark()
-        if number >= warm_up:
+        if index >= warm_up:
             times.append((elapsed_ns(start, middle), elapsed_ns(middle, end)))
     forwards, backwards = zip(*times, strict=True)
     return median(forwards), median(backwards)
@@ -293,9 +320,7 @@ def _measure(
     layer: LayerShape,
     split: Split,
     device: Any,
-    dtype: str,
-    warm_up: int,
-    repeats: int,
+    timing: Timing,
 ) -> dict[str, Any]:
     """Build a layer and return what an entry says of it."""
     import torch
@@ -303,7 +328,7 @@ def _measure(
     from nest.profiles.torch_layers import Shard, build_part
 
     torch.manual_seed(0)
-    shard = Shard(split, device, getattr(torch, DTYPE_NAMES[dtype]))
+    shard = Shard(split, device, getattr(torch, DTYPE_NAMES[timing.dtype]))
     part = build_part(shard, layer.shape, layer.tower)
     result = part.forward(*part.inputs)
     # The gradient of the output is there before the pass, as if received.
@@ -326,8 +351,8 @@ def _measure(
         backward,
         mark,
         elapsed_ns,
-        warm_up=warm_up,
-        repeats=repeats,
+        warm_up=timing.warm_up,
+        repeats=timing.repeats,
     )
     kept_bytes, working_bytes = _memory(part, forward, backward)
     weights = sum(weight.numel() for weight in shard.weights)
@@ -336,7 +361,7 @@ def _measure(
         "backward_ns": backward_ns,
         "kept_bytes": kept_bytes,
         "working_bytes": working_bytes,
-        "weight_bytes": weights * DTYPE_BYTES[dtype],
+        "weight_bytes": weights * DTYPE_BYTES[timing.dtype],
     }
 
 
@@ -352,7 +377,7 @@ def _memory(
     """
     import torch
 
-    known = {
+    resident = {
         tensor.untyped_storage().data_ptr()
         for tensor in (*part.shard.weights, *part.shard.buffers)
     }
@@ -360,7 +385,7 @@ def _memory(
 
     def pack(tensor: Any) -> Any:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
+        if storage.data_ptr() not in resident:
             kept[storage.data_ptr()] = storage.nbytes()
         # Not the tensor itself: an output that is saved would hold itself.
         return tensor.detach()
@@ -408,20 +433,20 @@ def _clock(
     return mark, elapsed_ns
 
 
-def _device(wanted: str) -> tuple[Any, str]:
-    """Return the device that was asked for, and what it is called."""
+def _device(requested: str) -> tuple[Any, str]:
+    """Return the requested device and its name."""
     import torch
 
-    found = torch.cuda.is_available()
-    if wanted == "cuda" and not found:
+    has_cuda = torch.cuda.is_available()
+    if requested == "cuda" and not has_cuda:
         raise InvalidOptionError(
             "--device: expected a CUDA device, got none; choose cpu"
         )
-    if wanted == "cpu" or not found:
+    if requested == "cpu" or not has_cuda:
         return torch.device("cpu"), str(machine()["cpu"])
     name = str(torch.cuda.get_device_name())
-    known = known_device(name)
-    return torch.device("cuda"), known.name if known else name
+    spec = known_device(name)
+    return torch.device("cuda"), spec.name if spec else name
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

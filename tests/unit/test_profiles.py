@@ -51,6 +51,7 @@ from nest.profiles.apply import same_device
 from nest.profiles.format import check_roofline, decode_profile, peak_of
 from nest.profiles.torch_profiler import (
     LayerShape,
+    Timing,
     TorchNotInstalledError,
     count_layer,
     layer_shapes,
@@ -943,9 +944,9 @@ def run_profile(layers: list[LayerShape], **changes: Any) -> Profile:
         "repeats": 2,
     }
     degrees = changes.pop("degrees", [Degrees(samples=SAMPLES)])
-    return profile_layers(
-        "toy", layers, degrees, LENGTH, **{**options, **changes}
-    )
+    say = changes.pop("say", lambda text: None)
+    timing = Timing(**{**options, **changes})
+    return profile_layers("toy", layers, degrees, LENGTH, timing, say)
 
 
 def test_a_tiny_model_is_profiled_on_the_cpu(torch):
