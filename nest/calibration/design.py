@@ -117,9 +117,9 @@ def candidates(
     ]
     random.Random(seed).shuffle(grid)
     options = options_of(after.values, after.parameters)
-    found: list[Row] = []
+    rows: list[Row] = []
     for row in grid:
-        if len(found) == MOST_CANDIDATES:
+        if len(rows) == MOST_CANDIDATES:
             break
         try:
             answer = predict(row, options)
@@ -127,15 +127,15 @@ def candidates(
             continue
         if isinstance(answer, Skip) or not answer.fits:
             continue
-        found.append(replace(row, iter_time_s=answer.step_time_s))
+        rows.append(replace(row, iter_time_s=answer.step_time_s))
         if tell is not None:
-            tell(f"{len(found)} runs that could be done")
-    if not found:
+            tell(f"{len(rows)} runs that could be done")
+    if not rows:
         return Candidates((), np.zeros((0, len(after.x))))
-    evidence = evidence_of(found, [runs.where] * len(found))
+    evidence = evidence_of(rows, [runs.where] * len(rows))
     errors = evidence.errors(after.x, after.parameters)
     slopes = evidence.slopes(after.x, errors, after.parameters)
-    return Candidates(tuple(found), slopes)
+    return Candidates(tuple(rows), slopes)
 
 
 def _choice(row: Row) -> tuple[object, ...]:
@@ -144,10 +144,10 @@ def _choice(row: Row) -> tuple[object, ...]:
 
 def _models(rows: tuple[Row, ...]) -> list[Row]:
     """Return a run of each model."""
-    found: dict[tuple[object, ...], Row] = {}
+    by_model: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        found.setdefault(tuple(getattr(row, name) for name in _MODEL), row)
-    return list(found.values())
+        by_model.setdefault(tuple(getattr(row, name) for name in _MODEL), row)
+    return list(by_model.values())
 
 
 def _zero(row: Row) -> int:
@@ -172,9 +172,11 @@ def _variants(
     degrees = {degree for degree in DEGREES if degree <= most_tp}
     stages = {degree for degree in DEGREES if degree <= most_pp}
     if _zero(base) == MOST_SHARDED:
-        alike = [row for row in rows if row.framework == base.framework]
-        degrees = {row.tp or 1 for row in alike}
-        stages = {row.pp or 1 for row in alike}
+        same_software = [
+            row for row in rows if row.framework == base.framework
+        ]
+        degrees = {row.tp or 1 for row in same_software}
+        stages = {row.pp or 1 for row in same_software}
     cp = base.cp or 1
     for count, tp, pp, micro_batch, length in product(
         counts, sorted(degrees), sorted(stages), MICRO_BATCHES, lengths
@@ -206,7 +208,7 @@ def _variants(
 
 
 def propose(
-    learned: Learned, found: Candidates, count: int = PROPOSED
+    learned: Learned, pool: Candidates, count: int = PROPOSED
 ) -> list[Proposal]:
     """Return the runs that would tell most, the best first.
 
@@ -214,15 +216,15 @@ def propose(
     ----------
     learned
         What is known.
-    found
+    pool
         What could be run.
     count
         How many runs.
     """
     noise = learned.noise
-    chosen = choose(found.slopes, learned.after.covariance, noise, count)
+    chosen = choose(pool.slopes, learned.after.covariance, noise, count)
     return [
-        Proposal(found.rows[n], math.hypot(deviation, noise))
+        Proposal(pool.rows[n], math.hypot(deviation, noise))
         for n, deviation in chosen
     ]
 
@@ -249,20 +251,20 @@ def choose(
         Number of a candidate, and the root of the mean uncertainty with it
         and those before it.
     """
-    found: list[tuple[int, float]] = []
+    choices: list[tuple[int, float]] = []
     for _ in range(min(count, len(slopes))):
         moved = slopes @ covariance
         shared = moved @ slopes.T
-        own = noise**2 + np.diag(shared)
+        variances = noise**2 + np.diag(shared)
         # By how much a run lowers the uncertainties of all, together.
-        gains = (shared**2).sum(axis=0) / own
-        gains[[number for number, _ in found]] = -1.0
+        gains = (shared**2).sum(axis=0) / variances
+        gains[[index for index, _ in choices]] = -1.0
         best = int(np.argmax(gains))
         covariance = (
-            covariance - np.outer(moved[best], moved[best]) / own[best]
+            covariance - np.outer(moved[best], moved[best]) / variances[best]
         )
-        found.append((best, spread_of(slopes, covariance)))
-    return found
+        choices.append((best, spread_of(slopes, covariance)))
+    return choices
 
 
 def spread_of(slopes: Array, covariance: Array) -> float:

@@ -25,7 +25,7 @@ _NO_SLOPE = 1e-6
 
 
 def to_document(
-    learned: Learned, found: Candidates, proposals: list[Proposal]
+    learned: Learned, candidates: Candidates, proposals: list[Proposal]
 ) -> dict[str, Any]:
     """Return what ``nest calibrate --json`` writes; docs/calibration.md.
 
@@ -71,9 +71,11 @@ def to_document(
             for k, parameter in enumerate(after.parameters)
         ],
         "proposed": {
-            "candidates": len(found.rows),
-            "deviation_before": _spread(found, before, TWO_OF_THREE * NOISE),
-            "deviation_after": _spread(found, after, learned.noise),
+            "candidates": len(candidates.rows),
+            "deviation_before": _spread(
+                candidates, before, TWO_OF_THREE * NOISE
+            ),
+            "deviation_after": _spread(candidates, after, learned.noise),
             "runs": [
                 {
                     "cells": cells_of(proposal.row),
@@ -87,41 +89,43 @@ def to_document(
     }
 
 
-def _spread(found: Candidates, fit: Fit, noise: float) -> float | None:
+def _spread(candidates: Candidates, fit: Fit, noise: float) -> float | None:
     """Return how far off step times of the candidates are under a fit."""
-    if not found.rows:
+    if not candidates.rows:
         return None
-    return _six(math.hypot(spread_of(found.slopes, fit.covariance), noise))
+    return _six(
+        math.hypot(spread_of(candidates.slopes, fit.covariance), noise)
+    )
 
 
 def _notes(learned: Learned) -> list[str]:
     """Return what there is to know about the runs: a line each."""
-    runs, found = learned.runs, []
+    runs, notes = learned.runs, []
     count = len(runs.rows)
     if count < FEW:
-        found.append(
+        notes.append(
             f"{count} runs are few: how much runs scatter here is hardly "
             f"known; add some, 5 to 20 are good"
         )
     if learned.factor != 1:
         long = learned.factor > 1
         times = learned.factor if long else 1 / learned.factor
-        found.append(
+        notes.append(
             f"all runs alike are {times:.2g} times as "
             f"{'slow' if long else 'fast'} as predicted, more than published "
             f"sources differ: taken as the cluster's own; check its clocks, "
             f"what was timed, and what the runs do not state"
         )
     if learned.scale >= TOLD_SCALE:
-        found.append(
+        notes.append(
             f"these runs scatter {learned.scale:.1f} times as much as "
             f"published ones do: predictions are that much less certain"
         )
-    for number in learned.odd:
-        error = float(learned.errors_left_out[number])
+    for index in learned.odd:
+        error = float(learned.errors_left_out[index])
         how = "slow" if error < 0 else "fast"
-        found.append(
-            f"line {runs.rows[number].line}: {np.exp(abs(error)):.1f} times "
+        notes.append(
+            f"line {runs.rows[index].line}: {np.exp(abs(error)):.1f} times "
             f"as {how} as the others say; it counts little: check or remove it"
         )
     missing = {
@@ -129,7 +133,7 @@ def _notes(learned: Learned) -> list[str]:
         for name in SETTINGS
     }
     if any(missing.values()):
-        found.append(
+        notes.append(
             "not stated: "
             + ", ".join(f"{k} in {n} runs" for k, n in missing.items() if n)
             + "; taken is what software and machine have by default "
@@ -137,11 +141,11 @@ def _notes(learned: Learned) -> list[str]:
         )
     sized = [row for row in runs.rows if row.peak_mem_gb is not None]
     if sized:
-        found.append(
+        notes.append(
             f"memory of {len(sized)} runs (peak_mem_gb, line "
             f"{sized[0].line}): held against the device's, not fitted"
         )
-    return found + words_lines(runs.rows)
+    return notes + words_lines(runs.rows)
 
 
 #: What runs may leave open, and predictions then take from their software.

@@ -67,21 +67,21 @@ class Evidence:
             },
             parameters,
         )
-        found = []
+        errors = []
         for i in range(len(self.rows)) if chosen is None else chosen:
             answer = predict(self.rows[i], options)
             measured_s = measured_step_time_s(self.rows[i])
             assert isinstance(answer, Prediction)
             assert answer.step_time_s
             assert measured_s
-            found.append(math.log(answer.step_time_s / measured_s))
-        return np.array(found)
+            errors.append(math.log(answer.step_time_s / measured_s))
+        return np.array(errors)
 
     def slopes(
         self, x: Array, errors: Array, parameters: tuple[Parameter, ...]
     ) -> Array:
         """Return how errors move with the logarithms, ``(n, p)``."""
-        found = np.zeros((len(self.rows), len(x)))
+        slopes = np.zeros((len(self.rows), len(x)))
         for k, parameter in enumerate(parameters):
             chosen = [
                 i
@@ -94,8 +94,8 @@ class Evidence:
             moved = x.copy()
             moved[k] -= STEP
             below = self.errors(moved, parameters, chosen)
-            found[chosen, k] = (errors[chosen] - below) / STEP
-        return found
+            slopes[chosen, k] = (errors[chosen] - below) / STEP
+        return slopes
 
     def of(self, chosen: Sequence[int]) -> Evidence:
         """Return some of the rows."""

@@ -70,8 +70,8 @@ class Fit:
     @property
     def deviations(self) -> Array:
         """Standard deviations of the logarithms, ``(p,)``."""
-        found: Array = np.sqrt(np.diag(self.covariance))
-        return found
+        deviations: Array = np.sqrt(np.diag(self.covariance))
+        return deviations
 
 
 def prior(parameters: tuple[Parameter, ...]) -> Fit:
@@ -121,23 +121,23 @@ def fit(
 
     A parameter that turns back takes half a step.
     """
-    most = np.log([p.most for p in before.parameters])
+    upper_bounds = np.log([p.most for p in before.parameters])
     x = before.x if start is None else start
     damping = np.ones(len(x))
     last = np.zeros(len(x))
-    for number in range(ITERATIONS):
+    for iteration in range(ITERATIONS):
         errors = evidence.errors(x, before.parameters)
-        if number % 2 == 0:
+        if iteration % 2 == 0:
             slopes = evidence.slopes(x, errors, before.parameters)
         linear = Linear(x, errors, slopes)
-        found = solve(before, linear, evidence)
-        step = np.clip(found.x - x, -LARGEST_STEP, LARGEST_STEP)
+        solution = solve(before, linear, evidence)
+        step = np.clip(solution.x - x, -LARGEST_STEP, LARGEST_STEP)
         damping = np.where(step * last < 0, damping / 2, damping)
         last = step
-        x = np.minimum(x + damping * step, most)
+        x = np.minimum(x + damping * step, upper_bounds)
         if np.abs(damping * step).max() < 0.01:
             break
-    return replace(found, x=x), linear
+    return replace(solution, x=x), linear
 
 
 def refit(before: Fit, linear: Linear, evidence: Evidence) -> Fit:
@@ -145,9 +145,9 @@ def refit(before: Fit, linear: Linear, evidence: Evidence) -> Fit:
 
     Slopes stay; where it moves far, errors are computed anew.
     """
-    found = solve(before, linear, evidence)
-    if np.abs(found.x - linear.x).max() > FAR:
-        errors = evidence.errors(found.x, before.parameters)
-        linear = Linear(found.x, errors, linear.slopes)
-        found = solve(before, linear, evidence)
-    return found
+    solution = solve(before, linear, evidence)
+    if np.abs(solution.x - linear.x).max() > FAR:
+        errors = evidence.errors(solution.x, before.parameters)
+        linear = Linear(solution.x, errors, linear.slopes)
+        solution = solve(before, linear, evidence)
+    return solution

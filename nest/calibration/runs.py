@@ -299,11 +299,11 @@ def prior_of(families: Collection[str], common: Fit | None = None) -> Fit:
     """
     common = common or stored_fit()
     chosen = [
-        number
-        for number, parameter in enumerate(common.parameters)
+        index
+        for index, parameter in enumerate(common.parameters)
         if any(map(parameter.concerns, families))
     ]
-    parameters = tuple(common.parameters[number] for number in chosen)
+    parameters = tuple(common.parameters[index] for index in chosen)
     spreads = np.array([parameter.spread for parameter in parameters])
     return Fit(
         parameters,
@@ -354,9 +354,9 @@ class Learned:
     @property
     def odd(self) -> list[int]:
         """Numbers of the runs that disagree with the others."""
-        least = max(ODD * NOISE * self.scale, ODD_LEAST)
-        found = np.flatnonzero(np.abs(self.errors_after) > least)
-        return [int(number) for number in found]
+        threshold = max(ODD * NOISE * self.scale, ODD_LEAST)
+        indices = np.flatnonzero(np.abs(self.errors_after) > threshold)
+        return [int(index) for index in indices]
 
     @property
     def shares_left(self) -> Array:
@@ -366,8 +366,8 @@ class Learned:
     @property
     def untold(self) -> list[int]:
         """Numbers of the parameters that the runs could not tell."""
-        found = (self.shares_left > UNTOLD) & (self.after.deviations > KNOWN)
-        return [int(number) for number in np.flatnonzero(found)]
+        mask = (self.shares_left > UNTOLD) & (self.after.deviations > KNOWN)
+        return [int(index) for index in np.flatnonzero(mask)]
 
     @property
     def file(self) -> CalibrationFile:
@@ -379,10 +379,10 @@ class Learned:
             f"fitted to {len(self.runs.rows)} runs of "
             f"{Path(self.runs.where).name} on {self.runs.site.device.name}"
         )
-        own = options.calibration[calibrated_family(self.runs.family)]
+        calibration = options.calibration[calibrated_family(self.runs.family)]
         rounded = {
             field: float(f"{value:.4g}")
-            for field, value in asdict(own).items()
+            for field, value in asdict(calibration).items()
             if isinstance(value, int | float)
         }
         overlap = {
@@ -396,7 +396,7 @@ class Learned:
         return CalibrationFile(
             families={
                 self.runs.family: replace(
-                    own,
+                    calibration,
                     **rounded,
                     provenance=f"nest calibrate: {', '.join(names)} {source}; "
                     f"the others as stored",
@@ -416,11 +416,11 @@ class Learned:
     def own_runs(self) -> OwnRuns:
         """What the runs leave unknown."""
         options = options_of(self.after.values, self.after.parameters)
-        found = [predicted_run(row, options) for row in self.runs.rows]
+        predictions = [predicted_run(row, options) for row in self.runs.rows]
         names = {row.framework for row in self.runs.rows}
         return own_runs_of(
             self.runs.family,
-            [run for run in found if not isinstance(run, Skip)],
+            [run for run in predictions if not isinstance(run, Skip)],
             self.errors_left_out,
             tuple(sorted(name for name in names if name)),
         )
@@ -464,12 +464,12 @@ def learn(
         errors_after = evidence.errors(after.x, before.parameters)
         near = Linear(after.x, errors_after, linear.slopes)
     left_out = []
-    for number in range(len(runs.rows)):
+    for index in range(len(runs.rows)):
         if tell is not None:
-            tell(f"fit without run {number + 1} of {len(runs.rows)}")
-        others = _without(number, centre, near, evidence)
+            tell(f"fit without run {index + 1} of {len(runs.rows)}")
+        others = _without(index, centre, near, evidence)
         left_out.append(
-            evidence.errors(others.x, before.parameters, [number])[0]
+            evidence.errors(others.x, before.parameters, [index])[0]
         )
     return Learned(
         runs,
@@ -509,10 +509,10 @@ def _slower(before: Fit, factor: float) -> Fit:
 
 
 def _without(
-    number: int, before: Fit, linear: Linear, evidence: Evidence
+    index: int, before: Fit, linear: Linear, evidence: Evidence
 ) -> Fit:
     """Return the fit to all rows but one, near the fit to all."""
-    rest = [i for i in range(len(linear.errors)) if i != number]
+    rest = [i for i in range(len(linear.errors)) if i != index]
     return solve(
         before,
         Linear(linear.x, linear.errors[rest], linear.slopes[rest]),
@@ -533,12 +533,12 @@ def noise_scale(before: Fit, linear: Linear, evidence: Evidence) -> float:
     for _ in range(NOISE_ROUNDS):
         noisier = evidence.noisier(scale)
         total = 0.0
-        for number in range(count):
-            others = _without(number, before, linear, noisier)
-            slopes = linear.slopes[number]
-            error = linear.at(others.x)[number]
+        for index in range(count):
+            others = _without(index, before, linear, noisier)
+            slopes = linear.slopes[index]
+            error = linear.at(others.x)[index]
             spread = float(slopes @ others.covariance @ slopes)
-            noise = float(NOISE * noisier.noise[number])
+            noise = float(NOISE * noisier.noise[index])
             ratio = float(error**2) / (noise**2 + spread)
             total += ratio * (FREEDOM + 1) / (FREEDOM + ratio)
         squared = (QUIET_RUNS + scale**2 * total) / (QUIET_RUNS + count)
@@ -551,8 +551,8 @@ def _check_unit(runs: Runs, errors: Array) -> None:
     middle = float(np.median(errors))
     if abs(middle) < math.log(UNLIKE):
         return
-    number = int(np.argmin(np.abs(errors - middle)))
-    row = runs.rows[number]
+    index = int(np.argmin(np.abs(errors - middle)))
+    row = runs.rows[index]
     measured_s = measured_step_time_s(row)
     assert measured_s is not None
     factor = math.exp(abs(middle))
@@ -565,5 +565,5 @@ def _check_unit(runs: Runs, errors: Array) -> None:
         f"{runs.where}: expected step times near the predicted ones, got "
         f"{factor:.3g} times as {'long' if middle < 0 else 'short'} in the "
         f"median (line {row.line}: {measured_s:.4g} s, predicted "
-        f"{measured_s * math.exp(float(errors[number])):.4g} s); {remedy}"
+        f"{measured_s * math.exp(float(errors[index])):.4g} s); {remedy}"
     )

@@ -44,9 +44,9 @@ class StoredFit(
 def stored_fit() -> Fit:
     """Return the fit that comes with the package."""
     stored = read_stored("nest.calibration", "fit", StoredFit)
-    known = {parameter.name: parameter for parameter in PARAMETERS}
+    by_name = {parameter.name: parameter for parameter in PARAMETERS}
     return Fit(
-        tuple(known[name] for name in stored.names),
+        tuple(by_name[name] for name in stored.names),
         np.array(stored.logarithms),
         np.array(stored.covariance),
     )

@@ -72,14 +72,14 @@ def _csv(rows: list[dict[str, str]]) -> str:
 
 def cells_of(row: Row) -> dict[str, str]:
     """Return the cells of a run to do, those that are given."""
-    found = {}
+    cells = {}
     for name in COLUMNS:
         value = getattr(row, name)
         if name not in _NO_CELLS and value is not None:
-            found[name] = (
+            cells[name] = (
                 str(int(value)) if isinstance(value, bool) else str(value)
             )
-    return {**found, "iter_time_s": ""}
+    return {**cells, "iter_time_s": ""}
 
 
 _NO_CELLS = frozenset(

@@ -33,7 +33,7 @@ NOISE_RUNS = 5
 FITTED = np.array([1.0, 0.0, 1.0])
 
 
-class Left(NamedTuple):
+class Remainder(NamedTuple):
     """What runs tell, and what they leave.
 
     Attributes
@@ -48,7 +48,7 @@ class Left(NamedTuple):
     covariance: Array
 
 
-def left_unknown(before: Array, shares: Array, noise: float) -> Left:
+def left_unknown(before: Array, shares: Array, noise: float) -> Remainder:
     """Return what runs leave unknown.
 
     Parameters
@@ -62,7 +62,7 @@ def left_unknown(before: Array, shares: Array, noise: float) -> Left:
 
     Returns
     -------
-    Left
+    Remainder
         The estimate is the most probable one if only what is
         :data:`FITTED` were unknown; its covariance is for all that is
         (Joseph's form, which holds for any gain: Bucy and Joseph 1968,
@@ -72,9 +72,9 @@ def left_unknown(before: Array, shares: Array, noise: float) -> Left:
     count = len(shares)
     spread = shares @ fitted @ shares.T + noise**2 * np.eye(count)
     gain = np.linalg.solve(spread, shares @ fitted).T
-    kept = np.eye(len(before)) - gain @ shares
-    covariance = kept @ before @ kept.T + noise**2 * gain @ gain.T
-    return Left(
+    remainder = np.eye(len(before)) - gain @ shares
+    covariance = remainder @ before @ remainder.T + noise**2 * gain @ gain.T
+    return Remainder(
         np.asarray(gain, np.float64),
         np.asarray((covariance + covariance.T) / 2, np.float64),
     )
@@ -102,7 +102,7 @@ def own_runs_of(
     runs: Sequence[PredictedRun],
     errors: Array,
     software: tuple[str, ...] = (),
-    numbers: Deviations | None = None,
+    deviations: Deviations | None = None,
 ) -> OwnRuns:
     """Return what runs leave unknown, for intervals.
 
@@ -116,21 +116,21 @@ def own_runs_of(
         Their errors, each of a fit to the others, ``(n,)``.
     software
         What ran.
-    numbers
+    deviations
         How far predictions are off without; as stored by default.
     """
-    numbers = numbers or stored_deviations()
-    problems = [found.run.problem for found in runs]
-    covariances = [np.array(covariance_of(p, numbers)) for p in problems]
+    deviations = deviations or stored_deviations()
+    problems = [run.run.problem for run in runs]
+    covariances = [np.array(covariance_of(p, deviations)) for p in problems]
     # With experts, or in fp8, there is more to learn.
     before = np.maximum.reduce(covariances)
     shares = np.array(
         [shares_of(x.run.problem, x.run.plan, x.verdict) for x in runs]
     )
-    noise = noise_of_runs(numbers.noise, errors)
-    left = left_unknown(before, shares, noise).covariance
+    noise = noise_of_runs(deviations.noise, errors)
+    covariance = left_unknown(before, shares, noise).covariance
     first, second, third = (
-        (_six(row[0]), _six(row[1]), _six(row[2])) for row in left
+        (_six(row[0]), _six(row[1]), _six(row[2])) for row in covariance
     )
     return OwnRuns(
         runs=len(runs),

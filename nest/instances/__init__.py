@@ -35,6 +35,6 @@ def best_known(name: str) -> Known:
     UnknownInstanceError
         If there is none of that name.
     """
-    found = store.find(name)
-    nothing = Known(problem_hash=found.problem_hash)
+    stored = store.find(name)
+    nothing = Known(problem_hash=stored.problem_hash)
     return store.known().get(name, nothing)

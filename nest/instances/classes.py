@@ -54,7 +54,9 @@ class Class:
 def size_of(problem: Problem) -> str:
     """Return the size class of a problem."""
     count = problem.cluster.num_devices
-    return next(name for name, least in SIZES.items() if count >= least)
+    return next(
+        name for name, min_devices in SIZES.items() if count >= min_devices
+    )
 
 
 def _has_experts(graph: Graph) -> bool:
@@ -89,12 +91,12 @@ def widest_bytes_per_s(cluster: Cluster) -> float | None:
     topology = cluster.topology
     if topology.kind != "hierarchy":
         return None
-    least = topology.levels[0].bandwidth_bytes_per_s
+    lowest = topology.levels[0].bandwidth_bytes_per_s
     below = zip(topology.capacities, topology.levels[1:], strict=False)
     for capacity, level in below:
         if cluster.num_devices > capacity:
-            least = min(least, level.bandwidth_bytes_per_s)
-    return least
+            lowest = min(lowest, level.bandwidth_bytes_per_s)
+    return lowest
 
 
 def _is_fast(problem: Problem) -> bool:
@@ -169,14 +171,14 @@ def _of_size(name: str) -> Callable[[Problem], bool]:
 
 
 def _sizes() -> tuple[Class, ...]:
-    found = []
+    sizes = []
     below: int | None = None
-    for name, least in SIZES.items():
-        most = "or more" if below is None else f"to {below - 1:,}"
-        text = f"{least:,} {most} devices"
-        found.append(Class(name, "size", text, _of_size(name)))
-        below = least
-    return tuple(reversed(found))
+    for name, min_devices in SIZES.items():
+        end = "or more" if below is None else f"to {below - 1:,}"
+        text = f"{min_devices:,} {end} devices"
+        sizes.append(Class(name, "size", text, _of_size(name)))
+        below = min_devices
+    return tuple(reversed(sizes))
 
 
 #: All classes, in the order of lists.

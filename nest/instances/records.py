@@ -155,10 +155,10 @@ class Known(Struct, frozen=True, kw_only=True):
         """``closed`` if nothing is left to prove."""
         if self.infeasible:
             return "closed"
-        known = self.value_quanta is not None
+        has_plan = self.value_quanta is not None
         return (
             "closed"
-            if known and self.bound_quanta == self.value_quanta
+            if has_plan and self.bound_quanta == self.value_quanta
             else "open"
         )
 

@@ -108,10 +108,10 @@ def find(name: str) -> Instance:
     UnknownInstanceError
         If there is none.
     """
-    found = index().get(name)
-    if found is None:
+    entry = index().get(name)
+    if entry is None:
         raise UnknownInstanceError(name, index())
-    return found
+    return entry
 
 
 def load(name: str) -> Problem:
@@ -134,12 +134,12 @@ def load(name: str) -> Problem:
             f"{path}: expected a problem in gzip, got a damaged file "
             f"({error}); install the package anew"
         ) from error
-    found = problem_hash(problem)
-    if found != instance.problem_hash:
+    actual_hash = problem_hash(problem)
+    if actual_hash != instance.problem_hash:
         raise InvalidProblemError(
             f"{path}: expected the problem with hash "
-            f"{instance.problem_hash[:12]}, got {found[:12]}; an instance "
-            f"never changes: install the package anew"
+            f"{instance.problem_hash[:12]}, got {actual_hash[:12]}; an "
+            f"instance never changes: install the package anew"
         )
     return problem
 
@@ -152,17 +152,17 @@ def unlimited(problem: Problem) -> Problem:
 
 def classes(name: str) -> tuple[str, ...]:
     """Return the classes of an instance, that of its memory included."""
-    found = [*find(name).classes]
+    class_names = [*find(name).classes]
     record = known().get(name)
     memory = record and record.memory_class
     if memory:
-        found.append(memory)
-    return tuple(sorted(found, key=_ORDER.__getitem__))
+        class_names.append(memory)
+    return tuple(sorted(class_names, key=_ORDER.__getitem__))
 
 
 def class_words(text: str) -> tuple[str, ...]:
     """Return classes and states that are joined by ``,`` or ``+``."""
-    return tuple(word.strip() for word in text.replace("+", ",").split(","))
+    return tuple(name.strip() for name in text.replace("+", ",").split(","))
 
 
 def names(

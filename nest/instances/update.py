@@ -135,37 +135,37 @@ def with_document(
         If the document is about no instance, a plan does not take what it
         says, or a bound contradicts a plan or is not proven once more.
     """
-    found = _read(document, where)
+    answers = _read(document, where)
     for name, instance in store.index().items():
-        if found.problem_hash == instance.problem_hash:
+        if answers.problem_hash == instance.problem_hash:
             take_plan, take_proof = _with_plan, _with_proof
-            problem = asked = store.load(name)
-        elif found.problem_hash == instance.unlimited_hash:
+            problem = solved = store.load(name)
+        elif answers.problem_hash == instance.unlimited_hash:
             take_plan, take_proof = _with_unlimited_plan, _with_unlimited_proof
             problem = store.load(name)
-            asked = store.unlimited(problem)
+            solved = store.unlimited(problem)
         else:
             continue
         new = old = _known(records, name)
-        for cell in found.cells:
-            place = f"{where}: {cell.solver}"
+        for cell in answers.cells:
+            label = f"{where}: {cell.solver}"
             if cell.outcome != "solved":
                 continue
-            new = take_plan(new, problem, cell, place)
-            claim = _proof(cell, place)
-            if claim is None or take_proof(new, claim, place) == new:
+            new = take_plan(new, problem, cell, label)
+            claim = _proof(cell, label)
+            if claim is None or take_proof(new, claim, label) == new:
                 continue
             # What cannot be is refused before a solver works on it.
-            _check(take_proof(new, claim, place), f"{where}: {name}")
-            answer = prove(asked, cell.solver)
-            own = convert(answer, place, _Cell, NestError)
-            new = take_plan(new, problem, own, place)
-            new = take_proof(new, _proven(claim, own, place), place)
+            _check(take_proof(new, claim, label), f"{where}: {name}")
+            answer = prove(solved, cell.solver)
+            repeated = convert(answer, label, _Cell, NestError)
+            new = take_plan(new, problem, repeated, label)
+            new = take_proof(new, _proven(claim, repeated, label), label)
         _check(new, f"{where}: {name}")
         return {**records, name: new}, _changes(name, old, new)
     raise NestError(
         f"{where}: problem_hash: expected that of an instance, got "
-        f"{found.problem_hash[:12]}; solve the problem that 'nest instances "
+        f"{answers.problem_hash[:12]}; solve the problem that 'nest instances "
         f"fetch' writes, without options that change it"
     )
 
@@ -182,8 +182,8 @@ def _read(document: Any, where: str) -> _Compared:
     if got == COMPARED:
         return convert(document, where, _Compared, NestError)
     if got == BENCHED:
-        found = convert(document, where, _Benched, NestError)
-        return _Compared(found.cell.problem_hash, (found.result,))
+        benched = convert(document, where, _Benched, NestError)
+        return _Compared(benched.cell.problem_hash, (benched.result,))
     raise NestError(
         f"{where}: schema: expected {COMPARED} or {BENCHED}, got "
         f"{'none' if got is None else repr(got)}; pass what 'nest solve "
@@ -250,19 +250,19 @@ def with_certificate(
         If ``nest-check`` does not accept it, or it contradicts what is known.
     """
     problem = store.load(name)
-    said = _checked(problem, data, where, limit_s)
-    found = convert(json.loads(data), where, _Certificate, NestError)
-    if said != found.verified:
-        raise _not_accepted(problem, where, said)
+    printed = _checked(problem, data, where, limit_s)
+    certificate = convert(json.loads(data), where, _Certificate, NestError)
+    if printed != certificate.verified:
+        raise _not_accepted(problem, where, printed)
     new = old = _known(records, name)
-    if found.plan is not None:
-        quanta = _scored(problem, found.plan, where)
-        new = _with_value(new, found.plan, quanta, by or "unknown")
+    if certificate.plan is not None:
+        quanta = _scored(problem, certificate.plan, where)
+        new = _with_value(new, certificate.plan, quanta, by or "unknown")
     proof = Proof(
         solver=CHECKER,
         version=f"nest {nest_version()}",
         method="certificate, docs/certificates.md",
-        bound_quanta=found.lower_bound_quanta,
+        bound_quanta=certificate.lower_bound_quanta,
     )
     new = _with_proof(new, proof, where)
     _check(new, f"{where}: {name}")
@@ -293,16 +293,16 @@ def _checked(
                 f"got no answer; raise --time-limit"
             ) from None
     if done.returncode:
-        said = " ".join((done.stdout or done.stderr).split())
-        said = said.replace(f"{files[1]}: ", "")
-        raise _not_accepted(problem, where, said)
+        message = " ".join((done.stdout or done.stderr).split())
+        message = message.replace(f"{files[1]}: ", "")
+        raise _not_accepted(problem, where, message)
     return done.stdout.strip()
 
 
-def _not_accepted(problem: Problem, where: str, said: str) -> NestError:
+def _not_accepted(problem: Problem, where: str, message: str) -> NestError:
     return NestError(
         f"{where}: expected a certificate for {problem.name} that "
-        f"{CHECKER} accepts, got one that it does not ({said}); make it "
+        f"{CHECKER} accepts, got one that it does not ({message}); make it "
         f"with 'nest certify {problem.name} PLAN'"
     )
 
@@ -310,57 +310,57 @@ def _not_accepted(problem: Problem, where: str, said: str) -> NestError:
 def _scored(problem: Problem, plan: Plan, where: str) -> int:
     """Return the step time of a plan that fits."""
     try:
-        found = score(problem, plan)
+        verdict = score(problem, plan)
     except InvalidPlanError as error:
         raise NestError(
             f"{where}: expected a plan for {problem.name}, got one that is "
             f"none ({error}); pass a plan of this instance"
         ) from error
-    if found.violations:
+    if verdict.violations:
         raise NestError(
             f"{where}: expected a plan that fits the memory of "
-            f"{problem.name}, got {found.violations[0]}; pass one that fits"
+            f"{problem.name}, got {verdict.violations[0]}; pass one that fits"
         )
-    return found.step_quanta
+    return verdict.step_quanta
 
 
-def _with_value(known: Known, plan: Plan, quanta: int, by: str) -> Known:
+def _with_value(record: Known, plan: Plan, quanta: int, by: str) -> Known:
     """Return what is known after a plan that fits: the better one stays."""
-    if known.value_quanta is not None and known.value_quanta <= quanta:
-        return known
-    plan = replace(plan, problem_hash=known.problem_hash)
-    return replace(known, value_quanta=quanta, plan=plan, found_by=by)
+    if record.value_quanta is not None and record.value_quanta <= quanta:
+        return record
+    plan = replace(plan, problem_hash=record.problem_hash)
+    return replace(record, value_quanta=quanta, plan=plan, found_by=by)
 
 
 def _with_plan(
-    known: Known, problem: Problem, cell: _Cell, where: str
+    record: Known, problem: Problem, cell: _Cell, where: str
 ) -> Known:
     """Return what is known after the plan of an answer, if it has one."""
     if not _has_plan(cell):
-        return known
+        return record
     assert cell.plan is not None
     quanta = _scored(problem, cell.plan, where)
     _check_claim(cell, quanta, where)
-    return _with_value(known, cell.plan, quanta, _name(cell))
+    return _with_value(record, cell.plan, quanta, _name(cell))
 
 
 def _with_unlimited_plan(
-    known: Known, problem: Problem, cell: _Cell, where: str
+    record: Known, problem: Problem, cell: _Cell, where: str
 ) -> Known:
     """Return the same after a plan that need not fit the memory."""
     if not _has_plan(cell):
-        return known
+        return record
     assert cell.plan is not None
     quanta = _scored(store.unlimited(problem), cell.plan, where)
     _check_claim(cell, quanta, where)
     if not score(problem, cell.plan).violations:
-        return _with_value(known, cell.plan, quanta, _name(cell))
-    beyond = known.unlimited or Unlimited()
+        return _with_value(record, cell.plan, quanta, _name(cell))
+    beyond = record.unlimited or Unlimited()
     if beyond.value_quanta is not None and beyond.value_quanta <= quanta:
-        return known
-    plan = replace(cell.plan, problem_hash=known.problem_hash)
+        return record
+    plan = replace(cell.plan, problem_hash=record.problem_hash)
     beyond = replace(beyond, plan=plan, value_quanta=quanta)
-    return replace(known, unlimited=beyond)
+    return replace(record, unlimited=beyond)
 
 
 def _has_plan(cell: _Cell) -> bool:
@@ -371,24 +371,24 @@ def _has_plan(cell: _Cell) -> bool:
     )
 
 
-def _with_proof(known: Known, proof: Proof, where: str) -> Known:
+def _with_proof(record: Known, proof: Proof, where: str) -> Known:
     """Return what is known after a proof."""
-    return replace(known, proofs=_better(known.proofs, proof))
+    return replace(record, proofs=_better(record.proofs, proof))
 
 
-def _with_unlimited_proof(known: Known, proof: Proof, where: str) -> Known:
+def _with_unlimited_proof(record: Known, proof: Proof, where: str) -> Known:
     """Return what is known after a proof about plans that need not fit."""
     if proof.bound_quanta is None:
         raise NestError(
             f"{where}: expected a plan or a bound without a memory limit, got "
             f"infeasible; no instance is so by its counts"
         )
-    beyond = known.unlimited or Unlimited()
+    beyond = record.unlimited or Unlimited()
     best = _better(tuple(filter(None, [beyond.proof])), proof)
     beyond = replace(
         beyond, proof=max(best, key=lambda p: p.bound_quanta or 0)
     )
-    return replace(known, unlimited=beyond)
+    return replace(record, unlimited=beyond)
 
 
 def _check_claim(cell: _Cell, quanta: int, where: str) -> None:
@@ -417,8 +417,8 @@ def _proof(cell: _Cell, where: str) -> Proof | None:
     if not infeasible and cell.lower_bound_quanta is None:
         return None
     try:
-        known = is_built_in(cell.solver)
-        promised = solver_class(cell.solver).capabilities if known else None
+        built_in = is_built_in(cell.solver)
+        promised = solver_class(cell.solver).capabilities if built_in else None
     except SolverNotInstalledError:
         promised = None
     if promised is None or not promised.exact:
@@ -443,51 +443,51 @@ def _proven(claim: Proof, answer: _Cell, where: str) -> Proof:
     NestError
         If it is less, or nothing.
     """
-    own = _proof(answer, where) if answer.outcome == "solved" else None
-    if own is not None and (
-        own.bound_quanta is None
+    repeated = _proof(answer, where) if answer.outcome == "solved" else None
+    if repeated is not None and (
+        repeated.bound_quanta is None
         or (
             claim.bound_quanta is not None
-            and own.bound_quanta >= claim.bound_quanta
+            and repeated.bound_quanta >= claim.bound_quanta
         )
     ):
-        return own
-    wanted, got = (
+        return repeated
+    expected, got = (
         "none"
         if proof is None
         else "that no plan fits"
         if proof.bound_quanta is None
         else f"{proof.bound_quanta} quanta"
-        for proof in (claim, own)
+        for proof in (claim, repeated)
     )
-    said = f" ({answer.detail})" if answer.detail else ""
+    detail = f" ({answer.detail})" if answer.detail else ""
     raise NestError(
-        f"{where}: expected a bound that it proves here as well, {wanted}, "
-        f"got {got}{said}; raise --time-limit, or pass its plan alone, with "
+        f"{where}: expected a bound that it proves here as well, {expected}, "
+        f"got {got}{detail}; raise --time-limit, or pass its plan alone, with "
         f"--plan"
     )
 
 
 def _better(proofs: Iterable[Proof], new: Proof) -> tuple[Proof, ...]:
     """Return proofs with another one in, the best of each solver."""
-    found = {proof.solver: proof for proof in proofs}
-    old = found.get(new.solver)
+    by_solver = {proof.solver: proof for proof in proofs}
+    old = by_solver.get(new.solver)
     if old is None or (
         old.bound_quanta is not None
         and (new.bound_quanta is None or new.bound_quanta > old.bound_quanta)
     ):
-        found[new.solver] = new
-    return tuple(found[name] for name in sorted(found))
+        by_solver[new.solver] = new
+    return tuple(by_solver[name] for name in sorted(by_solver))
 
 
-def _check(known: Known, where: str) -> None:
+def _check(record: Known, where: str) -> None:
     """Refuse what contradicts itself: somebody must be wrong."""
-    value = known.value_quanta
+    value = record.value_quanta
     if value is None:
         return
-    proofs = [*known.proofs]
-    if known.unlimited is not None and known.unlimited.proof is not None:
-        proofs.append(known.unlimited.proof)
+    proofs = [*record.proofs]
+    if record.unlimited is not None and record.unlimited.proof is not None:
+        proofs.append(record.unlimited.proof)
     for proof in proofs:
         bound = proof.bound_quanta
         if bound is None:
@@ -519,11 +519,11 @@ def _changes(name: str, old: Known, new: Known) -> list[Change]:
         told("status", old.status, new.status),
         told("memory", old.memory_class, new.memory_class),
     ]
-    known = {proof.solver for proof in old.proofs}
+    solvers = {proof.solver for proof in old.proofs}
     texts += [
         f"confirmed by {proof.solver} {proof.version}"
         for proof in new.proofs
-        if proof.solver not in known and old.proofs
+        if proof.solver not in solvers and old.proofs
     ]
-    found = [Change(name, text) for text in texts if text is not None]
-    return found or [Change(name, "nothing better")]
+    changes = [Change(name, text) for text in texts if text is not None]
+    return changes or [Change(name, "nothing better")]

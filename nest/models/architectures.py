@@ -190,13 +190,13 @@ class Architecture(Struct, frozen=True, kw_only=True):
         shapes = list(blocks(self, once=True))
 
         def tensor_reasons(tp: int) -> list[str]:
-            found = [_why_not_tensor(block, tp) for block in shapes]
-            found += [
+            messages = [_why_not_tensor(block, tp) for block in shapes]
+            messages += [
                 f"a divisor of the {tower.hidden} columns that join tokens"
                 for tower in self.towers
                 if tower.modules and tower.hidden % tp
             ]
-            return [reason for reason in found if reason is not None]
+            return [reason for reason in messages if reason is not None]
 
         reasons = tensor_reasons(tp)
         if reasons:
@@ -286,9 +286,9 @@ def _block_flops(block: Block, tokens: int, source: int) -> int:
     for attention in (block.attention, block.cross_attention):
         if attention is None or not attention.heads:
             continue
-        own, other = attention_matrices(block, attention)
+        of_tokens, of_source = attention_matrices(block, attention)
         seen = source if attention.cross else tokens
-        flops += 2 * (tokens * own + source * other)
+        flops += 2 * (tokens * of_tokens + source * of_source)
         if attention.index_heads:
             index = attention.index_heads * attention.index_size
             flops += 2 * tokens * seen * index

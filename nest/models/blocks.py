@@ -501,24 +501,24 @@ def unusual(*shapes: Tower | Block | Head) -> str | None:
     Or ``attention`` and ``mlp`` where a block has none; ``None`` if all are
     plain.
     """
-    parts: list[Struct] = list(shapes)
+    structs: list[Struct] = list(shapes)
     for shape in shapes:
         if isinstance(shape, Tower):
-            parts += [run.block for run in shape.runs]
-    for block in [part for part in parts if isinstance(part, Block)]:
+            structs += [run.block for run in shape.runs]
+    for block in [struct for struct in structs if isinstance(struct, Block)]:
         if not block.attention.heads:
             return "attention"
         if not block.mlp.hidden:
             return "mlp"
-        parts += [block.attention, block.mlp]
+        structs += [block.attention, block.mlp]
         if block.cross_attention is not None:
-            parts.append(block.cross_attention)
-    for part in parts:
+            structs.append(block.cross_attention)
+    for struct in structs:
         usual = {
             field.name: field.default
-            for field in msgspec.structs.fields(type(part))
+            for field in msgspec.structs.fields(type(struct))
         }
-        for name in _UNUSUAL[type(part)]:
-            if getattr(part, name) != usual[name]:
+        for name in _UNUSUAL[type(struct)]:
+            if getattr(struct, name) != usual[name]:
                 return name
     return None

@@ -90,5 +90,5 @@ def build(recipe: Recipe) -> Problem:
     """
     model, site = architecture(recipe.model), machine(recipe.machine)
     choices = choose(model, site, recipe.num_devices, recipe)
-    parts = [(site, recipe.num_devices)]
-    return build_on(model, parts, choices, name=recipe.name)
+    machines = [(site, recipe.num_devices)]
+    return build_on(model, machines, choices, name=recipe.name)

@@ -336,8 +336,8 @@ def graph_of(
     nodes = _nodes(model, choices)
     return Graph(
         kinds=tuple(
-            LayerKind(name=name, costs=tuple(found))
-            for name, found in costs.items()
+            LayerKind(name=name, costs=tuple(kind_costs))
+            for name, kind_costs in costs.items()
         ),
         layers=tuple(Layer(id=node.id, kind=node.kind) for node in nodes),
         edges=tuple(
@@ -416,24 +416,24 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
             ):
                 inputs.append(outputs[tower.reads])
             last = first + count - 1
-            place = f"-{first}" if count == 1 else f"s-{first}-{last}"
+            suffix = f"-{first}" if count == 1 else f"s-{first}-{last}"
             nodes.append(
                 _GraphNode(
-                    f"{prefix}layer{place}",
+                    f"{prefix}layer{suffix}",
                     _kind_name(model, tower, parts),
                     parts,
                     tuple(inputs),
                 )
             )
         # What modules return goes to the head beside the stream.
-        for number in range(tower.modules):
-            module = Module(block=tower.last, table=number == 0)
+        for index in range(tower.modules):
+            module = Module(block=tower.last, table=index == 0)
             nodes.append(
                 _GraphNode(
-                    f"mtp-{number}",
-                    MTP_KINDS[min(number, 1)],
+                    f"mtp-{index}",
+                    MTP_KINDS[min(index, 1)],
                     (_Part(module, tower),),
-                    ((nodes[-1].id, (1 + number) * size_bytes),),
+                    ((nodes[-1].id, (1 + index) * size_bytes),),
                 )
             )
         # The head counts the norms of the towers that it reads.

@@ -59,8 +59,8 @@ def attention_matrices(
         output += hidden * (attention.index_size + attention.index_heads)
     if attention.key_value_rank:
         rank, rotary = attention.key_value_rank, attention.rotary_size
-        own = kv_heads * (attention.head_size - rotary + value_size)
-        matrices = output + hidden * (rank + rotary) + rank * own
+        expanded = kv_heads * (attention.head_size - rotary + value_size)
+        matrices = output + hidden * (rank + rotary) + rank * expanded
         if attention.query_rank:
             matrices += attention.query_rank * (hidden + query)
         else:
@@ -122,9 +122,9 @@ def rank_outputs(linear: Linear, tp: int) -> int:
 
 def linear_matrix(linear: Linear, tp: int = 1) -> int:
     """Return the weights of a linear layer's matrix, of one rank."""
-    own = rank_width(linear, tp)
+    width = rank_width(linear, tp)
     other = linear.outputs if linear.cut == "inputs" else linear.inputs
-    return own * other // linear.blocks
+    return width * other // linear.blocks
 
 
 def mixer_weights(mixer: Mixer, tp: int = 1) -> int:

@@ -34,11 +34,11 @@ def kind_of(model: Architecture) -> str:
     if len(model.towers) > 1:
         reads = any(tower.reads for tower in model.towers)
         return "encoder-decoder" if reads else "two towers"
-    words = []
+    traits = []
     shapes = [run.block for run in model.towers[0].runs]
     if any(block.mlp.experts for block in shapes):
-        words.append("mixture of experts")
+        traits.append("mixture of experts")
     if any(block.attention.key_value_rank for block in shapes):
-        words.append("latent attention")
+        traits.append("latent attention")
     name = "decoder" if shapes[0].attention.causal else "encoder"
-    return ", ".join([name, *words])
+    return ", ".join([name, *traits])

@@ -186,13 +186,13 @@ def import_aceso(
         )
         for kind, shape in shapes.items():
             node = count_layer(shape, tower, split, UNFUSED)
-            part = {name: rows[name] for name in OPERATORS[kind]}
-            _check_products(where, kind, part, node, peak)
+            figures = {name: rows[name] for name in OPERATORS[kind]}
+            _check_products(where, kind, figures, node, peak)
             weights_mb = DTYPE_BYTES[dtype] * node.weights / MB
-            _check_weights(where, f"{kind} of {model}", part, weights_mb)
+            _check_weights(where, f"{kind} of {model}", figures, weights_mb)
             name = runs[0].block.name if kind == "decoder" else kind
             try:
-                entries.append(_entry(model, name, part, node, split))
+                entries.append(_entry(model, name, figures, node, split))
             except ValueError as error:
                 raise InvalidProfileError(
                     f"{where}: {kind}: {error}; measure it again"
@@ -210,7 +210,7 @@ def import_aceso(
 
 def _files(paths: Sequence[str | Path], algorithm: int) -> tuple[File, ...]:
     """Return the files to read, in order of their names' figures."""
-    found: list[File] = []
+    named: list[File] = []
     for path in map(Path, paths):
         if path.is_dir():
             inside = sorted(path.glob("*.csv"))
@@ -221,10 +221,10 @@ def _files(paths: Sequence[str | Path], algorithm: int) -> tuple[File, ...]:
                 )
         else:
             inside = [path]
-        found += map(_named, inside)
-    files = [file for file in found if file.algorithm == algorithm]
+        named += map(_named, inside)
+    files = [file for file in named if file.algorithm == algorithm]
     if not files:
-        there = sorted({file.algorithm for file in found})
+        there = sorted({file.algorithm for file in named})
         raise InvalidOptionError(
             f"--algorithm: expected one of {', '.join(map(str, there))}, "
             f"which the files have, got {algorithm}; choose one of them"
@@ -281,33 +281,33 @@ def _read(path: Path) -> dict[str, Measured]:
                 f"{path}:1: expected column {column!r}, got "
                 f"{', '.join(header) or 'an empty file'}; add it"
             )
-    known = [name for part in OPERATORS.values() for name in part]
+    operators = [name for part in OPERATORS.values() for name in part]
     rows: dict[str, Measured] = {}
-    for number, cells in enumerate(lines[1:], start=2):
+    for line, cells in enumerate(lines[1:], start=2):
         if not any(cells):
             continue
         if len(cells) != len(header):
             raise InvalidProfileError(
-                f"{path}:{number}: expected {len(header)} cells, got "
+                f"{path}:{line}: expected {len(header)} cells, got "
                 f"{len(cells)}; complete the line"
             )
         row = dict(zip(header, cells, strict=True))
         name = row["op_name"].strip()
-        if name not in known:
-            raise UnknownNameError(f"{path}:{number}: op_name", name, known)
+        if name not in operators:
+            raise UnknownNameError(f"{path}:{line}: op_name", name, operators)
         if name in rows:
             raise InvalidProfileError(
-                f"{path}:{number}: op_name: expected every operator once, "
+                f"{path}:{line}: op_name: expected every operator once, "
                 f"got {name} again; remove one line"
             )
         rows[name] = Measured(
-            number,
+            line,
             {
-                column: _number(path, number, column, row[column])
+                column: _number(path, line, column, row[column])
                 for column in _NUMBERS
             },
         )
-    for name in known:
+    for name in operators:
         if name not in rows:
             raise InvalidProfileError(
                 f"{path}: expected a line for operator {name}, got none; "
@@ -324,9 +324,9 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
     is_time = column in _TIMES.values()
     in_range = 0 <= value <= MAX_TERM / MB
     if not in_range or (is_time and value == 0):
-        wanted = "µs > 0" if is_time else "MB >= 0"
+        expected = "µs > 0" if is_time else "MB >= 0"
         raise InvalidProfileError(
-            f"{path}:{line}: {column}: expected a number of {wanted}, "
+            f"{path}:{line}: {column}: expected a number of {expected}, "
             f"got {text.strip()!r}; correct the value"
         )
     return value
@@ -353,7 +353,7 @@ def _sequence_length(
 def _check_products(
     where: str,
     kind: str,
-    part: dict[str, Measured],
+    rows: dict[str, Measured],
     node: Node,
     peak: float | None,
 ) -> None:
@@ -361,7 +361,7 @@ def _check_products(
     if peak is None:
         return
     operators = {operator.name: operator for operator in node.operators}
-    for name, row in part.items():
+    for name, row in rows.items():
         counted = OPERATORS[kind][name]
         if counted is None:
             continue
@@ -379,12 +379,12 @@ def _check_products(
 
 
 def _check_weights(
-    where: str, what: str, part: dict[str, Measured], expected_mb: float
+    where: str, what: str, rows: dict[str, Measured], expected_mb: float
 ) -> None:
     """Refuse the weights of another model."""
-    got_mb = math.fsum(row.figures["weights"] for row in part.values())
+    got_mb = math.fsum(row.figures["weights"] for row in rows.values())
     if abs(got_mb - expected_mb) > WEIGHT_TOLERANCE * expected_mb:
-        first = next(iter(part.values())).line
+        first = next(iter(rows.values())).line
         raise InvalidProfileError(
             f"{where}:{first}: weights: expected about {expected_mb:.3f} MB "
             f"({what}), got {got_mb:.3f}; check --model"
@@ -394,20 +394,20 @@ def _check_weights(
 def _entry(
     model: str,
     kind: str,
-    part: dict[str, Measured],
+    rows: dict[str, Measured],
     node: Node,
     split: Split,
 ) -> Entry:
     """Sum the operators of one layer."""
 
     def total(column: str) -> float:
-        return math.fsum(row.figures[column] for row in part.values())
+        return math.fsum(row.figures[column] for row in rows.values())
 
     kept_mb = total("activations") - math.fsum(
-        part[name].figures["activations"] for name in NOT_KEPT if name in part
+        rows[name].figures["activations"] for name in NOT_KEPT if name in rows
     )
-    if _EMBEDDING in part:
-        kept_mb -= part[_EMBEDDING].figures["output_size"]
+    if _EMBEDDING in rows:
+        kept_mb -= rows[_EMBEDDING].figures["output_size"]
     forward_flops, backward_flops = node.flops()
     return Entry(
         model=model,

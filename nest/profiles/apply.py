@@ -96,13 +96,13 @@ def apply_profile(
         costs = []
         for cost in kind.costs:
             total += 1
-            found = measured.get((kind.name, *cost.key))
-            if found is None:
+            measurement = measured.get((kind.name, *cost.key))
+            if measurement is None:
                 costs.append(cost)
                 continue
-            _check_weights(problem, profile, found, cost, count, where)
+            _check_weights(problem, profile, measurement, cost, count, where)
             taken += 1
-            costs.append(_measured_cost(cost, found, count))
+            costs.append(_measured_cost(cost, measurement, count))
         kinds.append(LayerKind(name=kind.name, costs=tuple(costs)))
     if not taken:
         first = problem.graph.kinds[0]
@@ -114,14 +114,14 @@ def apply_profile(
             f"problem uses"
         )
     framework = (profile.framework, profile.framework_version, profile.dtype)
-    said = (
+    summary = (
         f"{taken} of {total} layer costs measured ({entries[0].model} on "
         f"{profile.device}, {' '.join(filter(None, framework))}), "
         f"{total - taken} analytic"
     )
     return msgspec.structs.replace(
         problem,
-        source="; ".join(filter(None, (problem.source, said))),
+        source="; ".join(filter(None, (problem.source, summary))),
         graph=msgspec.structs.replace(problem.graph, kinds=tuple(kinds)),
     )
 
@@ -141,15 +141,15 @@ def _entries(
         raise UnknownNameError(f"{where}: model", model, profile.models)
     entries = [entry for entry in profile.entries if entry.model == model]
     length = problem.job.sequence_length
-    found = tuple(e for e in entries if e.sequence_length == length)
-    if not found:
+    matching = tuple(e for e in entries if e.sequence_length == length)
+    if not matching:
         lengths = sorted({entry.sequence_length for entry in entries})
         raise InvalidProfileError(
             f"{where}: sequence_length: expected {length}, as the job has, "
             f"got {' and '.join(map(str, lengths))}; profile with that "
             f"length"
         )
-    return found
+    return matching
 
 
 def _check_setting(
@@ -198,12 +198,12 @@ def _check_weights(
         return
     weights = entry.weight_bytes / DTYPE_BYTES[profile.dtype]
     own_bytes = cost.weight_bytes + cost.expert_weight_bytes
-    own = own_bytes / problem.job.optimizer.weight_bytes / count
-    if abs(weights - own) > WEIGHT_TOLERANCE * max(weights, own):
+    expected = own_bytes / problem.job.optimizer.weight_bytes / count
+    if abs(weights - expected) > WEIGHT_TOLERANCE * max(weights, expected):
         raise InvalidProfileError(
             f"{where}: {entry.name}: weight_bytes: expected about "
-            f"{own * DTYPE_BYTES[profile.dtype]:.0f}, as one layer of the "
-            f"graph's has (layers_per_node {count}), got "
+            f"{expected * DTYPE_BYTES[profile.dtype]:.0f}, as one layer of "
+            f"the graph's has (layers_per_node {count}), got "
             f"{entry.weight_bytes}; check the model and layers_per_node"
         )
 
@@ -224,9 +224,9 @@ def _measured_cost(cost: LayerCost, entry: Entry, count: int) -> LayerCost:
             changes["kept_bytes"] = count * kept_bytes
         elif kept_bytes is not None:
             # No choice keeps more than keeping everything does.
-            kept = min(choice.kept_bytes, count * kept_bytes)
-            changes["kept_bytes"] = kept
-            changes["working_bytes"] = kept_bytes - kept // count
+            choice_bytes = min(choice.kept_bytes, count * kept_bytes)
+            changes["kept_bytes"] = choice_bytes
+            changes["working_bytes"] = kept_bytes - choice_bytes // count
         activations.append(msgspec.structs.replace(choice, **changes))
     backward_ns = count * entry.backward_ns
     weight_backward_ns = cost.weight_backward_ns
@@ -266,8 +266,8 @@ def _canonical(name: str) -> str:
 
     with contextlib.suppress(UnknownNameError):
         name = device_spec(name).name
-    words = name.casefold().replace("-", " ").split()
-    return " ".join(word for word in words if word not in _VENDORS)
+    tokens = name.casefold().replace("-", " ").split()
+    return " ".join(token for token in tokens if token not in _VENDORS)
 
 
 def _listed(entries: tuple[Entry, ...]) -> str:

@@ -85,7 +85,7 @@ class Shard:
         return values
 
 
-class Part(NamedTuple):
+class RunnableLayer(NamedTuple):
     """A layer that is ready to run: its shard, what enters it, its pass."""
 
     shard: Shard
@@ -146,8 +146,8 @@ def _exchange(shard: Shard, function: Any, width: int, rows: int = 0) -> Layer:
     else:
         length = split.sequence_length
         dim, whole = 1, shard.buffer(split.samples, length, width)
-    part = whole.shape[dim] // split.tp
-    return lambda x: function.apply(x, whole, dim, part)
+    share = whole.shape[dim] // split.tp
+    return lambda x: function.apply(x, whole, dim, share)
 
 
 def _region(shard: Shard, width: int, inner: Layer, rows: int = 0) -> Layer:
@@ -291,12 +291,14 @@ def _projection(
 
     def project(x: Tensor) -> tuple[Tensor, ...]:
         if shape.cross:
-            found = (of_input(x), *of_source(source).split(widths[1:], -1))
+            columns = (of_input(x), *of_source(source).split(widths[1:], -1))
         else:
-            found = linear(x).split(widths, -1)
+            columns = linear(x).split(widths, -1)
         return tuple(
             values.unflatten(-1, (count, width))
-            for values, count, width in zip(found, counts, sizes, strict=True)
+            for values, count, width in zip(
+                columns, counts, sizes, strict=True
+            )
         )
 
     return project
@@ -391,8 +393,8 @@ def _expert_mlp(shard: Shard, block: Block) -> Layer:
 
     def run_experts(dispatched: Tensor) -> Tensor:
         pieces = dispatched.tensor_split(len(experts))
-        found = zip(experts, pieces, strict=True)
-        return torch.cat([expert(piece) for expert, piece in found])
+        pairs = zip(experts, pieces, strict=True)
+        return torch.cat([expert(piece) for expert, piece in pairs])
 
     rows = split.samples * split.sequence_length * visits
     routed = _region(shard, hidden, run_experts, rows)
@@ -418,7 +420,7 @@ def _expert_mlp(shard: Shard, block: Block) -> Layer:
 
 def build_part(
     shard: Shard, shape: Tower | Block | Head, tower: Tower
-) -> Part:
+) -> RunnableLayer:
     """Build a layer of a tower; ``shape`` is the tower for its embedding.
 
     The shard has nothing in it yet.
@@ -432,7 +434,7 @@ def build_part(
             return _head(shard, shape, tower)
 
 
-def _block(shard: Shard, block: Block) -> Part:
+def _block(shard: Shard, block: Block) -> RunnableLayer:
     """Build one transformer layer."""
     split, hidden = shard.split, block.hidden
     layers = [
@@ -452,20 +454,20 @@ def _block(shard: Shard, block: Block) -> Part:
     output_norms = norms[len(layers) :]
 
     def forward(x: Tensor) -> Tensor:
-        for number, layer in enumerate(layers):
-            result = layer(norms[number](x))
-            if number < len(output_norms):
-                result = output_norms[number](result)
+        for index, layer in enumerate(layers):
+            result = layer(norms[index](x))
+            if index < len(output_norms):
+                result = output_norms[index](result)
             if block.dropout:
                 result = functional.dropout(result, DROPOUT)
             x = x + result
         return x
 
     inputs = shard.values(split.samples, shard.outer_length, hidden)
-    return Part(shard, (inputs.requires_grad_(),), forward)
+    return RunnableLayer(shard, (inputs.requires_grad_(),), forward)
 
 
-def _embedding(shard: Shard, tower: Tower) -> Part:
+def _embedding(shard: Shard, tower: Tower) -> RunnableLayer:
     """Build the embedding of a tower: tokens or patches, positions, norm."""
     split, hidden = shard.split, tower.hidden
     samples, outer = split.samples, shard.outer_length
@@ -493,7 +495,7 @@ def _embedding(shard: Shard, tower: Tower) -> Part:
     if block.dropout:
         layers.append(lambda x: functional.dropout(x, DROPOUT))
 
-    return Part(shard, (inputs,), _chain(*layers))
+    return RunnableLayer(shard, (inputs,), _chain(*layers))
 
 
 def _added_rows(shard: Shard, count: int, hidden: int) -> Layer:
@@ -504,7 +506,7 @@ def _added_rows(shard: Shard, count: int, hidden: int) -> Layer:
     return lambda x: x + functional.embedding(index, table)
 
 
-def _head(shard: Shard, head: Head, tower: Tower) -> Part:
+def _head(shard: Shard, head: Head, tower: Tower) -> RunnableLayer:
     """Build final norm, output layer and mean cross-entropy in fp32.
 
     A rank has its rows of the vocabulary; the sums over the others are not
@@ -541,4 +543,4 @@ def _head(shard: Shard, head: Head, tower: Tower) -> Part:
         )
 
     inputs = shard.values(samples, outer, hidden).requires_grad_()
-    return Part(shard, (inputs,), forward)
+    return RunnableLayer(shard, (inputs,), forward)

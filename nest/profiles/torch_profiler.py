@@ -31,7 +31,7 @@ from nest.util.interrupts import Interrupted
 from nest.util.versions import DISTRIBUTION, machine
 
 if TYPE_CHECKING:
-    from nest.profiles.torch_layers import Part
+    from nest.profiles.torch_layers import RunnableLayer
 
 M = TypeVar("M")
 
@@ -329,8 +329,8 @@ def _measure(
 
     torch.manual_seed(0)
     shard = Shard(split, device, getattr(torch, DTYPE_NAMES[timing.dtype]))
-    part = build_part(shard, layer.shape, layer.tower)
-    result = part.forward(*part.inputs)
+    runnable = build_part(shard, layer.shape, layer.tower)
+    result = runnable.forward(*runnable.inputs)
     # The gradient of the output is there before the pass, as if received.
     gradient = torch.ones_like(result)
     shard.buffers.append(gradient)
@@ -338,9 +338,9 @@ def _measure(
     del result
 
     def forward() -> Any:
-        for values in part.inputs:
+        for values in runnable.inputs:
             values.grad = None
-        return part.forward(*part.inputs)
+        return runnable.forward(*runnable.inputs)
 
     def backward(result: Any) -> None:
         result.backward(gradient)
@@ -354,7 +354,7 @@ def _measure(
         warm_up=timing.warm_up,
         repeats=timing.repeats,
     )
-    kept_bytes, working_bytes = _memory(part, forward, backward)
+    kept_bytes, working_bytes = _memory(runnable, forward, backward)
     weights = sum(weight.numel() for weight in shard.weights)
     return {
         "forward_ns": forward_ns,
@@ -366,7 +366,9 @@ def _measure(
 
 
 def _memory(
-    part: Part, forward: Callable[[], Any], backward: Callable[[Any], None]
+    runnable: RunnableLayer,
+    forward: Callable[[], Any],
+    backward: Callable[[Any], None],
 ) -> tuple[int, int | None]:
     """Return the kept bytes, and the working bytes where they can be seen.
 
@@ -379,20 +381,20 @@ def _memory(
 
     resident = {
         tensor.untyped_storage().data_ptr()
-        for tensor in (*part.shard.weights, *part.shard.buffers)
+        for tensor in (*runnable.shard.weights, *runnable.shard.buffers)
     }
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def pack(tensor: Any) -> Any:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in resident:
-            kept[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage.nbytes()
         # Not the tensor itself: an output that is saved would hold itself.
         return tensor.detach()
 
-    on_cuda = part.shard.device.type == "cuda"
+    on_cuda = runnable.shard.device.type == "cuda"
     before = 0
-    for values in part.inputs:
+    for values in runnable.inputs:
         values.grad = None
     if on_cuda:
         torch.cuda.synchronize()
@@ -401,13 +403,13 @@ def _memory(
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         result = forward()
     backward(result)
-    kept_bytes = sum(kept.values())
+    kept_bytes = sum(saved.values())
     if not on_cuda:
         return kept_bytes, None
     torch.cuda.synchronize()
     # The inputs are kept too, but were there before.
-    inputs = {t.untyped_storage().data_ptr() for t in part.inputs}
-    new = sum(size for key, size in kept.items() if key not in inputs)
+    inputs = {t.untyped_storage().data_ptr() for t in runnable.inputs}
+    new = sum(size for key, size in saved.items() if key not in inputs)
     peak = torch.cuda.max_memory_allocated() - before
     return kept_bytes, max(peak - new, 0)
 

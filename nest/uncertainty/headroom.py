@@ -50,18 +50,20 @@ def with_headroom(
         If the text is neither, or a type of devices has no more memory than
         that.
     """
-    found = split(text, (*SIZES, "%"))
-    if found is None:
+    quantity = split(text, (*SIZES, "%"))
+    if quantity is None:
         raise InvalidOptionError(
             f"{option}: expected a size such as 8GB or 8GiB, or a part such "
             f"as 10%, got {text!r}; correct the value"
         )
-    amount, unit = found
+    amount, unit = quantity
 
     def smaller(device: Device) -> Device:
         memory = device.memory_bytes
-        part = amount * (Fraction(memory, 100) if unit == "%" else SIZES[unit])
-        size_bytes = -int(-part // 1)
+        share = amount * (
+            Fraction(memory, 100) if unit == "%" else SIZES[unit]
+        )
+        size_bytes = -int(-share // 1)
         usable_bytes = memory - device.reserve_bytes
         if size_bytes >= usable_bytes:
             raise InvalidOptionError(
@@ -80,7 +82,7 @@ def with_headroom(
 
 
 def within_memory(
-    problem: Problem, numbers: Deviations | None = None
+    problem: Problem, deviations: Deviations | None = None
 ) -> Problem | None:
     """Return the problem whose plans keep their memory with 95 %.
 
@@ -91,15 +93,15 @@ def within_memory(
     ----------
     problem
         The problem.
-    numbers
+    deviations
         How far predictions are off; as stored by default.
     """
-    numbers = numbers or stored_deviations()
-    part = math.exp(-max(0.0, numbers.memory.high_90))
+    deviations = deviations or stored_deviations()
+    fraction = math.exp(-max(0.0, deviations.memory.high_90))
 
     def size_bytes(device: Device) -> int:
         whole_bytes = device.memory_bytes + device.headroom_bytes
-        return min(device.memory_bytes, math.floor(whole_bytes * part))
+        return min(device.memory_bytes, math.floor(whole_bytes * fraction))
 
     types = problem.cluster.types
     if any(size_bytes(device) < device.reserve_bytes for device in types):
@@ -115,7 +117,8 @@ def _with_devices(
 ) -> Problem:
     cluster = problem.cluster
     others = tuple(
-        replace(part, device=change(part.device)) for part in cluster.others
+        replace(device_range, device=change(device_range.device))
+        for device_range in cluster.others
     )
     changed = replace(cluster, device=change(cluster.device), others=others)
     return replace(problem, cluster=changed)
@@ -136,8 +139,10 @@ def tightness(problem: Problem, left_bytes: int, needed_bytes: int) -> str:
     kept_bytes = problem.cluster.headroom_bytes()
     if why_none(problem) or not 0 <= left_bytes < more_bytes - kept_bytes:
         return ""
-    kept = f", {format_bytes(kept_bytes)} is kept free" if kept_bytes else ""
+    reserved = (
+        f", {format_bytes(kept_bytes)} is kept free" if kept_bytes else ""
+    )
     return (
         f"one run in four needs {100 * MEMORY_ERROR:.1f} % more "
-        f"({format_bytes(more_bytes)}{kept}); see --headroom"
+        f"({format_bytes(more_bytes)}{reserved}); see --headroom"
     )

@@ -187,8 +187,8 @@ class Intervals:
             "memory_50_bytes": [round(x) for x in self.memory_50_bytes],
             "memory_90_bytes": [round(x) for x in self.memory_90_bytes],
             "shares": {
-                name: round(part, 6)
-                for name, part in self.shares._asdict().items()
+                name: round(share, 6)
+                for name, share in self.shares._asdict().items()
             },
             "rests_on": list(self.rests_on),
         }
@@ -233,15 +233,15 @@ class Faster:
         self.host = model(Factors(host=less, waiting=less))
         self.both = model(Factors(device=less, host=less, measured=less))
 
-    def shares(self, plan: Plan, found: Score) -> Shares:
+    def shares(self, plan: Plan, verdict: Score) -> Shares:
         """Return what a plan's step time depends on; see :func:`shares_of`."""
 
         def share(model: CostModel) -> float:
             quanta = score(model.problem, plan, model).step_quanta
             if not quanta:
                 return 1.0
-            part = math.log(found.step_quanta / quanta) / math.log(STEP)
-            return min(1.0, max(0.0, part))
+            growth = math.log(verdict.step_quanta / quanta) / math.log(STEP)
+            return min(1.0, max(0.0, growth))
 
         both = share(self.both)
         return Shares(
@@ -251,7 +251,7 @@ class Faster:
         )
 
 
-def shares_of(problem: Problem, plan: Plan, found: Score) -> Shares:
+def shares_of(problem: Problem, plan: Plan, verdict: Score) -> Shares:
     """Return what a plan's step time depends on.
 
     The plan is scored with faster devices, with faster hosts, and with both:
@@ -262,37 +262,39 @@ def shares_of(problem: Problem, plan: Plan, found: Score) -> Shares:
     ----------
     problem, plan
         The problem, and a legal plan for it.
-    found
+    verdict
         The plan's score.
     """
-    return Faster(problem).shares(plan, found)
+    return Faster(problem).shares(plan, verdict)
 
 
-def covariance_of(problem: Problem, numbers: Deviations) -> Covariance:
+def covariance_of(problem: Problem, deviations: Deviations) -> Covariance:
     """Return what is unknown of what a step depends on."""
     squares = 0.0
-    own = problem.own_runs
-    if has_experts(problem) and not (own and own.experts):
-        squares += numbers.experts**2
-    if problem.job.dtype == "fp8" and not (own and own.low_precision):
-        squares += numbers.low_precision**2
-    if own is not None:
-        one, two, three = own.covariance
+    user_runs = problem.own_runs
+    if has_experts(problem) and not (user_runs and user_runs.experts):
+        squares += deviations.experts**2
+    if problem.job.dtype == "fp8" and not (
+        user_runs and user_runs.low_precision
+    ):
+        squares += deviations.low_precision**2
+    if user_runs is not None:
+        one, two, three = user_runs.covariance
         return (one[0] + squares, one[1], one[2]), two, three
-    squares += numbers.device**2
-    if not all(_is_seen(x.name, numbers) for x in problem.cluster.types):
-        squares += numbers.unseen**2
+    squares += deviations.device**2
+    if not all(_is_seen(x.name, deviations) for x in problem.cluster.types):
+        squares += deviations.unseen**2
     return (
         (squares, 0.0, 0.0),
-        (0.0, numbers.network**2, 0.0),
-        (0.0, 0.0, numbers.host**2),
+        (0.0, deviations.network**2, 0.0),
+        (0.0, 0.0, deviations.host**2),
     )
 
 
-def noise_of(problem: Problem, numbers: Deviations) -> float:
+def noise_of(problem: Problem, deviations: Deviations) -> float:
     """Return the deviation of a step time that no share explains."""
-    own = problem.own_runs
-    return numbers.noise if own is None else own.noise
+    user_runs = problem.own_runs
+    return deviations.noise if user_runs is None else user_runs.noise
 
 
 def along(covariance: Covariance, shares: Sequence[float]) -> Shares:
@@ -323,8 +325,8 @@ def deviation(
 def intervals_of(
     problem: Problem,
     plan: Plan,
-    found: Score,
-    numbers: Deviations | None = None,
+    verdict: Score,
+    deviations: Deviations | None = None,
     faster: Faster | None = None,
 ) -> Intervals | None:
     """Return the intervals of a plan's step time and memory.
@@ -333,9 +335,9 @@ def intervals_of(
     ----------
     problem, plan
         The problem, and a legal plan for it.
-    found
+    verdict
         The plan's score.
-    numbers
+    deviations
         How far predictions are off; as stored by default.
     faster
         The problem with faster devices and hosts, if the caller has it.
@@ -346,16 +348,16 @@ def intervals_of(
         None if nothing is known of errors, see :func:`why_none`, or the step
         takes no time.
     """
-    if why_none(problem) or not found.step_quanta:
+    if why_none(problem) or not verdict.step_quanta:
         return None
-    numbers = numbers or stored_deviations()
-    shares = (faster or Faster(problem)).shares(plan, found)
-    noise = noise_of(problem, numbers)
-    s = deviation(shares, covariance_of(problem, numbers), noise)
-    blocks = found.blocks
+    deviations = deviations or stored_deviations()
+    shares = (faster or Faster(problem)).shares(plan, verdict)
+    noise = noise_of(problem, deviations)
+    s = deviation(shares, covariance_of(problem, deviations), noise)
+    blocks = verdict.blocks
     memory_bytes = max(block.memory_bytes for block in blocks)
-    step_ns = float(found.step_time_ns)
-    step, memory = numbers.step, numbers.memory
+    step_ns = float(verdict.step_time_ns)
+    step, memory = deviations.step, deviations.memory
 
     def around(figure: float, low: float, high: float) -> Interval:
         return Interval(figure * math.exp(low), figure * math.exp(high))
@@ -366,7 +368,7 @@ def intervals_of(
         around(memory_bytes, memory.low_50, memory.high_50),
         around(memory_bytes, memory.low_90, memory.high_90),
         shares,
-        rests_on(problem, numbers),
+        rests_on(problem, deviations),
     )
 
 
@@ -374,7 +376,7 @@ def equal(
     problem: Problem,
     steps: Sequence[int],
     shares: Sequence[Shares],
-    numbers: Deviations | None = None,
+    deviations: Deviations | None = None,
 ) -> bool:
     """Return whether two plans' difference is inside the noise.
 
@@ -390,12 +392,12 @@ def equal(
     shares
         What they depend on.
     """
-    numbers = numbers or stored_deviations()
+    deviations = deviations or stored_deviations()
     between = Shares(
-        *(numbers.apart * (a - b) for a, b in zip(*shares, strict=True))
+        *(deviations.apart * (a - b) for a, b in zip(*shares, strict=True))
     )
-    noise = math.sqrt(2) * numbers.plan_noise
-    margin = deviation(between, covariance_of(problem, numbers), noise)
+    noise = math.sqrt(2) * deviations.plan_noise
+    margin = deviation(between, covariance_of(problem, deviations), noise)
     first, second = steps
     return abs(math.log(first / second)) <= margin
 
@@ -416,19 +418,19 @@ def is_seen(family: str, sources: int) -> bool:
     sources
         Of how many sources there are runs.
     """
-    own = calibrated_family(family) == family
-    return sources >= (1 if own else ENOUGH_SOURCES)
+    has_parameters = calibrated_family(family) == family
+    return sources >= (1 if has_parameters else ENOUGH_SOURCES)
 
 
-def _is_seen(name: str, numbers: Deviations) -> bool:
+def _is_seen(name: str, deviations: Deviations) -> bool:
     spec = known_device(name)
     return spec is not None and is_seen(
-        spec.family, _measured(spec.family, numbers).sources
+        spec.family, _measured(spec.family, deviations).sources
     )
 
 
-def _measured(family: str, numbers: Deviations) -> Measured:
-    return numbers.families.get(family, Measured(runs=0, sources=0))
+def _measured(family: str, deviations: Deviations) -> Measured:
+    return deviations.families.get(family, Measured(runs=0, sources=0))
 
 
 def has_experts(problem: Problem) -> bool:
@@ -440,48 +442,48 @@ def has_experts(problem: Problem) -> bool:
     )
 
 
-def rests_on(problem: Problem, numbers: Deviations) -> tuple[str, ...]:
+def rests_on(problem: Problem, deviations: Deviations) -> tuple[str, ...]:
     """Return what the prediction of a step time rests on, for people."""
-    own = problem.own_runs
-    found = [_own_text(own)] if own is not None else []
-    if own is None:
-        found += [
-            _device_text(device.name, numbers)
+    user_runs = problem.own_runs
+    texts = [_own_text(user_runs)] if user_runs is not None else []
+    if user_runs is None:
+        texts += [
+            _device_text(device.name, deviations)
             for device in problem.cluster.types
         ]
     costs = [cost for kind in problem.graph.kinds for cost in kind.costs]
     profiled = sum(cost.measured for cost in costs)
     if profiled:
-        found.append(f"{profiled} of {len(costs)} layer costs profiled")
+        texts.append(f"{profiled} of {len(costs)} layer costs profiled")
     else:
-        found.append("no layer profiled")
+        texts.append("no layer profiled")
     if has_experts(problem):
-        found.append("experts")
+        texts.append("experts")
     if problem.job.dtype == "fp8":
-        found.append("fp8")
-    if own is None:
-        found.append("any software")
-    return tuple(found)
+        texts.append("fp8")
+    if user_runs is None:
+        texts.append("any software")
+    return tuple(texts)
 
 
-def _own_text(own: OwnRuns) -> str:
+def _own_text(user_runs: OwnRuns) -> str:
     """Return what is known of a user's own runs."""
-    runs = f"{own.runs} own runs" if own.runs > 1 else "1 own run"
-    return f"{runs} on {own.family}" + (
-        f" with {', '.join(own.software)}" * bool(own.software)
+    runs = f"{user_runs.runs} own runs" if user_runs.runs > 1 else "1 own run"
+    return f"{runs} on {user_runs.family}" + (
+        f" with {', '.join(user_runs.software)}" * bool(user_runs.software)
     )
 
 
-def _device_text(name: str, numbers: Deviations) -> str:
+def _device_text(name: str, deviations: Deviations) -> str:
     """Return what is known of a device."""
     spec = known_device(name)
     if spec is None:
         return f"{name} not known"
     family, like = spec.family, calibrated_family(spec.family)
-    known = _measured(family, numbers)
-    runs = f"{known.runs or 'no'} run{'s' * (known.runs > 1)}"
-    sources = f"{known.sources} source{'s' * (known.sources != 1)}"
-    measured = f"{runs} of {sources}" if known.runs else runs
+    counted = _measured(family, deviations)
+    runs = f"{counted.runs or 'no'} run{'s' * (counted.runs > 1)}"
+    sources = f"{counted.sources} source{'s' * (counted.sources != 1)}"
+    measured = f"{runs} of {sources}" if counted.runs else runs
     if like == family:
         return f"{family} ({measured})"
     return f"{family} with parameters of {like} ({measured} of its own)"

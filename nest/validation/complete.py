@@ -123,9 +123,9 @@ def complete(row: Row) -> Row:
         _micro_batch,
         _step_time,
     ):
-        found = rule(row)
-        if found:
-            values, why = found
+        filled = rule(row)
+        if filled:
+            values, why = filled
             row = replace(
                 row,
                 **values,
@@ -134,34 +134,36 @@ def complete(row: Row) -> Row:
     return row
 
 
-Found = tuple[dict[str, Any], str] | None
+Filled = tuple[dict[str, Any], str] | None
 
 
-def _precision(row: Row) -> Found:
+def _precision(row: Row) -> Filled:
     """Take the one class that the words of ``precision`` mean."""
     if row.precision_class or not row.precision:
         return None
     text = row.precision.lower()
     named = [
-        name for name, words in PRECISIONS.items() if re.search(words, text)
+        name
+        for name, pattern in PRECISIONS.items()
+        if re.search(pattern, text)
     ]
     if len(named) != 1:
         return None
     return {"precision_class": named[0]}, f"precision {row.precision}"
 
 
-def _model(row: Row) -> Found:
+def _model(row: Row) -> Filled:
     """Take the shape of a model that is known by its name."""
-    known = known_model(row.model, row.source)
-    if known is None:
+    stored = known_model(row.model, row.source)
+    if stored is None:
         return None
     values = {
         name: value
-        for name, value in _columns_of(known).items()
+        for name, value in _columns_of(stored).items()
         if getattr(row, name) is None
         and (row.layers is None or name == "vocab")
     }
-    return (values, known.reference) if values else None
+    return (values, stored.reference) if values else None
 
 
 def known_model(name: str | None, source: str | None) -> KnownModel | None:
@@ -171,11 +173,11 @@ def known_model(name: str | None, source: str | None) -> KnownModel | None:
 
 @cache
 def _known_model(name: str, source: str) -> KnownModel | None:
-    for known in KNOWN_MODELS:
-        if re.fullmatch(known.name, name, re.IGNORECASE) and re.search(
-            known.source, source, re.IGNORECASE
+    for stored in KNOWN_MODELS:
+        if re.fullmatch(stored.name, name, re.IGNORECASE) and re.search(
+            stored.source, source, re.IGNORECASE
         ):
-            return known
+            return stored
     letters = _letters(name)
     for model in ARCHITECTURES:
         if _letters(model.name) == letters and len(model.towers) == 1:
@@ -196,37 +198,37 @@ def architecture_of(row: Row) -> Architecture | None:
     None where the row states its shape, unless that is the known one and
     columns cannot say all of it.
     """
-    known = known_model(row.model, row.source)
-    if known is None:
+    stored = known_model(row.model, row.source)
+    if stored is None:
         return None
     taken = any(
         "layers" in text.split(":")[0].split(", ") for text in row.assumed
     )
-    agrees = known.beyond_columns and all(
+    agrees = stored.beyond_columns and all(
         getattr(row, name) == value
-        for name, value in _columns_of(known).items()
+        for name, value in _columns_of(stored).items()
         if name in ("layers", "hidden", "heads", "vocab", "experts")
     )
-    return _architecture(known) if taken or agrees else None
+    return _architecture(stored) if taken or agrees else None
 
 
-def _architecture(known: KnownModel) -> Architecture | None:
-    if known.zoo:
-        return architecture(known.zoo)
-    return _from_config(known.name) if known.config else None
+def _architecture(stored: KnownModel) -> Architecture | None:
+    if stored.zoo:
+        return architecture(stored.zoo)
+    return _from_config(stored.name) if stored.config else None
 
 
 @cache
 def _from_config(name: str) -> Architecture:
-    known = next(model for model in KNOWN_MODELS if model.name == name)
-    return from_hf(known.config, name=name, where=f"models.json: {name}")
+    stored = next(model for model in KNOWN_MODELS if model.name == name)
+    return from_hf(stored.config, name=name, where=f"models.json: {name}")
 
 
-def _columns_of(known: KnownModel) -> dict[str, int | bool]:
+def _columns_of(stored: KnownModel) -> dict[str, int | bool]:
     """Return the cells that a known model fills."""
-    model = _architecture(known)
+    model = _architecture(stored)
     if model is None:
-        return known.columns
+        return stored.columns
     shapes = list(blocks(model, once=True))
     shape = next(one for one in shapes if one.attention.heads)
     dense: dict[str, int | bool] = {}
@@ -243,11 +245,11 @@ def _columns_of(known: KnownModel) -> dict[str, int | bool]:
         "kv_heads": shape.attention.kv_heads,
         "vocab": model.head.outputs,
         "experts": max(one.mlp.experts for one in shapes),
-        **known.columns,
+        **stored.columns,
     }
 
 
-def _devices(row: Row) -> Found:
+def _devices(row: Row) -> Filled:
     """Take ``num_devices`` or ``dp`` from ``tp·pp·cp·dp``."""
     if row.tp is None or row.pp is None:
         return None
@@ -268,7 +270,7 @@ def _devices(row: Row) -> Found:
     return values, why
 
 
-def _recipe(row: Row) -> Found:
+def _recipe(row: Row) -> Filled:
     """Take the batch of the published recipe that a row ran.
 
     It says less than a row that states its batch: its tiers become C.
@@ -284,7 +286,7 @@ def _recipe(row: Row) -> Found:
     return found.columns | tiers, found.reference
 
 
-def _micro_batch(row: Row) -> Found:
+def _micro_batch(row: Row) -> Filled:
     """Divide the samples of a replica by its micro-batches."""
     if row.micro_batch is not None or not (row.global_batch and row.dp):
         return None
@@ -298,7 +300,7 @@ def _micro_batch(row: Row) -> Found:
     return None
 
 
-def _step_time(row: Row) -> Found:
+def _step_time(row: Row) -> Filled:
     """Take the step time from FLOP/s, if it is known how they are counted.
 
     A time of this kind is of tier B where the row has no tier. Columns must
@@ -306,10 +308,10 @@ def _step_time(row: Row) -> Found:
     """
     if row.iter_time_s or row.tokens_per_s_per_gpu or row.samples_per_s:
         return None
-    found = counted_time(row)
-    if found is None or architecture_of(row) is not None:
+    counted = counted_time(row)
+    if counted is None or architecture_of(row) is not None:
         return None
-    values: dict[str, Any] = {"iter_time_s": found.time_s}
+    values: dict[str, Any] = {"iter_time_s": counted.time_s}
     if row.time_tier is None:
         values["time_tier"] = "B"
-    return values, f"FLOPs as counted by {found.flop_count.name}"
+    return values, f"FLOPs as counted by {counted.flop_count.name}"

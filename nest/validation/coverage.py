@@ -41,17 +41,17 @@ def assess_covered(row: Row) -> tuple[Assessment, Covered | None]:
     runs: list[PredictedRun] = []
 
     def predict(row: Row) -> Prediction | Skip:
-        found = predicted_run(row)
-        if isinstance(found, Skip):
-            return found
-        runs.append(found)
-        return found.prediction
+        run = predicted_run(row)
+        if isinstance(run, Skip):
+            return run
+        runs.append(run)
+        return run.prediction
 
     outcome = assess(row, predict)
     return outcome, covered(outcome, runs[0]) if runs else None
 
 
-def covered(outcome: Assessment, found: PredictedRun) -> Covered | None:
+def covered(outcome: Assessment, run: PredictedRun) -> Covered | None:
     """Return whether a measured step time lies within its intervals.
 
     ``None`` if it is not compared with the prediction that was found.
@@ -59,18 +59,18 @@ def covered(outcome: Assessment, found: PredictedRun) -> Covered | None:
     measured_s = outcome.measured_s
     if outcome.time_error is None or measured_s is None:
         return None
-    (problem, plan, *_), verdict, _ = found
-    known = intervals_of(problem, plan, verdict)
-    if known is None:
+    (problem, plan, *_), verdict, _ = run
+    intervals = intervals_of(problem, plan, verdict)
+    if intervals is None:
         return None
 
     def holds(interval: Interval) -> bool:
         return interval.low <= measured_s * 1e9 <= interval.high
 
-    low, high = known.step_90_ns
+    low, high = intervals.step_90_ns
     return Covered(
-        holds(known.step_50_ns),
-        holds(known.step_90_ns),
+        holds(intervals.step_50_ns),
+        holds(intervals.step_90_ns),
         (high - low) / 2 / float(verdict.step_time_ns),
     )
 
@@ -81,16 +81,16 @@ def coverage_figures(within: Iterable[Covered | None]) -> dict[str, Any]:
     Of rows that have any. Figures are fractions, ``None`` if there is no
     such row.
     """
-    found = [covered for covered in within if covered is not None]
-    if not found:
+    compared = [covered for covered in within if covered is not None]
+    if not compared:
         return {"rows": 0} | dict.fromkeys(
             ("within_50", "within_90", "median_half_width_90")
         )
     return {
-        "rows": len(found),
-        "within_50": round(statistics.fmean(c.within_50 for c in found), 6),
-        "within_90": round(statistics.fmean(c.within_90 for c in found), 6),
+        "rows": len(compared),
+        "within_50": round(statistics.fmean(c.within_50 for c in compared), 6),
+        "within_90": round(statistics.fmean(c.within_90 for c in compared), 6),
         "median_half_width_90": round(
-            statistics.median(c.half_width for c in found), 6
+            statistics.median(c.half_width for c in compared), 6
         ),
     }

@@ -154,12 +154,12 @@ def parse_rows(data: bytes, where: str = "measurements") -> list[Row]:
 
 
 def _check_header(names: list[str], where: str) -> None:
-    found = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    beginning = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     missing = [name for name in REQUIRED_COLUMNS if name not in names]
     if missing:
         raise InvalidMeasurementsError(
             f"{where}: expected the columns {', '.join(missing)}, got only "
-            f"{found[:200]!r}; add them or name another file"
+            f"{beginning[:200]!r}; add them or name another file"
         )
     for choices in ALTERNATIVE_COLUMNS:
         if not any(name in names for name in choices):
@@ -216,28 +216,28 @@ def _value(name: str, cell: str) -> str | bool | int | float | None:
             raise ValueError("expected 0 or 1")
         return _BOOLEANS[cell.lower()]
     try:
-        number = float(cell)
+        value = float(cell)
     except ValueError:
-        number = math.nan
+        value = math.nan
     if kind is float:
-        if not 0 < number < math.inf:
+        if not 0 < value < math.inf:
             raise ValueError("expected a finite number > 0")
         # Other units of it, and quotients, stay finite.
-        if not 1e-21 <= number <= 1e21:
+        if not 1e-21 <= value <= 1e21:
             raise ValueError("expected a number from 1e-21 to 1e21")
-        return number
-    lowest, most = 0 if name in _FROM_ZERO else 1, _MOST.get(name, MAX_TERM)
-    if not (lowest <= number <= most and number.is_integer()):
-        up_to = f" and <= {most}" if name in _MOST else ""
+        return value
+    lowest, largest = 0 if name in _FROM_ZERO else 1, _MOST.get(name, MAX_TERM)
+    if not (lowest <= value <= largest and value.is_integer()):
+        up_to = f" and <= {largest}" if name in _MOST else ""
         raise ValueError(f"expected an integer >= {lowest}{up_to}")
-    return int(number)
+    return int(value)
 
 
 def _check_choice(name: str, cell: str) -> None:
-    known = _CHOICES.get(name, ())
-    if not cell or not known or cell in known:
+    choices = _CHOICES.get(name, ())
+    if not cell or not choices or cell in choices:
         return
-    close = get_close_matches(cell.lower(), known, n=1, cutoff=0)
+    close = get_close_matches(cell.lower(), choices, n=1, cutoff=0)
     raise ValueError(
-        f"expected {', '.join(known)} (the nearest is {close[0]})"
+        f"expected {', '.join(choices)} (the nearest is {close[0]})"
     )

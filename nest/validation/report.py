@@ -124,14 +124,14 @@ class Selection(Struct, frozen=True, kw_only=True):
     min_devices: int = 0
 
     def __str__(self) -> str:
-        parts = (
+        texts = (
             self.tiers and f"tier {'/'.join(self.tiers)}",
             "/".join(self.precisions),
             self.source and f"source {self.source}",
             self.hardware and f"hardware {self.hardware}",
             self.min_devices and f">= {self.min_devices} devices",
         )
-        return ", ".join(part for part in parts if part) or "all rows"
+        return ", ".join(text for text in texts if text) or "all rows"
 
     def takes(self, row: Row, tier: str | None) -> bool:
         """Return whether a row with this tier is looked at."""
@@ -576,11 +576,11 @@ def _by(
     errors: Sequence[tuple[Assessment, float]],
     class_of: Callable[[Row], str | None],
 ) -> dict[str, dict[str, Any]]:
-    found: dict[str, list[float]] = {}
+    by_class: dict[str, list[float]] = {}
     for outcome, error in errors:
         name = class_of(outcome.row) or _NOT_STATED
-        found.setdefault(name, []).append(error)
-    return {name: error_figures(found[name]) for name in sorted(found)}
+        by_class.setdefault(name, []).append(error)
+    return {name: error_figures(by_class[name]) for name in sorted(by_class)}
 
 
 def _figure(
@@ -590,8 +590,8 @@ def _figure(
     return round(statistic(values), 6) if values else None
 
 
-def _share(part: int, whole: int) -> float | None:
-    return round(part / whole, 6) if whole else None
+def _share(count: int, whole: int) -> float | None:
+    return round(count / whole, 6) if whole else None
 
 
 #: Columns of the CSV file with a line per row.

@@ -182,18 +182,18 @@ def stated_step_times_s(row: Row) -> dict[str, float]:
     - ``global_batch · seq_len / (tokens_per_s_per_gpu · num_devices)``
     - ``global_batch / samples_per_s``
     """
-    found = {}
+    times_s = {}
     if row.iter_time_s is not None:
-        found["iter_time_s"] = row.iter_time_s
+        times_s["iter_time_s"] = row.iter_time_s
     batch = row.global_batch
     if batch is None:
-        return found
+        return times_s
     if row.tokens_per_s_per_gpu and row.seq_len and row.num_devices:
         tokens_per_s = row.tokens_per_s_per_gpu * row.num_devices
-        found["tokens_per_s_per_gpu"] = batch * row.seq_len / tokens_per_s
+        times_s["tokens_per_s_per_gpu"] = batch * row.seq_len / tokens_per_s
     if row.samples_per_s:
-        found["samples_per_s"] = batch / row.samples_per_s
-    return found
+        times_s["samples_per_s"] = batch / row.samples_per_s
+    return times_s
 
 
 def measured_memory_bytes(row: Row) -> int | None:

@@ -200,8 +200,8 @@ def _entries(stated: list[dict[str, Any]]) -> tuple[Software, ...]:
 
     def facts(entry: dict[str, Any]) -> dict[str, Any]:
         base = entry.get("based_on")
-        own = {k: v for k, v in entry.items() if k not in MATCHERS}
-        return (facts(by_name[base]) if base else {}) | own
+        fields = {k: v for k, v in entry.items() if k not in MATCHERS}
+        return (facts(by_name[base]) if base else {}) | fields
 
     return tuple(
         msgspec.convert(facts(entry) | entry, Software) for entry in stated

@@ -33,35 +33,35 @@ _NOTHING = r"\s*(not (stated|known)\b.*|unknown|n/a|-)?\s*"
 
 def not_understood(row: Row) -> dict[str, str]:
     """Return texts of a row that no rule reads, by column."""
-    found = {}
+    texts = {}
     if row.framework and software_of(row) is SOFTWARE[-1]:
-        found["framework"] = row.framework
-    for column, words in _READ.items():
+        texts["framework"] = row.framework
+    for column, pattern in _READ.items():
         text = getattr(row, column)
-        if text and not re.search(words, text, re.IGNORECASE):
-            found[column] = text
-    if row.overlap and "overlap" not in found and schedule_of(row) is None:
-        found["overlap"] = row.overlap
+        if text and not re.search(pattern, text, re.IGNORECASE):
+            texts[column] = text
+    if row.overlap and "overlap" not in texts and schedule_of(row) is None:
+        texts["overlap"] = row.overlap
     if row.interconnect and not reads(row.interconnect):
-        found["interconnect"] = row.interconnect
+        texts["interconnect"] = row.interconnect
     return {
         column: text
-        for column, text in found.items()
+        for column, text in texts.items()
         if not re.fullmatch(_NOTHING, text, re.IGNORECASE)
     }
 
 
 def words_lines(rows: Iterable[Row]) -> list[str]:
     """Return what is not understood: a line per column, with an example."""
-    found: dict[str, list[tuple[int, str]]] = {}
+    by_column: dict[str, list[tuple[int, str]]] = {}
     for row in rows:
         for column, text in not_understood(row).items():
-            found.setdefault(column, []).append((row.line, text))
+            by_column.setdefault(column, []).append((row.line, text))
     return [
         f"{column} of {len(texts)} row{'s' * (len(texts) > 1)} not "
         f"understood, so as the device and the software have it: "
         f"{_beginning(texts[0][1])!r} (line {texts[0][0]})"
-        for column, texts in sorted(found.items())
+        for column, texts in sorted(by_column.items())
     ]
 
 

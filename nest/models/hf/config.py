@@ -109,13 +109,13 @@ class Config:
                     "add it or check model_type",
                 )
             return default
-        number = self.typed(name, value, int, "an integer")
-        most = MOST_LAYERS if "layer" in name else LARGEST
-        if not least <= number <= most:
+        count = self.typed(name, value, int, "an integer")
+        largest = MOST_LAYERS if "layer" in name else LARGEST
+        if not least <= count <= largest:
             raise self.refuse(
-                name, f"an integer from {least} to {most}", number
+                name, f"an integer from {least} to {largest}", count
             )
-        return number
+        return count
 
     def flag(self, name: str, default: bool) -> bool:
         """Read true or false."""
@@ -151,25 +151,25 @@ class Config:
         self, name: str, layers: int, meanings: Mapping[str, str]
     ) -> list[str] | None:
         """Read a list with a word per layer, translated; ``None`` without."""
-        words = self.listed(name, str, "strings")
-        if words is None:
+        entries = self.listed(name, str, "strings")
+        if entries is None:
             return None
-        if len(words) != layers:
+        if len(entries) != layers:
             raise self.refuse(
                 name,
                 f"as many entries as there are layers, {layers}",
-                len(words),
+                len(entries),
                 "correct one of them",
             )
-        for word in words:
-            if word not in meanings:
+        for entry in entries:
+            if entry not in meanings:
                 raise self.refuse(
                     name,
                     f"entries among {', '.join(meanings)}",
-                    shown(word),
+                    shown(entry),
                     "other layers are not supported",
                 )
-        return [meanings[word] for word in words]
+        return [meanings[entry] for entry in entries]
 
     def drops(self, name: str, default: float) -> bool:
         """Return whether a dropout rate is not 0."""

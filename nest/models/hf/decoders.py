@@ -198,8 +198,8 @@ def deepseek(config: Config) -> Parts:
         )
     # Layers may take over what the indexer of one before them has picked.
     layers = config.integer("num_hidden_layers")
-    words = {"full": "full", "shared": "shared"}
-    indexers = config.per_layer("indexer_types", layers, words)
+    kinds = {"full": "full", "shared": "shared"}
+    indexers = config.per_layer("indexer_types", layers, kinds)
 
     def edit(block: Block, index: int, _kind: str) -> Block:
         if name == "axk1" and block.mlp.experts:

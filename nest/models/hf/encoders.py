@@ -475,8 +475,8 @@ def resnet(config: Config) -> Parts:
     # The stem and the pooling behind it halve the resolution twice.
     side, before = RESNET_PIXELS // 4, stem
     towers: list[Tower] = []
-    for number, (depth, width) in enumerate(zip(depths, widths, strict=True)):
-        halves = number > 0 or config.flag("downsample_in_first_stage", False)
+    for index, (depth, width) in enumerate(zip(depths, widths, strict=True)):
+        halves = index > 0 or config.flag("downsample_in_first_stage", False)
         stride = 4 if halves else 1
         side = -(-side // 2) if halves else side
         middle = max(width // 4, 1)
@@ -490,7 +490,7 @@ def resnet(config: Config) -> Parts:
             ]
         if before != width or stride > 1:
             chain.append((before, width, 1, 1))
-        if not number:
+        if not index:
             pixels = config.integer("num_channels", default=3)
             chain.insert(0, (pixels, stem, 49, 4 * stride))
         mixer = _residual(width, middle, form)
@@ -504,7 +504,7 @@ def resnet(config: Config) -> Parts:
         )
         towers.append(
             Tower(
-                name=f"stage{number + 1}",
+                name=f"stage{index + 1}",
                 runs=_equal(block, depth - 1),
                 convolutions=tuple(
                     Convolution(
@@ -535,13 +535,13 @@ def _residual(width: int, middle: int, form: str) -> Mixer:
         shapes = [(width, 1, middle), (middle, 9, middle), (middle, 1, width)]
     linears = tuple(
         Linear(
-            name=f"convolution {number + 1}",
+            name=f"convolution {index + 1}",
             inputs=inputs * taps,
             outputs=outputs,
             taps=taps,
             cut="nothing",
         )
-        for number, (inputs, taps, outputs) in enumerate(shapes)
+        for index, (inputs, taps, outputs) in enumerate(shapes)
     )
     return Mixer(
         kind="convolutions",

@@ -46,9 +46,9 @@ def lfm2(config: Config) -> Parts:
         width = 2 * width // 3
         factor = config.fields.get("block_ffn_dim_multiplier", 1.0)
         if factor is not None:
-            number = float(factor) if type(factor) is int else factor
+            multiplier = float(factor) if type(factor) is int else factor
             scale = config.typed(
-                "block_ffn_dim_multiplier", number, float, "a number"
+                "block_ffn_dim_multiplier", multiplier, float, "a number"
             )
             multiple = config.integer("block_multiple_of", default=256)
             width = multiple * -(-int(scale * width) // multiple)
@@ -89,18 +89,18 @@ def nemotron_h(config: Config) -> Parts:
     pattern = config.fields.get("hybrid_override_pattern")
     name = "hybrid_override_pattern"
     if isinstance(pattern, str):
-        words = list(pattern)
+        entries = list(pattern)
     else:
         name = "layers_block_type"
         if not config.has(name):
             name = "layer_types"
-        words = config.listed(name, str, "strings") or []
-    for word in words:
-        if word not in _NEMOTRON:
+        entries = config.listed(name, str, "strings") or []
+    for entry in entries:
+        if entry not in _NEMOTRON:
             raise config.refuse(
-                name, f"entries among {', '.join(_NEMOTRON)}", word
+                name, f"entries among {', '.join(_NEMOTRON)}", entry
             )
-    if not words:
+    if not entries:
         raise config.refuse(
             "layers_block_type", "a list of layers", "no such field", "add it"
         )
@@ -121,7 +121,7 @@ def nemotron_h(config: Config) -> Parts:
             mlp = replace(routed_mlp(config, experts), latent=latent)
         return bare_block(config, family, attention, mlp, mixer)
 
-    kinds = [_NEMOTRON[word] for word in words]
+    kinds = [_NEMOTRON[entry] for entry in entries]
     made = {kind: block(kind) for kind in dict.fromkeys(kinds)}
     return one_tower(config, family, [made[kind] for kind in kinds])
 

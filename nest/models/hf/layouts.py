@@ -95,18 +95,18 @@ def _listed_attention(
 
 def _griffin(config: Config, layers: int) -> list[str]:
     """Layers repeat the list ``block_types``."""
-    words = config.listed("block_types", str, "strings") or [
+    entries = config.listed("block_types", str, "strings") or [
         "recurrent",
         "recurrent",
         "attention",
     ]
     kinds = {"recurrent": "mixer", "attention": "local"}
-    for word in words:
-        if word not in kinds:
+    for entry in entries:
+        if entry not in kinds:
             raise config.refuse(
-                "block_types", f"entries among {', '.join(kinds)}", word
+                "block_types", f"entries among {', '.join(kinds)}", entry
             )
-    return [kinds[words[i % len(words)]] for i in range(layers)]
+    return [kinds[entries[i % len(entries)]] for i in range(layers)]
 
 
 #: Kinds of layers where ``layer_types`` is not stated, by name.
@@ -162,7 +162,7 @@ def _all_but_first(
     """
     stated = config.per_layer("mlp_layer_types", layers, MLP_TYPES)
     if stated is not None:
-        return [word == "sparse" for word in stated]
+        return [kind == "sparse" for kind in stated]
     names = ("first_k_dense_replace", "num_dense_layers")
     name = names[1] if config.has(names[1]) else names[0]
     dense = config.integer(name, default=default, least=0)
@@ -176,7 +176,7 @@ def _all_but_first(
 def _all_or_listed(config: Config, layers: int) -> list[bool]:
     """Return what ``mlp_layer_types`` says, else all layers."""
     stated = config.per_layer("mlp_layer_types", layers, MLP_TYPES)
-    return [word == "sparse" for word in stated or ["sparse"] * layers]
+    return [kind == "sparse" for kind in stated or ["sparse"] * layers]
 
 
 def _ernie(config: Config, layers: int) -> list[bool]:

@@ -268,7 +268,7 @@ def _fused_core(
     moved = tokens * (share.query + share.output) + key_tokens * (
         share.key + share.value
     )
-    kept = BF16 * tokens * share.output + FP32 * tokens * share.heads
+    kept_bytes = BF16 * tokens * share.output + FP32 * tokens * share.heads
     again = execution.repeat_attention
     value_size = shape.value_size or shape.head_size
     rows, columns = tokens // split.samples, math.ceil(seen)
@@ -298,7 +298,10 @@ def _fused_core(
                 operations=("softmax",),
             ),
         ),
-        kept_bytes={"none": kept, "selective": 0 if again else kept},
+        kept_bytes={
+            "none": kept_bytes,
+            "selective": 0 if again else kept_bytes,
+        },
         repeated=("attention core",) if again else (),
     )
 

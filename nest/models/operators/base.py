@@ -284,16 +284,16 @@ def dependencies(operators: Sequence[Operator]) -> list[tuple[int, ...]]:
     In the order in which it states them; what comes from elsewhere has none.
     """
     last: dict[str, int] = {}
-    found: list[tuple[int, ...]] = []
+    needed: list[tuple[int, ...]] = []
     for position, operator in enumerate(operators):
         if operator.beside:
-            found.append(found[last[operator.beside]])
+            needed.append(needed[last[operator.beside]])
         elif operator.after is not None:
-            found.append(tuple(last[name] for name in operator.after))
+            needed.append(tuple(last[name] for name in operator.after))
         else:
-            found.append((position - 1,) if position else ())
+            needed.append((position - 1,) if position else ())
         last[operator.name] = position
-    return found
+    return needed
 
 
 def results(operators: Sequence[Operator]) -> tuple[str, ...]:

@@ -107,14 +107,14 @@ def expert_exchange(
     different experts, ``1/ep`` of the values stay within a rank's group: they
     are exchanged there, the others with the ranks of other groups.
     """
-    wanted: tuple[tuple[CollectiveKind, Phase, int], ...] = (
+    exchanges: tuple[tuple[CollectiveKind, Phase, int], ...] = (
         ("all-to-all", "forward", 2),
         ("all-to-all", "backward", 2),
     )
     within = 0 if expert_tp else BF16 * values // split.ep
     return (
-        *(_calls(split, "tp", within, *wanted) if within else ()),
-        *_calls(split, "ep", BF16 * values, *wanted),
+        *(_calls(split, "tp", within, *exchanges) if within else ()),
+        *_calls(split, "ep", BF16 * values, *exchanges),
     )
 
 
@@ -137,27 +137,27 @@ def sent_values(
         return values
     spread = 1 if execution.expert_tp else split.tp
     devices = split.ep * split.tp
-    parts = split.ep * spread if devices <= node else ceil_div(devices, node)
+    holders = split.ep * spread if devices <= node else ceil_div(devices, node)
     groups, chosen = shape.groups, shape.token_groups
-    own = max(1, groups // parts)
-    slice_size = shape.experts / max(parts, groups)
+    groups_per_holder = max(1, groups // holders)
+    slice_size = shape.experts / max(holders, groups)
     eligible = shape.experts * chosen // groups
 
-    def reached(found: int) -> float:
+    def reached(count: int) -> float:
         """Return how likely it is that a part with so many groups has one."""
-        elsewhere = eligible - found * slice_size
+        elsewhere = eligible - count * slice_size
         return 1 - prod(
             max(elsewhere - i, 0.0) / (eligible - i) for i in range(visits)
         )
 
     share = fsum(
-        comb(own, found)
-        * comb(groups - own, chosen - found)
+        comb(groups_per_holder, count)
+        * comb(groups - groups_per_holder, chosen - count)
         / comb(groups, chosen)
-        * reached(found)
-        for found in range(min(own, chosen) + 1)
+        * reached(count)
+        for count in range(min(groups_per_holder, chosen) + 1)
     )
-    return min(values, round(values * parts * share / visits))
+    return min(values, round(values * holders * share / visits))
 
 
 def state_exchange(split: Split, values: int) -> tuple[CollectiveCall, ...]:

@@ -38,8 +38,8 @@ def mixer_part(
     if shape.normed:
         return _convolutions(block, shape, split, execution)
     *entering, last = shape.linears
-    operators = [_product(part, tokens, tp) for part in entering]
-    made = tokens * sum(rank_outputs(part, tp) for part in entering)
+    operators = [_product(layer, tokens, tp) for layer in entering]
+    made = tokens * sum(rank_outputs(layer, tp) for layer in entering)
     convolved = tokens * (shape.channels // tp)
     inner = tokens * (shape.inner // tp)
     if shape.kernel:
@@ -98,38 +98,38 @@ def _convolutions(
     """
     tokens = split.tokens
     operators: list[Operator] = []
-    kept = 0
-    for part in shape.linears:
-        made = tokens * part.outputs
+    kept_bytes = 0
+    for layer in shape.linears:
+        made = tokens * layer.outputs
         operators += [
             convolution(
-                part.name,
+                layer.name,
                 tokens,
-                part.inputs // part.taps,
-                part.taps,
-                part.outputs,
+                layer.inputs // layer.taps,
+                layer.taps,
+                layer.outputs,
             ),
-            norm(f"norm of {part.name}", made, execution),
-            elementwise(f"activation of {part.name}", ("relu",), made, 4, 6),
+            norm(f"norm of {layer.name}", made, execution),
+            elementwise(f"activation of {layer.name}", ("relu",), made, 4, 6),
         ]
-        kept += BF16 * made
-    names = [part.name for part in shape.linears]
+        kept_bytes += BF16 * made
+    names = [layer.name for layer in shape.linears]
     return Node(
         operators=tuple(operators),
         weights=mixer_weights(shape),
         kept_bytes={
-            "none": 3 * kept,
-            "selective": 2 * kept,
+            "none": 3 * kept_bytes,
+            "selective": 2 * kept_bytes,
         },
         repeated=tuple(f"norm of {name}" for name in names)
         + tuple(f"activation of {name}" for name in names),
     )
 
 
-def _product(part: Linear, tokens: int, tp: int) -> Operator:
+def _product(layer: Linear, tokens: int, tp: int) -> Operator:
     """Count one linear layer on a rank."""
-    own = rank_width(part, tp)
-    if part.cut == "inputs":
-        return linear(part.name, tokens, own, part.outputs)
+    width = rank_width(layer, tp)
+    if layer.cut == "inputs":
+        return linear(layer.name, tokens, width, layer.outputs)
     # Blocks on the diagonal are products of their own, all by one kernel.
-    return linear(part.name, tokens, part.inputs // part.blocks, own)
+    return linear(layer.name, tokens, layer.inputs // layer.blocks, width)

@@ -114,11 +114,11 @@ def expert_mlp(
         selective += 2 * BF16 * outer * size
     working = BF16 * matrices * rows * width
     if shape.shared_hidden:
-        part = dense_mlp(block, shared_mlp(shape), split, execution)
+        shared = dense_mlp(block, shared_mlp(shape), split, execution)
         operators += [
-            part.operators[0]._replace(name="shared up", beside="router"),
-            part.operators[1],
-            part.operators[2]._replace(name="shared down"),
+            shared.operators[0]._replace(name="shared up", beside="router"),
+            shared.operators[1],
+            shared.operators[2]._replace(name="shared down"),
         ]
         if shape.shared_gate:
             values = outer * hidden
@@ -130,9 +130,9 @@ def expert_mlp(
             ]
             none += BF16 * values
             selective += BF16 * values
-        weights += part.weights
-        none += part.kept_bytes["none"]
-        selective += part.kept_bytes["selective"]
+        weights += shared.weights
+        none += shared.kept_bytes["none"]
+        selective += shared.kept_bytes["selective"]
     if execution.expert_tp:
         region = (rows if split.sequence_parallel else split.tokens) * size
     else:

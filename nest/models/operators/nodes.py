@@ -61,7 +61,7 @@ def embedding_node(
     outer = split.outer_tokens * hidden
     block = tower.runs[0].block
     operators = []
-    kept = 0
+    kept_bytes = 0
     if tower.vocabulary:
         # Read and write a row; add its gradient to the row of the table.
         operators.append(
@@ -71,40 +71,40 @@ def embedding_node(
                 operations=("copy",),
             )
         )
-        kept += TOKEN_ID * split.tokens
+        kept_bytes += TOKEN_ID * split.tokens
     if tower.embedding_size:
         narrow = tower.embedding_size
         operators.append(matmul("widening", split.tokens, narrow, hidden))
-        kept += BF16 * split.tokens * narrow
+        kept_bytes += BF16 * split.tokens * narrow
     if tower.patch_values:
         operators.append(
             matmul("patches", split.outer_tokens, tower.patch_values, hidden)
         )
-        kept += BF16 * split.outer_tokens * tower.patch_values
-    none = kept
-    for number, shape in enumerate(tower.convolutions):
+        kept_bytes += BF16 * split.outer_tokens * tower.patch_values
+    none = kept_bytes
+    for index, shape in enumerate(tower.convolutions):
         positions = shape.positions * split.outer_tokens
         made = positions * shape.outputs
         operators += [
             convolution(
-                f"convolution {number + 1}",
+                f"convolution {index + 1}",
                 positions,
                 shape.inputs,
                 shape.kernel,
                 shape.outputs,
             ),
             elementwise(
-                f"convolution activation {number + 1}", ("gelu",), made, 4, 6
+                f"convolution activation {index + 1}", ("gelu",), made, 4, 6
             ),
         ]
         if shape.normed:
             operators.append(
-                norm(f"convolution norm {number + 1}", made, execution)
+                norm(f"convolution norm {index + 1}", made, execution)
             )
             none += BF16 * made
-        if not number:
+        if not index:
             # The input, at least one position per kernel's stride.
-            kept += BF16 * positions * shape.inputs
+            kept_bytes += BF16 * positions * shape.inputs
             none += BF16 * positions * shape.inputs
         none += 2 * BF16 * made
     if tower.learned_positions or tower.token_types:
@@ -128,7 +128,7 @@ def embedding_node(
         weights=embedding_weights(
             tower, vocabulary_rows(tower.vocabulary, split.tp)
         ),
-        kept_bytes={"none": none, "selective": none, "full": kept},
+        kept_bytes={"none": none, "selective": none, "full": kept_bytes},
         working_bytes=BF16 * values,
     )
 
@@ -155,13 +155,13 @@ def block_node(
     if block.dropout:
         added = ("dropout", "add")
     operators: list[Operator] = []
-    for number, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if block.norms:
-            operators.append(norm(f"norm {number + 1}", outer, execution))
+            operators.append(norm(f"norm {index + 1}", outer, execution))
         operators += part.operators
         operators.append(
             elementwise(
-                f"residual {number + 1}",
+                f"residual {index + 1}",
                 added,
                 outer,
                 6 + mask,
@@ -171,15 +171,15 @@ def block_node(
         )
     more_norms = block.norms - len(parts) if block.norms else 0
     operators += [
-        norm(f"output norm {number + 1}", outer, execution)
-        for number in range(more_norms)
+        norm(f"output norm {index + 1}", outer, execution)
+        for index in range(more_norms)
     ]
     # Inputs of all norms and the dropout masks stay; outputs of the norms
     # are cheap to compute again. A norm of an output keeps its input only.
     inputs = len(parts) * (BF16 + mask) * outer + more_norms * BF16 * outer
     none = inputs + (len(parts) if block.norms else 0) * BF16 * outer
     selective = inputs
-    repeated = [f"norm {number + 1}" for number in range(len(parts))]
+    repeated = [f"norm {index + 1}" for index in range(len(parts))]
     if not execution.flash_attention:
         selective, repeated = none, []
     for part in parts:
@@ -235,11 +235,11 @@ def module_node(
     if not execution.fused:
         joined += 3 * LOOSE_NORM_BYTES * outer
     enters = int(split.sequence_parallel)
-    kept = {
+    kept_bytes = {
         choice: inner.kept_bytes[choice] + table.kept_bytes[choice] + joined
         for choice in RECOMPUTE
     }
-    kept["full"] = table.kept_bytes["none"] + 2 * BF16 * outer
+    kept_bytes["full"] = table.kept_bytes["none"] + 2 * BF16 * outer
     return Node(
         operators=(
             *table.operators,
@@ -267,7 +267,7 @@ def module_node(
         + 3 * norm_weights(block)
         + (table.weights if module.table else 0),
         expert_weights=inner.expert_weights,
-        kept_bytes=kept,
+        kept_bytes=kept_bytes,
         repeated=inner.repeated,
         working_bytes=max(
             inner.working_bytes,

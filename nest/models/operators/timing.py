@@ -87,15 +87,15 @@ def _exponential_share(
     ``exponential_size``. The calibrated rate holds for another device, with
     heads of :data:`HEAD_SIZE`.
     """
-    own = machine.exponential_size
-    held = machine.calibration.exponential_size
-    if not (operator.head_size and own and held):
+    size = machine.exponential_size
+    calibrated_size = machine.calibration.exponential_size
+    if not (operator.head_size and size and calibrated_size):
         return 1.0
 
     def busy(head_size: float, exponential_size: float) -> float:
         return head_size / (head_size + exponential_size / products)
 
-    return busy(operator.head_size, own) / busy(HEAD_SIZE, held)
+    return busy(operator.head_size, size) / busy(HEAD_SIZE, calibrated_size)
 
 
 def _fraction(operator: Operator, calibration: Calibration) -> float:
