@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-import msgspec
+from msgspec.structs import replace
 
 from nest.errors import UnknownNameError
 from nest.ir.graph import LayerCost, LayerKind
@@ -119,10 +119,10 @@ def apply_profile(
         f"{profile.device}, {' '.join(filter(None, framework))}), "
         f"{total - taken} analytic"
     )
-    return msgspec.structs.replace(
+    return replace(
         problem,
         source="; ".join(filter(None, (problem.source, summary))),
-        graph=msgspec.structs.replace(problem.graph, kinds=tuple(kinds)),
+        graph=replace(problem.graph, kinds=tuple(kinds)),
     )
 
 
@@ -227,7 +227,7 @@ def _measured_cost(cost: LayerCost, entry: Entry, count: int) -> LayerCost:
             choice_bytes = min(choice.kept_bytes, count * kept_bytes)
             changes["kept_bytes"] = choice_bytes
             changes["working_bytes"] = kept_bytes - choice_bytes // count
-        activations.append(msgspec.structs.replace(choice, **changes))
+        activations.append(replace(choice, **changes))
     backward_ns = count * entry.backward_ns
     weight_backward_ns = cost.weight_backward_ns
     if weight_backward_ns is not None and cost.backward_ns:
@@ -240,7 +240,7 @@ def _measured_cost(cost: LayerCost, entry: Entry, count: int) -> LayerCost:
     working_bytes = cost.working_bytes
     if entry.working_bytes is not None:
         working_bytes = entry.working_bytes
-    return msgspec.structs.replace(
+    return replace(
         cost,
         forward_ns=forward_ns,
         backward_ns=backward_ns,

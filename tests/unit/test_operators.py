@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError
 from nest.hardware import Machine, machine
@@ -86,9 +87,7 @@ def test_waiting_for_the_host() -> None:
             kept_bytes={"none": 0, "selective": 0, "full": 0},
             working_bytes=0,
         )
-        site = at("a100").with_calibration(
-            msgspec.structs.replace(ROUND, host_ns=2000)
-        )
+        site = at("a100").with_calibration(replace(ROUND, host_ns=2000))
         cost = layer_cost([(node, 1)], Split(sequence_length=1), site)
         return cost.forward_ns / 1000
 
@@ -219,7 +218,7 @@ def test_the_host_issues_kernels_and_collectives(
         working_bytes=7,
     )
     site = at("a100").with_calibration(
-        msgspec.structs.replace(ROUND, host_ns=host_ns, collective_kernels=1.5)
+        replace(ROUND, host_ns=host_ns, collective_kernels=1.5)
     )
     split = Split(sequence_length=1, tp=2)
     cost = layer_cost([(node, 2)], split, site)
@@ -299,7 +298,7 @@ def test_unfused_norms_and_gates_keep_more() -> None:
     The activated gate, 2 f per token, only where there is a gate.
     """
     split = Split(sequence_length=512)
-    gated = msgspec.structs.replace(GPT, mlp=Mlp(hidden=3072, gated=True))
+    gated = replace(GPT, mlp=Mlp(hidden=3072, gated=True))
 
     def more(block: Block, choice: str) -> int:
         loose = block_node(block, split, Execution(fused=False)).kept_bytes
@@ -317,8 +316,8 @@ def test_a_causal_mask_halves_and_a_window_bounds() -> None:
     split = Split(sequence_length=4096)
 
     def core(**changes: object) -> float:
-        shape = msgspec.structs.replace(GPT.attention, **changes)
-        block = msgspec.structs.replace(GPT, attention=shape)
+        shape = replace(GPT.attention, **changes)
+        block = replace(GPT, attention=shape)
         return operators(block_node(block, split))[
             "attention core"
         ].forward_flops
@@ -338,7 +337,7 @@ def test_cross_attention() -> None:
     it: inputs h (query), 2 · 512 h (keys, values), the output and row sums.
     """
     cross = Attention(heads=16, kv_heads=16, head_size=64, cross=True)
-    block = msgspec.structs.replace(GPT, cross_attention=cross, norms=3)
+    block = replace(GPT, cross_attention=cross, norms=3)
     split = Split(sequence_length=128, source_length=512)
     node, plain = block_node(block, split), block_node(GPT, split)
     h = 1024
@@ -388,7 +387,7 @@ def test_latent_attention() -> None:
 
 def test_four_norms_keep_their_inputs() -> None:
     """Norms of the two outputs: 2 h weights and 4 h bytes per token more."""
-    block = msgspec.structs.replace(GPT, norms=4)
+    block = replace(GPT, norms=4)
     split = Split(sequence_length=512)
     node, plain = block_node(block, split), block_node(GPT, split)
     assert node.weights - plain.weights == 4 * 1024
@@ -402,7 +401,7 @@ def test_four_norms_keep_their_inputs() -> None:
 
 def tower(**changes: object) -> Tower:
     plain = Tower(runs=(RepeatedBlock(block=GPT, count=2),), vocabulary=1000)
-    return msgspec.structs.replace(plain, **changes)
+    return replace(plain, **changes)
 
 
 def test_embedding_of_tokens() -> None:
@@ -525,7 +524,7 @@ def test_the_fused_softmax_takes_matrices_by_four() -> None:
         split = Split(tp=8, samples=samples, sequence_length=512)
         node = block_node(GPT, split, unfused)
         assert operators(node)["softmax"].kernels == kernels
-    single = msgspec.structs.replace(unfused, fused_softmax=False)
+    single = replace(unfused, fused_softmax=False)
     split = Split(samples=4, sequence_length=512)
     softmax = operators(block_node(GPT, split, single))["softmax"]
     assert softmax.kernels == 5
@@ -534,9 +533,7 @@ def test_the_fused_softmax_takes_matrices_by_four() -> None:
 
 def test_rows_of_experts_are_padded() -> None:
     """512 tokens x 2 visits over 3 experts: 341.3 rows become 344."""
-    moe = msgspec.structs.replace(
-        GPT, mlp=Mlp(hidden=1024, experts=3, experts_per_token=2)
-    )
+    moe = replace(GPT, mlp=Mlp(hidden=1024, experts=3, experts_per_token=2))
     up = operators(block_node(moe, Split(sequence_length=512)))["mlp up"]
     assert up.shape == (344, 1024, 1024)
     assert up.forward_flops == 2 * 1024 * 1024 * 1024
@@ -544,9 +541,7 @@ def test_rows_of_experts_are_padded() -> None:
 
 
 def _with(**changes: float) -> Machine:
-    return at("h100").with_calibration(
-        msgspec.structs.replace(ROUND, **changes)
-    )
+    return at("h100").with_calibration(replace(ROUND, **changes))
 
 
 def test_few_blocks_of_queries_occupy_a_device_in_part() -> None:
@@ -612,9 +607,7 @@ def test_hosts_issue_products_of_experts_faster() -> None:
     node = block_node(MOE, Split(sequence_length=512))
     found = operators(node)
     assert found["mlp up"].groups == found["mlp up"].kernels == 16
-    only = msgspec.structs.replace(
-        node, operators=(found["mlp up"],), collectives=()
-    )
+    only = replace(node, operators=(found["mlp up"],), collectives=())
     costs = [
         layer_cost(
             [(only, 1)],
@@ -687,9 +680,7 @@ def test_tokens_are_sent_once_to_a_device_or_a_node(
 def test_experts_of_a_token_are_of_some_groups(
     ep: int, node: int, values: int
 ) -> None:
-    limited = msgspec.structs.replace(
-        MOE, mlp=msgspec.structs.replace(MOE.mlp, groups=4, token_groups=2)
-    )
+    limited = replace(MOE, mlp=replace(MOE.mlp, groups=4, token_groups=2))
     split = Split(ep=ep, sequence_length=512)
     node_of = block_node(limited, split, Execution(dispatch_node=node))
     assert {
@@ -743,10 +734,10 @@ def test_exponentials_take_their_share_of_attention() -> None:
     size = 989 / 4 / 3.9
     site = _with(exponential_size=size)
     assert site.exponential_size == pytest.approx(size)
-    twice = msgspec.structs.replace(site, exponentials_per_s=7.8e12)
+    twice = replace(site, exponentials_per_s=7.8e12)
 
     def core(head_size: int) -> Operator:
-        block = msgspec.structs.replace(
+        block = replace(
             GPT,
             attention=Attention(heads=4, kv_heads=4, head_size=head_size),
         )
@@ -770,7 +761,7 @@ def test_exponentials_take_their_share_of_attention() -> None:
             held = 128 / (128 + size / products)
             assert time_ns == pytest.approx(plain_ns * held / busy)
     # Where a device's are not known, nothing changes.
-    unknown = msgspec.structs.replace(site, exponentials_per_s=None)
+    unknown = replace(site, exponentials_per_s=None)
     assert operator_ns(core(64), unknown) == operator_ns(core(64), at("h100"))
 
 
@@ -779,10 +770,8 @@ def test_less_power_sustains_less_of_the_peak() -> None:
 
     Nothing where either figure is not known, and nothing of memory.
     """
-    low = msgspec.structs.replace(at("h100"), power_w=500.0)
-    rates = msgspec.structs.replace(
-        ROUND, watts_per_tflops=700 / 989, power_exponent=0.5
-    )
+    low = replace(at("h100"), power_w=500.0)
+    rates = replace(ROUND, watts_per_tflops=700 / 989, power_exponent=0.5)
     large = product(8192, 8192, 8192)
     full_ns = operator_ns(large, at("h100"))[0]
     assert operator_ns(large, low)[0] == full_ns
@@ -792,14 +781,14 @@ def test_less_power_sustains_less_of_the_peak() -> None:
     )
     same = at("h100").with_calibration(rates)
     assert operator_ns(large, same)[0] == pytest.approx(full_ns)
-    unknown = msgspec.structs.replace(low, power_w=None)
+    unknown = replace(low, power_w=None)
     assert unknown.with_calibration(rates).power_share == 1
     moved = Operator("moved", "memory", 0, 1e9, 0, 1e9)
     assert operator_ns(moved, slow) == operator_ns(moved, same)
     with pytest.raises(
         ValueError, match="power_exponent: expected a number from 0 to 6, got"
     ):
-        msgspec.structs.replace(rates, power_exponent=7)
+        replace(rates, power_exponent=7)
 
 
 def test_gradients_are_added_to_those_of_earlier_micro_batches() -> None:
@@ -813,9 +802,7 @@ def test_gradients_are_added_to_those_of_earlier_micro_batches() -> None:
         expert_weights=600_000,
         kept_bytes={"none": 0, "selective": 0, "full": 0},
     )
-    site = at("a100").with_calibration(
-        msgspec.structs.replace(ROUND, host_ns=0)
-    )
+    site = at("a100").with_calibration(replace(ROUND, host_ns=0))
     fused, added = (
         layer_cost(
             [(node, 2)],

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, UnknownNameError
@@ -298,13 +299,13 @@ def with_costs(
 ) -> Problem:
     """Return a problem with other costs in place of each."""
     kinds = tuple(
-        msgspec.structs.replace(
+        replace(
             kind, costs=tuple(x for cost in kind.costs for x in change(cost))
         )
         for kind in result.graph.kinds
     )
-    graph = msgspec.structs.replace(result.graph, kinds=kinds)
-    return msgspec.structs.replace(result, graph=graph)
+    graph = replace(result.graph, kinds=kinds)
+    return replace(result, graph=graph)
 
 
 def test_a_measured_layer_replaces_the_analytic_cost():
@@ -347,7 +348,7 @@ def test_gradients_of_weights_keep_their_share_of_what_was_measured():
     """1500 of 4000 ns in two layers; 18000 were measured: 6750."""
     before = with_costs(
         problem(),
-        lambda x: (msgspec.structs.replace(x, weight_backward_ns=1500.0),),
+        lambda x: (replace(x, weight_backward_ns=1500.0),),
     )
     after = apply_profile(before, profile(entry()), layers_per_node=2)
     found = costs_of(after, "decoder")[1]
@@ -363,9 +364,9 @@ def test_what_the_host_takes_stays():
 
     def issued(cost):
         none, selective, full = cost.activations
-        again = msgspec.structs.replace(selective, extra_host_ns=20.0)
+        again = replace(selective, extra_host_ns=20.0)
         return (
-            msgspec.structs.replace(
+            replace(
                 cost,
                 forward_host_ns=30.0,
                 backward_host_ns=70.0,
@@ -494,7 +495,7 @@ def test_where_plans_choose_only_costs_split_so_are_measured(split):
     def either(cost):
         if cost.tp == 1:
             return (cost,)
-        return cost, msgspec.structs.replace(cost, sequence_parallel=True)
+        return cost, replace(cost, sequence_parallel=True)
 
     before = with_costs(problem(sequence_parallel=(False, True)), either)
     after = apply_profile(
@@ -636,9 +637,7 @@ LLAMA = Block(
 GEMMA = Block(
     name="gemma",
     hidden=HIDDEN,
-    attention=msgspec.structs.replace(
-        ATTENTION, window=4, query_key_norm=True
-    ),
+    attention=replace(ATTENTION, window=4, query_key_norm=True),
     mlp=Mlp(hidden=48, gated=True),
     norms=4,
     dropout=True,
@@ -665,10 +664,10 @@ LATENT = Block(
     ),
     mlp=Mlp(hidden=48),
 )
-LATENT_PLAIN_QUERY = msgspec.structs.replace(
+LATENT_PLAIN_QUERY = replace(
     LATENT,
     name="latent-plain-query",
-    attention=msgspec.structs.replace(LATENT.attention, query_rank=0),
+    attention=replace(LATENT.attention, query_rank=0),
 )
 DECODERS = (GPT, LLAMA, GEMMA, MOE, LATENT, LATENT_PLAIN_QUERY)
 TOWER = Tower(
@@ -746,7 +745,7 @@ def test_every_kind_of_layer_occurs_once_under_the_name_of_its_node():
 
 
 def test_blocks_of_one_name_and_other_shape_are_named_after_their_tower():
-    wide = msgspec.structs.replace(GPT, mlp=Mlp(hidden=96))
+    wide = replace(GPT, mlp=Mlp(hidden=96))
     towers = [
         Tower(
             name=name,
@@ -832,13 +831,13 @@ def test_experts_are_spread_over_expert_parallel_ranks(build):
 
 def only_attention(block: Block) -> Block:
     """Return the block with an MLP that adds nothing once it is zeroed."""
-    return msgspec.structs.replace(block, mlp=Mlp(hidden=1), norms=2)
+    return replace(block, mlp=Mlp(hidden=1), norms=2)
 
 
 def test_attention_is_softmax_attention(torch, build):
     """Against the textbook formula, four query heads on two of keys."""
-    plain = msgspec.structs.replace(ATTENTION, rotary=False)
-    block = only_attention(msgspec.structs.replace(LLAMA, attention=plain))
+    plain = replace(ATTENTION, rotary=False)
+    block = only_attention(replace(LLAMA, attention=plain))
     part = build(LayerShape("llama", TOWER, block))
     qkv, output, *mlp, norm, _ = part.shard.weights
     mlp[-1].data.zero_()
@@ -899,9 +898,7 @@ def test_experts_get_the_tokens_and_send_them_back(torch, build):
     """With equal experts a token gets the MLP's output times its gates."""
     from nest.profiles.torch_layers import Shard, _expert_mlp
 
-    block = msgspec.structs.replace(
-        MOE, mlp=msgspec.structs.replace(MOE.mlp, shared_hidden=0)
-    )
+    block = replace(MOE, mlp=replace(MOE.mlp, shared_hidden=0))
     shard = Shard(
         Split(samples=SAMPLES, sequence_length=LENGTH),
         torch.device("cpu"),
@@ -922,7 +919,7 @@ def test_experts_get_the_tokens_and_send_them_back(torch, build):
 
 def test_the_loss_is_the_mean_cross_entropy(torch, build):
     head = Head(outputs=300)
-    tower = msgspec.structs.replace(TOWER, final_norm=False)
+    tower = replace(TOWER, final_norm=False)
     part = build(LayerShape("head", tower, head))
     (table,) = part.shard.weights
     (targets,) = part.shard.buffers
@@ -1016,9 +1013,7 @@ def test_the_head_keeps_its_logits_in_fp32(torch):
 
     And the number of rows that the loss divides by, in fp32.
     """
-    tower = msgspec.structs.replace(
-        TOWER, runs=(RepeatedBlock(block=GPT, count=1),)
-    )
+    tower = replace(TOWER, runs=(RepeatedBlock(block=GPT, count=1),))
     got = run_profile([LayerShape("head", tower, Head(outputs=300))])
     tokens = SAMPLES * LENGTH
     assert (
@@ -1411,7 +1406,7 @@ def test_without_a_peak_no_product_is_too_fast(tmp_path):
 GPT_13B = Tower(
     runs=(
         RepeatedBlock(
-            block=msgspec.structs.replace(
+            block=replace(
                 GPT_BLOCK,
                 hidden=5120,
                 attention=Attention(

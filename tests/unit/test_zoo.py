@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from bench.hardware_tables import models_table, published
 from nest.cost.score import score
@@ -190,7 +191,7 @@ def test_parts_of_latent_attention() -> None:
 
 def test_parts_of_latent_attention_without_query_compression() -> None:
     block = block_of("deepseek-v3")
-    plain = msgspec.structs.replace(block.attention, query_rank=0)
+    plain = replace(block.attention, query_rank=0)
     difference = attention_weights(block, block.attention)
     difference -= attention_weights(block, plain)
     assert difference == (1536 * (7168 + 1 + 128 * 192) - 7168 * 128 * 192)
@@ -260,13 +261,13 @@ def test_model_flops_of_a_window() -> None:
     """
     model = architecture("mistral-7b")
     block = block_of("mistral-7b")
-    wide = msgspec.structs.replace(block.attention, window=0)
-    run = msgspec.structs.replace(
+    wide = replace(block.attention, window=0)
+    run = replace(
         model.towers[0].runs[0],
-        block=msgspec.structs.replace(block, attention=wide),
+        block=replace(block, attention=wide),
     )
-    tower = msgspec.structs.replace(model.towers[0], runs=(run,))
-    without = msgspec.structs.replace(model, towers=(tower,))
+    tower = replace(model.towers[0], runs=(run,))
+    without = replace(model, towers=(tower,))
     saved = without.model_flops(8192) - model.model_flops(8192)
     assert saved == 3 * 32 * 8192 * 4 * 4096 * 4096
 
@@ -367,28 +368,28 @@ def test_heads_that_do_not_share_evenly() -> None:
     """12 heads over 4 KV heads: 6 is no divisor and no multiple of 4."""
     model = architecture("llama3-8b")
     block = block_of("llama3-8b")
-    attention = msgspec.structs.replace(block.attention, heads=12, kv_heads=4)
+    attention = replace(block.attention, heads=12, kv_heads=4)
 
     def with_block(block: Block) -> Architecture:
-        run = msgspec.structs.replace(model.towers[0].runs[0], block=block)
-        tower = msgspec.structs.replace(model.towers[0], runs=(run,))
-        return msgspec.structs.replace(model, towers=(tower,))
+        run = replace(model.towers[0].runs[0], block=block)
+        tower = replace(model.towers[0], runs=(run,))
+        return replace(model, towers=(tower,))
 
-    shaped = msgspec.structs.replace(block, attention=attention)
+    shaped = replace(block, attention=attention)
     assert with_block(shaped).why_not_split(6, 1, 1, 3072) == (
         "tp: expected a divisor or a multiple of the 4 key and value heads "
         "of llama3-8b, got 6; choose 4"
     )
-    mlp = msgspec.structs.replace(block.mlp, hidden=14338)
-    narrow = msgspec.structs.replace(block, mlp=mlp)
+    mlp = replace(block.mlp, hidden=14338)
+    narrow = replace(block, mlp=mlp)
     assert with_block(narrow).why_not_split(4, 1, 1, 4096) == (
         "tp: expected a divisor of the 14338 columns of the MLP of "
         "llama3-8b, got 4; choose 2"
     )
-    mlp = msgspec.structs.replace(
+    mlp = replace(
         block.mlp, experts=8, experts_per_token=1, shared_hidden=2050
     )
-    sharing = msgspec.structs.replace(block, mlp=mlp)
+    sharing = replace(block, mlp=mlp)
     assert with_block(sharing).why_not_split(4, 1, 1, 4096) == (
         "tp: expected a divisor of the 2050 columns of the shared experts "
         "of llama3-8b, got 4; choose 2"
@@ -567,9 +568,7 @@ def test_costs_add_up() -> None:
         )
 
     site = H100.with_calibration(
-        msgspec.structs.replace(
-            H100.calibration, host_ns=1, collective_kernels=0
-        )
+        replace(H100.calibration, host_ns=1, collective_kernels=0)
     )
     parts = [(node(1, call(8, 2)), 4), (node(3, call(8), call(16)), 1)]
     split = Split(tp=2, samples=3, sequence_length=4)
@@ -611,10 +610,10 @@ def test_nodes_must_divide_the_towers() -> None:
 def test_models_that_are_too_large() -> None:
     """A matrix of 10¹² rows of 28672 does not fit 2**53 bytes."""
     model = architecture("llama3-8b")
-    block = msgspec.structs.replace(block_of("llama3-8b"), hidden=10**12)
-    run = msgspec.structs.replace(model.towers[0].runs[0], block=block)
-    tower = msgspec.structs.replace(model.towers[0], runs=(run,))
-    huge = msgspec.structs.replace(model, name="huge", towers=(tower,))
+    block = replace(block_of("llama3-8b"), hidden=10**12)
+    run = replace(model.towers[0].runs[0], block=block)
+    tower = replace(model.towers[0], runs=(run,))
+    huge = replace(model, name="huge", towers=(tower,))
     with pytest.raises(
         InvalidProblemError,
         match=r"^huge: \w+: expected <= 2\*\*53, got \d+; check its unit; "
@@ -666,7 +665,7 @@ def test_plans_may_choose_where_sequences_are_split() -> None:
         one = [cost for cost in kind.costs if not cost.sequence_parallel]
         assert tuple(one) == without.costs
         assert [
-            msgspec.structs.replace(cost, sequence_parallel=False)
+            replace(cost, sequence_parallel=False)
             for cost in kind.costs
             if cost.tp == 1 or cost.sequence_parallel
         ] == list(always.costs)
@@ -695,9 +694,7 @@ def test_hosts_are_stated_where_a_calibration_has_them() -> None:
     def on(*hosts_ns: float) -> Problem:
         sites = [
             machine(name).with_calibration(
-                msgspec.structs.replace(
-                    machine(name).calibration, host_ns=host_ns
-                )
+                replace(machine(name).calibration, host_ns=host_ns)
             )
             for name, host_ns in zip(("h100", "a100"), hosts_ns, strict=True)
         ]
@@ -722,14 +719,14 @@ def test_hosts_are_stated_where_a_calibration_has_them() -> None:
 
 def timeless(cost: LayerCost) -> LayerCost:
     """Return a cost without its times."""
-    return msgspec.structs.replace(
+    return replace(
         cost,
         forward_ns=0.0,
         backward_ns=0.0,
         forward_host_ns=0.0,
         backward_host_ns=0.0,
         activations=tuple(
-            msgspec.structs.replace(x, extra_ns=0.0, extra_host_ns=0.0)
+            replace(x, extra_ns=0.0, extra_host_ns=0.0)
             for x in cost.activations
         ),
         by_device=(),
@@ -949,8 +946,8 @@ def test_bad_choices(model: str, request_: Request, text: str) -> None:
 def test_data_types(
     peaks: dict[str, float], dtype: Dtype | None, text: str
 ) -> None:
-    device = msgspec.structs.replace(H100.device, name="toy", peak_flops=peaks)
-    site: Machine = msgspec.structs.replace(H100, device=device)
+    device = replace(H100.device, name="toy", peak_flops=peaks)
+    site: Machine = replace(H100, device=device)
     with pytest.raises(InvalidOptionError) as caught:
         choose(architecture("gpt2"), site, 8, Request(dtype=dtype))
     assert str(caught.value) == text

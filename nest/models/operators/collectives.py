@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import comb, fsum, prod
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from nest.ir.graph import CollectiveCall, CollectiveKind, Phase
 from nest.models.blocks import Mlp
@@ -175,9 +175,6 @@ def merged(calls: Iterable[CollectiveCall]) -> tuple[CollectiveCall, ...]:
     """Sum the counts of calls that differ in nothing else."""
     counts: dict[CollectiveCall, int] = {}
     for call in calls:
-        once = msgspec.structs.replace(call, count=1)
+        once = replace(call, count=1)
         counts[once] = counts.get(once, 0) + call.count
-    return tuple(
-        msgspec.structs.replace(call, count=count)
-        for call, count in counts.items()
-    )
+    return tuple(replace(call, count=count) for call, count in counts.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum
 
-import msgspec
+from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError
 from nest.hardware import Machine
@@ -201,7 +201,7 @@ def timed_cost(
             for choice in RECOMPUTE
         ),
         collectives=merged(
-            msgspec.structs.replace(call, count=count * call.count)
+            replace(call, count=count * call.count)
             for node, count in parts
             for call in node.collectives
         ),
@@ -235,12 +235,12 @@ def _with_hosts(
             backward_kernels += each * operator.backward_kernels
             if operator.name in node.repeated:
                 repeated += each * operator.kernels
-    return msgspec.structs.replace(
+    return replace(
         cost,
         forward_host_ns=host_ns(kernels, "forward"),
         backward_host_ns=host_ns(backward_kernels, "backward"),
         activations=tuple(
-            msgspec.structs.replace(x, extra_host_ns=host_ns(repeated))
+            replace(x, extra_host_ns=host_ns(repeated))
             if x.recompute == "selective"
             else x
             for x in cost.activations
