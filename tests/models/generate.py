@@ -38,6 +38,14 @@ def _upto(low: int, high: int) -> Draw:
     return lambda rng: rng.randint(low, high)
 
 
+_EITHER = _of(True, False)
+
+
+def _each(names: str, draw: Draw) -> dict[str, Draw]:
+    """Return several fields that are drawn alike, in this order."""
+    return dict.fromkeys(names.split(), draw)
+
+
 def _sizes(heads: str, hidden: str, kv: str | None) -> Callable[..., dict]:
     """Draw heads, key and value heads that divide them, and a width."""
 
@@ -131,43 +139,33 @@ LABELS = {"num_labels": _of(2, 5)}
 
 #: Fields that are drawn wherever a configuration has them.
 DRAWN: dict[str, Draw] = {
-    "num_hidden_layers": _upto(2, 7),
-    "n_layer": _upto(2, 7),
-    "n_layers": _upto(2, 7),
-    "num_layers": _upto(2, 7),
-    "intermediate_size": _upto(20, 300),
-    "ffn_dim": _upto(20, 300),
-    "encoder_ffn_dim": _upto(20, 300),
-    "decoder_ffn_dim": _upto(20, 300),
-    "d_ff": _upto(20, 300),
+    **_each("num_hidden_layers n_layer n_layers num_layers", _upto(2, 7)),
+    **_each(
+        "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff",
+        _upto(20, 300),
+    ),
     "head_dim": _of(8, 16, 32),
     "vocab_size": _upto(100, 999),
     "max_position_embeddings": _of(32, 64, 100),
-    "tie_word_embeddings": _of(True, False),
-    "attention_bias": _of(True, False),
-    "attention_out_bias": _of(True, False),
-    "mlp_bias": _of(True, False),
-    "qkv_bias": _of(True, False),
-    "use_bias": _of(True, False),
-    "bias": _of(True, False),
-    "use_qkv_bias": _of(True, False),
-    "lm_head_bias": _of(True, False),
-    "use_qk_norm": _of(True, False),
-    "qk_layernorm": _of(True, False),
+    **_each(
+        "tie_word_embeddings attention_bias attention_out_bias mlp_bias "
+        "qkv_bias use_bias bias use_qkv_bias lm_head_bias use_qk_norm "
+        "qk_layernorm",
+        _EITHER,
+    ),
     "moe_intermediate_size": _upto(8, 99),
-    "num_experts": _of(4, 6, 8),
-    "num_local_experts": _of(4, 6, 8),
-    "n_routed_experts": _of(4, 8),
-    "moe_num_experts": _of(4, 8),
-    "num_experts_per_tok": _of(1, 2, 3),
-    "moe_k": _of(1, 2, 3),
-    "n_shared_experts": _of(1, 2),
-    "num_shared_experts": _of(1, 2),
-    "moe_num_shared_experts": _of(1, 2),
-    "shared_expert_intermediate_size": _upto(8, 99),
-    "shared_intermediate_size": _upto(8, 99),
-    "n_group": _of(1),
-    "topk_group": _of(1),
+    **_each("num_experts num_local_experts", _of(4, 6, 8)),
+    **_each("n_routed_experts moe_num_experts", _of(4, 8)),
+    **_each("num_experts_per_tok moe_k", _of(1, 2, 3)),
+    **_each(
+        "n_shared_experts num_shared_experts moe_num_shared_experts",
+        _of(1, 2),
+    ),
+    **_each(
+        "shared_expert_intermediate_size shared_intermediate_size",
+        _upto(8, 99),
+    ),
+    **_each("n_group topk_group", _of(1)),
     "q_lora_rank": _of(12, 24),
     "kv_lora_rank": _of(8, 20),
     "qk_nope_head_dim": _of(8, 16),
@@ -175,17 +173,13 @@ DRAWN: dict[str, Draw] = {
     "v_head_dim": _of(8, 12),
     "index_n_heads": _of(2, 4),
     "index_head_dim": _of(8, 16),
-    "first_k_dense_replace": _of(0, 1, 2),
-    "num_dense_layers": _of(0, 1, 2),
+    **_each("first_k_dense_replace num_dense_layers", _of(0, 1, 2)),
     "linear_num_key_heads": _of(2, 4),
     "linear_num_value_heads": _of(4, 8),
-    "linear_key_head_dim": _of(8, 16),
-    "linear_value_head_dim": _of(8, 16),
-    "use_sliding_window": _of(True, False),
+    **_each("linear_key_head_dim linear_value_head_dim", _of(8, 16)),
+    "use_sliding_window": _EITHER,
     "max_window_layers": _of(1, 2),
-    "layer_types": lambda _rng: None,
-    "mlp_layer_types": lambda _rng: None,
-    "no_rope_layers": lambda _rng: None,
+    **_each("layer_types mlp_layer_types no_rope_layers", lambda _rng: None),
     "pad_token_id": _of(0),
     "bos_token_id": _of(1),
     "eos_token_id": _of(2),
@@ -197,8 +191,8 @@ _BAMBA = {
     "mamba_d_state": _of(8, 16),
     "mamba_expand": 2,
     "mamba_d_head": "auto",
-    "mamba_conv_bias": _of(True, False),
-    "mamba_proj_bias": _of(True, False),
+    "mamba_conv_bias": _EITHER,
+    "mamba_proj_bias": _EITHER,
 }
 
 #: What a family needs besides, or instead; a function draws some together.
@@ -218,25 +212,25 @@ OTHERS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 4,
         "indexer_types": _of(None, ["full", "shared", "full", "shared"]),
     },
-    "hyperclovax": {"use_post_norm": _of(True, False)},
+    "hyperclovax": {"use_post_norm": _EITHER},
     "modernbert-decoder": {
         "": _EQUAL,
-        "norm_bias": _of(True, False),
-        "classifier_bias": _of(True, False),
-        "decoder_bias": _of(True, False),
+        "norm_bias": _EITHER,
+        "classifier_bias": _EITHER,
+        "decoder_bias": _EITHER,
     },
     "openai-gpt": {"": _sizes("n_head", "n_embd", None), "n_positions": 50},
     "deberta": {
         "": _EQUAL,
-        "legacy": _of(True, False),
+        "legacy": _EITHER,
         "type_vocab_size": _of(0, 2),
     },
     "deberta-v2": {
         "": _EQUAL,
-        "legacy": _of(True, False),
+        "legacy": _EITHER,
         "type_vocab_size": _of(0, 2),
-        "relative_attention": _of(True, False),
-        "position_biased_input": _of(True, False),
+        "relative_attention": _EITHER,
+        "position_biased_input": _EITHER,
         "share_att_key": True,
         "position_buckets": _of(-1, 16),
         "norm_rel_ebd": _of("none", "layer_norm"),
@@ -246,9 +240,9 @@ OTHERS: dict[str, dict[str, Any]] = {
     "electra": {"": _EQUAL, "embedding_size": _of(16, 24)},
     "modernbert": {
         "": _EQUAL,
-        "norm_bias": _of(True, False),
-        "classifier_bias": _of(True, False),
-        "decoder_bias": _of(True, False),
+        "norm_bias": _EITHER,
+        "classifier_bias": _EITHER,
+        "decoder_bias": _EITHER,
     },
     "switch_transformers": {
         "": _sizes("num_heads", "d_model", None),
@@ -258,7 +252,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "num_sparse_encoder_layers": _of(2, 3),
         "num_decoder_layers": 6,
         "num_sparse_decoder_layers": _of(0, 3),
-        "router_bias": _of(True, False),
+        "router_bias": _EITHER,
     },
     "bloom": {"": _sizes("n_head", "hidden_size", None)},
     "codegen": {"": _sizes("n_head", "n_embd", None), "rotary_dim": 8},
@@ -280,15 +274,15 @@ OTHERS: dict[str, dict[str, Any]] = {
     "falcon": {
         "": _sizes("num_attention_heads", "hidden_size", "num_kv_heads"),
         "ffn_hidden_size": _upto(20, 300),
-        "new_decoder_architecture": _of(True, False),
-        "parallel_attn": _of(True, False),
-        "multi_query": _of(True, False),
+        "new_decoder_architecture": _EITHER,
+        "parallel_attn": _EITHER,
+        "multi_query": _EITHER,
         "alibi": False,
     },
     "gpt2": {"": _sizes("n_head", "n_embd", None), "n_positions": 50},
     "gpt_bigcode": {
         "": _sizes("n_head", "n_embd", None),
-        "multi_query": _of(True, False),
+        "multi_query": _EITHER,
     },
     "gpt_neo": {
         "": _sizes("num_heads", "hidden_size", None),
@@ -308,8 +302,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "falcon_h1": {
         **_BAMBA,
         "mamba_d_ssm": 64,
-        "mamba_rms_norm": _of(True, False),
-        "projectors_bias": _of(True, False),
+        "mamba_rms_norm": _EITHER,
+        "projectors_bias": _EITHER,
     },
     "granitemoehybrid": {
         **_BAMBA,
@@ -322,8 +316,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "jamba": {
         "mamba_d_state": _of(8, 16),
         "mamba_dt_rank": _of("auto", 5),
-        "mamba_proj_bias": _of(True, False),
-        "mamba_conv_bias": _of(True, False),
+        "mamba_proj_bias": _EITHER,
+        "mamba_conv_bias": _EITHER,
         "attn_layer_period": 3,
         "attn_layer_offset": _of(0, 1, 2),
         "num_experts": _of(1, 4),
@@ -348,7 +342,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "mamba_ngroups": _of(1, 2),
         "mamba_d_state": _of(8, 16),
         "adapter_rank": _of(4, 8),
-        "use_conv_bias": _of(True, False),
+        "use_conv_bias": _EITHER,
     },
     "kimi_linear": {
         "num_hidden_layers": 5,
@@ -358,21 +352,21 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "lfm2": {
         "full_attn_idxs": _of([1], [0, 1]),
-        "conv_bias": _of(True, False),
-        "block_auto_adjust_ff_dim": _of(True, False),
+        "conv_bias": _EITHER,
+        "block_auto_adjust_ff_dim": _EITHER,
         "block_multiple_of": _of(8, 32),
     },
     "lfm2_moe": {
         "num_hidden_layers": 4,
         "layer_types": ["conv", "conv", "full_attention", "conv"],
-        "conv_bias": _of(True, False),
+        "conv_bias": _EITHER,
     },
     "mamba2": {
         "": _divided,
         "n_groups": _of(1, 2),
         "state_size": _of(8, 16),
-        "use_bias": _of(True, False),
-        "use_conv_bias": _of(True, False),
+        "use_bias": _EITHER,
+        "use_conv_bias": _EITHER,
     },
     "nemotron_h": {
         "layers_block_type": _of(
@@ -398,15 +392,15 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "opt": {
         "": _EQUAL,
-        "enable_bias": _of(True, False),
+        "enable_bias": _EITHER,
         "word_embed_proj_dim": _of(16, 24),
-        "do_layer_norm_before": _of(True, False),
+        "do_layer_norm_before": _EITHER,
     },
     "persimmon": {"": _EQUAL},
     "qwen2_moe": {"decoder_sparse_step": _of(1, 2)},
     "qwen3_vl_moe_text": {"decoder_sparse_step": 1, "mlp_only_layers": [1]},
     "qwen3_moe": {"decoder_sparse_step": _of(1, 2), "mlp_only_layers": [1]},
-    "stablelm": {"use_parallel_residual": _of(True, False)},
+    "stablelm": {"use_parallel_residual": _EITHER},
     "xglm": {"": _sizes("attention_heads", "d_model", None)},
 }
 
@@ -416,7 +410,7 @@ _BERT = {"": _EQUAL, "head_dim": None, "type_vocab_size": _of(1, 2)}
 _DINO = {
     **_SEEING,
     "mlp_ratio": _of(2, 4),
-    "use_swiglu_ffn": _of(True, False),
+    "use_swiglu_ffn": _EITHER,
 }
 _T5 = {
     "": _sizes("num_heads", "d_model", None),
@@ -428,10 +422,10 @@ _T5 = {
 _MAMBA = {
     "": _expanded,
     "state_size": _of(8, 16),
-    "use_bias": _of(True, False),
-    "use_conv_bias": _of(True, False),
+    "use_bias": _EITHER,
+    "use_conv_bias": _EITHER,
 }
-for _alike, _names in (
+for _shared, _names in (
     (_MAMBA, "falcon_mamba mamba"),
     (
         _HALVES,
@@ -444,13 +438,13 @@ for _alike, _names in (
     ({"": _EQUAL}, "megatron-bert mpnet xlm-roberta-xl"),
     (_T5, "mt5 t5 umt5"),
 ):
-    OTHERS.update((name, _alike) for name in _names.split())
+    OTHERS.update((name, _shared) for name in _names.split())
 OTHERS["beit"] = {
     **_SEEING,
     "layer_scale_init_value": _of(0.1, 0.0),
-    "use_mask_token": _of(True, False),
-    "use_mean_pooling": _of(True, False),
-    "use_absolute_position_embeddings": _of(True, False),
+    "use_mask_token": _EITHER,
+    "use_mean_pooling": _EITHER,
+    "use_absolute_position_embeddings": _EITHER,
 }
 OTHERS["resnet"] = {
     "": lambda _rng: {},
@@ -458,11 +452,11 @@ OTHERS["resnet"] = {
     "hidden_sizes": lambda rng: None,
     "embedding_size": _of(8, 16, 32),
     "layer_type": _of("basic", "bottleneck"),
-    "downsample_in_first_stage": _of(True, False),
-    "downsample_in_bottleneck": _of(True, False),
+    "downsample_in_first_stage": _EITHER,
+    "downsample_in_bottleneck": _EITHER,
     **LABELS,
 }
-OTHERS["ernie"] = {**_BERT, "use_task_id": _of(True, False)}
+OTHERS["ernie"] = {**_BERT, "use_task_id": _EITHER}
 
 
 def configuration(family: str, rng: random.Random) -> Any:
@@ -667,14 +661,14 @@ COUNTED_LENGTH = 128
 
 def stored() -> dict[str, list[dict[str, Any]]]:
     """Return the stored examples, by family."""
-    found: dict[str, list[dict[str, Any]]] = json.loads(STORED.read_text())
-    return found
+    entries: dict[str, list[dict[str, Any]]] = json.loads(STORED.read_text())
+    return entries
 
 
 def stored_flops() -> list[dict[str, Any]]:
     """Return the stored configurations with their FLOPs."""
-    found: list[dict[str, Any]] = json.loads(STORED_FLOPS.read_text())
-    return found
+    entries: list[dict[str, Any]] = json.loads(STORED_FLOPS.read_text())
+    return entries
 
 
 def main(path: Path = STORED, flops_path: Path = STORED_FLOPS) -> None:

@@ -6,6 +6,7 @@ their values.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -61,9 +62,7 @@ from nest.validation.predict import (
     predict_under,
 )
 from nest.validation.reading import parse_rows
-from nest.validation.rows import (
-    Row,
-)
+from nest.validation.rows import Row
 
 #: A run that predictions know: fields of a row, without a step time.
 RUN: dict[str, Any] = {
@@ -111,22 +110,29 @@ def predicted_s(row: Row, options: PredictOptions | None = None) -> float:
 
 def rows_under(options: PredictOptions | None = None) -> list[Row]:
     """Return runs that take exactly what predictions say under options."""
-    found = []
-    for line, shape in enumerate(SHAPES, 2):
-        row = Row(line=line, **RUN | shape)
-        found.append(replace(row, iter_time_s=predicted_s(row, options)))
-    return found
+    rows = [Row(line=line, **RUN | s) for line, s in enumerate(SHAPES, 2)]
+    return [
+        replace(row, iter_time_s=predicted_s(row, options)) for row in rows
+    ]
+
+
+def slowed(row: Row, factor: float) -> Row:
+    """Return a run whose step takes another time."""
+    return replace(row, iter_time_s=factor * (row.iter_time_s or 0))
+
+
+def document_without_proposals(learned: Learned) -> dict[str, Any]:
+    nothing = Candidates((), np.zeros((0, len(learned.after.x))))
+    return to_document(learned, nothing, propose(learned, nothing))
 
 
 @pytest.fixture(scope="module")
 def learned() -> Learned:
     """Runs a tenth slower than the prior predicts."""
     before = prior_of({"A100"})
-    rows = [
-        replace(row, iter_time_s=1.1 * (row.iter_time_s or 0))
-        for row in rows_under(options_of(before.values, before.parameters))
-    ]
-    return learn(runs_of(rows, "folder/runs.csv"))
+    rows = rows_under(options_of(before.values, before.parameters))
+    slower = [slowed(row, 1.1) for row in rows]
+    return learn(runs_of(slower, "folder/runs.csv"))
 
 
 # The update
@@ -134,12 +140,17 @@ def learned() -> Learned:
 
 def test_the_calibration_says_what_the_runs_leave_unknown(learned):
     """Runs that predictions follow exactly: less noise, devices known."""
-    own = learned.file.own_runs
-    assert (own.runs, own.family) == (len(SHAPES), "A100")
-    assert own.software == ("Megatron-Core",)
-    numbers = stored_deviations()
-    assert own.noise < numbers.noise
-    assert own.covariance[0][0] < numbers.device**2
+    runs = learned.file.own_runs
+    assert (runs.runs, runs.family) == (len(SHAPES), "A100")
+    assert runs.software == ("Megatron-Core",)
+    stored = stored_deviations()
+    assert runs.noise < stored.noise
+    assert runs.covariance[0][0] < stored.device**2
+
+
+SLOWDOWN = Parameter(
+    name="every.slowdown", value=1, deviation=0.1, spread=0.06
+)
 
 
 def no_rows(count: int) -> Evidence:
@@ -156,10 +167,7 @@ def test_one_parameter_and_two_rows_by_hand():
     logarithm becomes 0 - 280 / 2100 = -2/15, its deviation 2100^-1/2.
     """
     assert NOISE == 0.05
-    parameter = Parameter(
-        name="every.slowdown", value=1, deviation=0.1, spread=0.06
-    )
-    before = Fit((parameter,), np.zeros(1), np.array([[0.01]]))
+    before = Fit((SLOWDOWN,), np.zeros(1), np.array([[0.01]]))
     linear = Linear(
         np.zeros(1), np.array([0.1, 0.3]), np.array([[1.0], [2.0]])
     )
@@ -171,10 +179,7 @@ def test_one_parameter_and_two_rows_by_hand():
 
 def test_an_odd_row_moves_less_than_its_share():
     """Two rows agree, the third is far: the answer is near the two."""
-    parameter = Parameter(
-        name="every.slowdown", value=1, deviation=0.1, spread=0.06
-    )
-    before = Fit((parameter,), np.zeros(1), np.array([[1.0]]))
+    before = Fit((SLOWDOWN,), np.zeros(1), np.array([[1.0]]))
     linear = Linear(
         np.zeros(1), np.array([0.0, 0.0, 0.6]), np.array([[1.0]] * 3)
     )
@@ -241,12 +246,8 @@ def test_what_dense_bf16_runs_cannot_tell(learned):
     untold = {names[k] for k in learned.untold}
     assert "every.routing_passes" in untold
     assert "every.slowdown" not in untold
-    entries = {
-        entry["name"]: entry
-        for entry in to_document(
-            learned, Candidates((), np.zeros((0, len(names)))), []
-        )["parameters"]
-    }
+    document = document_without_proposals(learned)
+    entries = {entry["name"]: entry for entry in document["parameters"]}
     assert entries["every.routing_passes"]["untold"]
     assert not entries["every.routing_passes"]["in_runs"]
     assert entries["every.slowdown"]["in_runs"]
@@ -323,93 +324,87 @@ def test_a_family_may_inherit(learned):
     assert calibration_for(found, "A800", "") == found.families["A100"]
 
 
-def document_of(learned: Learned) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(encode(learned.file))
-    return found
+#: Where a file is changed, to what (``None`` takes it out), and the message.
+BAD_FILES: list[tuple[str, Any, str]] = [
+    (
+        "families",
+        {},
+        r"families: expected a device family, got none; make the file with "
+        r"'nest calibrate'",
+    ),
+    (
+        "inherits",
+        {"A800": "V100"},
+        r"inherits\.A800: expected one of A100, got 'V100'",
+    ),
+    (
+        "software.overlap.tp",
+        None,
+        r"software\.overlap: expected tp, cp, .*, got no tp; add it",
+    ),
+    (
+        "software.overlap.tp",
+        1.5,
+        r"software\.overlap\.tp: expected a number from 0 to 1, got 1\.5",
+    ),
+    (
+        "families.A100.matmul_fraction",
+        0,
+        r"families\.A100\.matmul_fraction: expected a finite number > 0 "
+        r"and <= 1, got 0; correct it",
+    ),
+    (
+        "families.A100.matmul_fraction",
+        5,
+        r"matmul_fraction: expected a finite number > 0 and <= 1, got 5",
+    ),
+    (
+        "families.A100.low_precision_fraction",
+        5,
+        r"low_precision_fraction: expected .* and <= 4, got 5",
+    ),
+    (
+        "families.A100.routing_passes",
+        1e6,
+        r"routing_passes: expected .* and <= 1000, got 1e\+06",
+    ),
+    (
+        "families.A100.host_ns",
+        -1,
+        r"A100\.host_ns: expected a finite number >= 0 and <= 1e\+08, "
+        r"got -1",
+    ),
+    ("families.A100.matmul_fractoin", 0.5, r"matmul_fractoin"),
+    (
+        "schema",
+        "nest-problem/1",
+        r"schema: expected 'nest-calibration/1', got",
+    ),
+    (
+        "families.A100.host_ns",
+        math.inf,
+        r"A100\.host_ns: expected a finite number .*, got inf",
+    ),
+]
 
 
-def without_overlap(document: dict[str, Any]) -> None:
-    del document["software"]["overlap"]["tp"]
-
-
-def with_number(field: str, value: float) -> Any:
-    def change(document: dict[str, Any]) -> None:
-        document["families"]["A100"][field] = value
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda d: d.update(families={}),
-            r"families: expected a device family, got none; make the file "
-            r"with 'nest calibrate'",
-        ),
-        (
-            lambda d: d.update(inherits={"A800": "V100"}),
-            r"inherits\.A800: expected one of A100, got 'V100'",
-        ),
-        (
-            without_overlap,
-            r"software\.overlap: expected tp, cp, .*, got no tp; add it",
-        ),
-        (
-            lambda d: d["software"]["overlap"].update(tp=1.5),
-            r"software\.overlap\.tp: expected a number from 0 to 1, got 1\.5",
-        ),
-        (
-            with_number("matmul_fraction", 0),
-            r"families\.A100\.matmul_fraction: expected a finite number > 0 "
-            r"and <= 1, got 0; correct it",
-        ),
-        (
-            with_number("matmul_fraction", 5),
-            r"matmul_fraction: expected a finite number > 0 and <= 1, got 5",
-        ),
-        (
-            with_number("low_precision_fraction", 5),
-            r"low_precision_fraction: expected .* and <= 4, got 5",
-        ),
-        (
-            with_number("routing_passes", 1e6),
-            r"routing_passes: expected .* and <= 1000, got 1e\+06",
-        ),
-        (
-            with_number("host_ns", -1),
-            r"A100\.host_ns: expected a finite number >= 0 and <= 1e\+08, "
-            r"got -1",
-        ),
-        (
-            lambda d: d.update(schema="nest-problem/1"),
-            r"schema: expected 'nest-calibration/1', got",
-        ),
-        (
-            with_number("matmul_fractoin", 0.5),
-            r"matmul_fractoin",
-        ),
-    ],
-)
-def test_bad_files(learned, tmp_path, change, message):
-    document = document_of(learned)
-    change(document)
-    path = tmp_path / "my.json"
-    path.write_bytes(msgspec.json.encode(document))
+@pytest.mark.parametrize(("path", "value", "message"), BAD_FILES)
+def test_bad_files(learned, tmp_path, path, value, message):
+    """YAML has infinite numbers too, JSON has none."""
+    document = msgspec.json.decode(encode(learned.file))
+    *folders, name = path.split(".")
+    place = document
+    for folder in folders:
+        place = place[folder]
+    if value is None:
+        del place[name]
+    else:
+        place[name] = value
+    file = tmp_path / ("my.yaml" if value == math.inf else "my.json")
+    text = yaml.safe_dump if value == math.inf else json.dumps
+    file.write_text(text(document))
     with pytest.raises(InvalidCalibrationError, match=message):
-        read_calibration(path)
-
-
-def test_files_in_yaml_have_finite_numbers_too(learned, tmp_path):
-    document = document_of(learned)
-    document["families"]["A100"]["host_ns"] = math.inf
-    path = tmp_path / "my.yaml"
-    path.write_text(yaml.safe_dump(document))
-    with pytest.raises(
-        InvalidCalibrationError,
-        match=r"A100\.host_ns: expected a finite number .*, got inf",
-    ):
-        read_calibration(path)
+        read_calibration(file)
 
 
 def test_no_file(tmp_path):
@@ -420,35 +415,33 @@ def test_no_file(tmp_path):
 # Runs that cannot calibrate
 
 
-def test_one_run_only():
-    with pytest.raises(
-        InvalidRunsError,
-        match=r"runs\.csv: expected at least 2 runs with a step time that "
-        r"can be predicted, got 1 \(line 2\) of 1; add runs",
-    ):
-        runs_of(rows_under()[:1], "runs.csv")
-
-
-def test_no_usable_run_says_why():
-    row = replace(rows_under()[0], tp=None)
-    with pytest.raises(
-        InvalidRunsError, match=r"got none of 1; line 2: mesh not stated: tp"
-    ):
-        runs_of([row])
-
-
-def test_impossible_figures():
-    first, second, *_ = rows_under()
-    with pytest.raises(
-        InvalidRunsError,
-        match=r"runs\.csv:3: step time: expected at least .* correct the row",
-    ):
-        runs_of([first, replace(second, iter_time_s=1e-6)], "runs.csv")
-    memory = {"peak_mem_gb": 200.0, "mem_unit": "GiB"}
-    with pytest.raises(
-        InvalidRunsError, match=r"runs\.csv:3: memory: expected at most"
-    ):
-        runs_of([first, replace(second, **memory)], "runs.csv")
+@pytest.mark.parametrize(
+    ("count", "changes", "message"),
+    [
+        (
+            1,
+            {},
+            r"runs\.csv: expected at least 2 runs with a step time that "
+            r"can be predicted, got 1 \(line 2\) of 1; add runs",
+        ),
+        (1, {"tp": None}, r"got none of 1; line 2: mesh not stated: tp"),
+        (
+            2,
+            {"iter_time_s": 1e-6},
+            r"runs\.csv:3: step time: expected at least .* correct the row",
+        ),
+        (
+            2,
+            {"peak_mem_gb": 200.0, "mem_unit": "GiB"},
+            r"runs\.csv:3: memory: expected at most",
+        ),
+    ],
+)
+def test_runs_that_are_refused(count, changes, message):
+    """Of some rows the last one is changed."""
+    *rows, last = rows_under()[:count]
+    with pytest.raises(InvalidRunsError, match=message):
+        runs_of([*rows, replace(last, **changes)], "runs.csv")
 
 
 def test_two_devices_in_one_file():
@@ -515,35 +508,28 @@ def test_two_sizes_of_nodes_in_one_file():
     ],
 )
 def test_step_times_in_another_unit(factor, message):
-    rows = [
-        replace(row, iter_time_s=factor * (row.iter_time_s or 0))
-        for row in rows_under()
-    ]
+    rows = [slowed(row, factor) for row in rows_under()]
     with pytest.raises(InvalidRunsError, match=message):
         learn(runs_of(rows, "runs.csv"))
 
 
 @pytest.mark.parametrize(
-    ("factor", "count", "said"),
+    ("factor", "count", "text"),
     [
         (3.0, 6, "all runs alike are 3 times as slow as predicted"),
         (2.0, 5, "all runs alike are 2 times as slow as predicted"),
         (0.7, 6, "all runs alike are 1.4 times as fast as predicted"),
     ],
 )
-def test_a_cluster_that_is_slower_as_a_whole_is_learned(factor, count, said):
+def test_a_cluster_that_is_slower_as_a_whole_is_learned(factor, count, text):
     """The prior of one factor lies where all runs are."""
-    rows = [
-        replace(row, iter_time_s=factor * (row.iter_time_s or 0))
-        for row in rows_under()[:count]
-    ]
+    rows = [slowed(row, factor) for row in rows_under()[:count]]
     learned = learn(runs_of(rows))
     assert learned.factor == pytest.approx(factor, rel=0.1)
     assert np.abs(learned.errors_after).max() < 0.06
     assert learned.odd == []
-    nothing = Candidates((), np.zeros((0, len(learned.after.x))))
-    notes = to_document(learned, nothing, [])["notes"]
-    assert any(note.startswith(said) for note in notes)
+    notes = document_without_proposals(learned)["notes"]
+    assert any(note.startswith(text) for note in notes)
 
 
 def test_when_runs_are_off_alike():
@@ -557,12 +543,10 @@ def test_when_runs_are_off_alike():
 
 def test_runs_that_disagree_with_the_others_are_named():
     rows = rows_under()
-    rows[2] = replace(rows[2], iter_time_s=8 * (rows[2].iter_time_s or 0))
+    rows[2] = slowed(rows[2], 8)
     learned = learn(runs_of(rows))
     assert learned.odd == [2]
-    notes = to_document(
-        learned, Candidates((), np.zeros((0, len(learned.after.x)))), []
-    )["notes"]
+    notes = document_without_proposals(learned)["notes"]
     assert any(
         re.match(r"line 4: [789]\.\d times as slow as the others say", note)
         for note in notes
@@ -572,8 +556,7 @@ def test_runs_that_disagree_with_the_others_are_named():
 def test_few_runs_and_memory_are_told():
     rows = [replace(row, peak_mem_gb=40.0) for row in rows_under()[:3]]
     learned = learn(runs_of(rows))
-    nothing = Candidates((), np.zeros((0, len(learned.after.x))))
-    few, open_settings, memory = to_document(learned, nothing, [])["notes"]
+    few, open_settings, memory = document_without_proposals(learned)["notes"]
     assert few.startswith("3 runs are few: ")
     # The runs above state all but their network.
     assert open_settings == (
@@ -588,19 +571,11 @@ def test_few_runs_and_memory_are_told():
 
 def one_parameter(errors: list[float]) -> tuple[Fit, Linear, Evidence]:
     """Return rows of one slowdown that is nearly known."""
-    parameter = Parameter(
-        name="every.slowdown", value=1, deviation=0.1, spread=0.06
-    )
-    before = Fit((parameter,), np.zeros(1), np.array([[1e-8]]))
+    before = Fit((SLOWDOWN,), np.zeros(1), np.array([[1e-8]]))
     count = len(errors)
     linear = Linear(np.zeros(1), np.array(errors), np.ones((count, 1)))
-    return before, linear, replace_rows(no_rows(count), count)
-
-
-def replace_rows(evidence: Evidence, count: int) -> Evidence:
-    return Evidence(
-        (Row(),) * count, evidence.families, evidence.groups, evidence.noise
-    )
+    rows = (Row(),) * count
+    return before, linear, dataclasses.replace(no_rows(count), rows=rows)
 
 
 def test_the_scatter_of_runs_by_hand():
@@ -624,9 +599,8 @@ def test_the_scatter_of_runs_by_hand():
 def test_claims_agree_with_what_is_left():
     """Runs that scatter by 15 % are not predicted to 5 %."""
     rows = [
-        replace(row, line=line, iter_time_s=(row.iter_time_s or 0) * factor)
+        replace(slowed(row, 1.15 if line % 2 else 1 / 1.15), line=line)
         for line, row in enumerate([*rows_under(), *rows_under()], 2)
-        for factor in (1.15 if line % 2 else 1 / 1.15,)
     ]
     learned = learn(runs_of(rows))
     left = float(np.quantile(np.abs(learned.errors_left_out), 2 / 3))
@@ -779,8 +753,7 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
 
 
 def test_a_document_of_runs_without_proposals(learned):
-    nothing = Candidates((), np.zeros((0, len(learned.after.x))))
-    document = to_document(learned, nothing, propose(learned, nothing))
+    document = document_without_proposals(learned)
     assert document["proposed"] == {
         "candidates": 0,
         "deviation_before": None,
