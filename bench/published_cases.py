@@ -134,7 +134,8 @@ def build(case: Published) -> Problem:
         ),
         sequence_parallel=case.sequence_parallel,
     )
-    problem = build_problem(model, site, num_devices, choices, case.name)
+    problem = build_problem(model, site, num_devices, choices)
+    problem = replace(problem, name=case.name)
     return with_traffic(problem, case.expert_traffic)
 
 

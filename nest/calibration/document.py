@@ -14,6 +14,7 @@ from nest.calibration.evidence import Array
 from nest.calibration.fit import NOISE, Fit
 from nest.calibration.runs import FEW, TWO_OF_THREE, Learned
 from nest.calibration.template import cells_of
+from nest.calibration.unknown import six_digits
 from nest.validation.report import error_figures
 from nest.validation.rows import measured_step_time_s
 from nest.validation.words import words_lines
@@ -42,7 +43,7 @@ def to_document(
         "family": runs.family,
         "unused": [unused._asdict() for unused in runs.unused],
         "notes": _notes(learned),
-        "noise": _six(learned.noise),
+        "noise": six_digits(learned.noise),
         "step_time": {
             "before": _figures(learned.errors_before),
             "after": _figures(learned.errors_after),
@@ -61,10 +62,10 @@ def to_document(
         "parameters": [
             {
                 "name": parameter.name,
-                "before": _six(before.values[parameter.name]),
-                "deviation_before": _six(before.deviations[k]),
-                "after": _six(after.values[parameter.name]),
-                "deviation_after": _six(after.deviations[k]),
+                "before": six_digits(before.values[parameter.name]),
+                "deviation_before": six_digits(before.deviations[k]),
+                "after": six_digits(after.values[parameter.name]),
+                "deviation_after": six_digits(after.deviations[k]),
                 "untold": k in untold,
                 "in_runs": bool(has_slope[k]),
             }
@@ -80,7 +81,7 @@ def to_document(
                 {
                     "cells": cells_of(proposal.row),
                     "predicted_step_time_s": proposal.row.iter_time_s,
-                    "deviation": _six(proposal.deviation),
+                    "deviation": six_digits(proposal.deviation),
                 }
                 for proposal in proposals
             ],
@@ -93,7 +94,7 @@ def _spread(candidates: Candidates, fit: Fit, noise: float) -> float | None:
     """Return how far off step times of the candidates are under a fit."""
     if not candidates.rows:
         return None
-    return _six(
+    return six_digits(
         math.hypot(spread_of(candidates.slopes, fit.covariance), noise)
     )
 
@@ -160,8 +161,4 @@ def _figures(errors: Array) -> dict[str, Any]:
 
 
 def _relative(error: float) -> float:
-    return _six(float(np.exp(error)) - 1)
-
-
-def _six(value: float) -> float:
-    return float(f"{value:.6g}")
+    return six_digits(float(np.exp(error)) - 1)

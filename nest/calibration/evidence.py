@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.calibration.parameters import Parameter, options_of
-from nest.hardware import machine_for
 from nest.hardware.calibration import calibrated_family
 from nest.validation.predict import Prediction, predict
 from nest.validation.rows import Row, measured_step_time_s
+from nest.validation.settings import machine_of
 
 Array = NDArray[np.float64]
 
@@ -118,12 +118,7 @@ NOISE = {"A": 1.0, "B": 2.0, "C": 4.0, None: 1.0}
 def evidence_of(rows: Sequence[Row], groups: Sequence[str]) -> Evidence:
     """Return rows as evidence, all of which must be usable."""
     families = [
-        calibrated_family(
-            machine_for(
-                row.hardware or "", row.interconnect, row.devices_per_node
-            ).calibration_family
-        )
-        for row in rows
+        calibrated_family(machine_of(row).calibration_family) for row in rows
     ]
     noise = np.array([NOISE.get(row.time_tier, 1.0) for row in rows])
     return Evidence(tuple(rows), tuple(families), tuple(groups), noise)

@@ -36,7 +36,7 @@ from nest.calibration.stored import stored_fit
 from nest.calibration.template import is_example
 from nest.calibration.unknown import own_runs_of
 from nest.errors import NestError, UnknownNameError
-from nest.hardware import Machine, machine_for
+from nest.hardware import Machine
 from nest.hardware.calibration import CalibrationFile, calibrated_family
 from nest.ir.problem import OwnRuns
 from nest.validation.predict import Skip, predict, predicted_run
@@ -46,6 +46,7 @@ from nest.validation.rows import (
     measured_step_time_s,
     ran_out_of_memory,
 )
+from nest.validation.settings import machine_of
 from nest.validation.usable import impossible, why_unusable
 
 #: Runs that a calibration needs at least.
@@ -222,7 +223,7 @@ def _of_other_node(row: Row, devices_per_node: int) -> str | None:
     if not devices_per_node:
         return None
     try:
-        size = _site(row).node.fan_out
+        size = machine_of(row).node.fan_out
     except UnknownNameError:
         return None
     if size == devices_per_node:
@@ -247,17 +248,11 @@ def _why_unused(row: Row) -> str | None:
     return answer.reason if isinstance(answer, Skip) else None
 
 
-def _site(row: Row) -> Machine:
-    return machine_for(
-        row.hardware or "", row.interconnect, row.devices_per_node
-    )
-
-
 def _one_site(rows: Sequence[Row], where: str) -> Machine:
     """Return the machine of all rows, or say which there are."""
-    first = _site(rows[0])
+    first = machine_of(rows[0])
     for row in rows:
-        other = _site(row)
+        other = machine_of(row)
         if other == first:
             continue
         if other.device != first.device:

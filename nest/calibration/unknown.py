@@ -130,18 +130,20 @@ def own_runs_of(
     noise = noise_of_runs(deviations.noise, errors)
     covariance = left_unknown(before, shares, noise).covariance
     first, second, third = (
-        (_six(row[0]), _six(row[1]), _six(row[2])) for row in covariance
+        (six_digits(row[0]), six_digits(row[1]), six_digits(row[2]))
+        for row in covariance
     )
     return OwnRuns(
         runs=len(runs),
         family=family,
         software=software,
         covariance=(first, second, third),
-        noise=_six(noise),
+        noise=six_digits(noise),
         experts=any(map(has_experts, problems)),
         low_precision=any(p.job.dtype == "fp8" for p in problems),
     )
 
 
-def _six(value: float) -> float:
+def six_digits(value: float) -> float:
+    """Return a figure as it is written."""
     return float(f"{value:.6g}")

@@ -7,11 +7,11 @@ is known about it may get better, by :mod:`nest.instances.update` alone.
 
 from __future__ import annotations
 
-from nest.instances import store
 from nest.instances.classes import CLASSES
 from nest.instances.records import Instance, Known
 from nest.instances.store import STATES, class_words, names
 from nest.instances.store import find as instance
+from nest.instances.store import known_about as best_known
 from nest.instances.store import load as problem
 
 __all__ = [
@@ -25,16 +25,3 @@ __all__ = [
     "names",
     "problem",
 ]
-
-
-def best_known(name: str) -> Known:
-    """Return what is known of an instance.
-
-    Raises
-    ------
-    UnknownInstanceError
-        If there is none of that name.
-    """
-    stored = store.find(name)
-    nothing = Known(problem_hash=stored.problem_hash)
-    return store.known().get(name, nothing)

@@ -77,6 +77,20 @@ def known() -> Mapping[str, Known]:
     return read_best_known()
 
 
+def known_about(
+    name: str, records: Mapping[str, Known] | None = None
+) -> Known:
+    """Return what is known of an instance, by default to the package.
+
+    Raises
+    ------
+    UnknownInstanceError
+        If there is none of that name.
+    """
+    nothing = Known(problem_hash=find(name).problem_hash)
+    return (known() if records is None else records).get(name, nothing)
+
+
 def encode_best_known(records: Mapping[str, Known]) -> bytes:
     """Return the file of what is known: a line per instance, by name."""
     lines = [

@@ -146,7 +146,7 @@ def with_document(
             solved = store.unlimited(problem)
         else:
             continue
-        new = old = _known(records, name)
+        new = store.known_about(name, records)
         for cell in answers.cells:
             label = f"{where}: {cell.solver}"
             if cell.outcome != "solved":
@@ -161,19 +161,12 @@ def with_document(
             repeated = convert(answer, label, _Cell, NestError)
             new = take_plan(new, problem, repeated, label)
             new = take_proof(new, _proven(claim, repeated, label), label)
-        _check(new, f"{where}: {name}")
-        return {**records, name: new}, _changes(name, old, new)
+        return _updated(records, name, new, where)
     raise NestError(
         f"{where}: problem_hash: expected that of an instance, got "
         f"{answers.problem_hash[:12]}; solve the problem that 'nest instances "
         f"fetch' writes, without options that change it"
     )
-
-
-def _known(records: Mapping[str, Known], name: str) -> Known:
-    """Return what is known of an instance, nothing if it is not there."""
-    nothing = Known(problem_hash=store.find(name).problem_hash)
-    return records.get(name, nothing)
 
 
 def _read(document: Any, where: str) -> _Compared:
@@ -216,11 +209,10 @@ def with_plan(
         faster than a proven bound.
     """
     problem = store.load(name)
-    old = _known(records, name)
+    old = store.known_about(name, records)
     quanta = _scored(problem, plan, where)
     new = _with_value(old, plan, quanta, by or plan.solver or "unknown")
-    _check(new, f"{where}: {name}")
-    return {**records, name: new}, _changes(name, old, new)
+    return _updated(records, name, new, where)
 
 
 def with_certificate(
@@ -254,7 +246,7 @@ def with_certificate(
     certificate = convert(json.loads(data), where, _Certificate, NestError)
     if printed != certificate.verified:
         raise _not_accepted(problem, where, printed)
-    new = old = _known(records, name)
+    new = store.known_about(name, records)
     if certificate.plan is not None:
         quanta = _scored(problem, certificate.plan, where)
         new = _with_value(new, certificate.plan, quanta, by or "unknown")
@@ -265,8 +257,7 @@ def with_certificate(
         bound_quanta=certificate.lower_bound_quanta,
     )
     new = _with_proof(new, proof, where)
-    _check(new, f"{where}: {name}")
-    return {**records, name: new}, _changes(name, old, new)
+    return _updated(records, name, new, where)
 
 
 def _checked(
@@ -351,10 +342,10 @@ def _with_unlimited_plan(
     if not _has_plan(cell):
         return record
     assert cell.plan is not None
+    if not score(problem, cell.plan).violations:
+        return _with_plan(record, problem, cell, where)
     quanta = _scored(store.unlimited(problem), cell.plan, where)
     _check_claim(cell, quanta, where)
-    if not score(problem, cell.plan).violations:
-        return _with_value(record, cell.plan, quanta, _name(cell))
     beyond = record.unlimited or Unlimited()
     if beyond.value_quanta is not None and beyond.value_quanta <= quanta:
         return record
@@ -502,6 +493,15 @@ def _check(record: Known, where: str) -> None:
                 f"the best known plan takes, got {bound} from {proof.solver} "
                 f"{proof.version}; one of both is wrong: please report it"
             )
+
+
+def _updated(
+    records: Mapping[str, Known], name: str, new: Known, where: str
+) -> tuple[dict[str, Known], list[Change]]:
+    """Return the records with a new one, and what is new about it."""
+    _check(new, f"{where}: {name}")
+    old = store.known_about(name, records)
+    return {**records, name: new}, _changes(name, old, new)
 
 
 def _changes(name: str, old: Known, new: Known) -> list[Change]:

@@ -460,37 +460,21 @@ class Head(Struct, frozen=True, kw_only=True):
 #: What plain transformers do not have; exports and profilers know no such.
 _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
     Attention: (
-        "inputs",
-        "norm_over",
-        "norm_vectors",
-        "unbiased_keys",
-        "gate",
-        "sinks",
-        "output_norm",
-        "index_heads",
+        *("inputs", "norm_over", "norm_vectors", "unbiased_keys", "gate"),
+        *("sinks", "output_norm", "index_heads"),
     ),
     Mlp: (
-        "shared_biases",
-        "router_bias",
-        "shared_gate",
-        "inner_norm",
-        "activation_weights",
-        "latent",
+        *("shared_biases", "router_bias", "shared_gate", "inner_norm"),
+        *("activation_weights", "latent"),
     ),
     Block: ("mixer", "norm_vectors", "shared", "vectors"),
     Tower: (
-        "embedding_size",
-        "convolutions",
-        "patch_bias",
-        "follows",
+        *("embedding_size", "convolutions", "patch_bias", "follows"),
         "modules",
     ),
     Head: (
-        "predictions",
-        "transform_size",
-        "transform_bias",
-        "transform_vectors",
-        "vectors",
+        *("predictions", "transform_size", "transform_bias"),
+        *("transform_vectors", "vectors"),
     ),
 }
 

@@ -83,7 +83,7 @@ def build_on(
         If the model is so large that a figure is out of range.
     """
     if len(parts) > 1:
-        problem = build_mixed_problem(model, parts, choices)
+        problem = _mixed_problem(model, parts, choices)
     else:
         problem = build_problem(model, *parts[0], choices)
     if cluster is not None:
@@ -98,7 +98,6 @@ def build_problem(
     site: Machine,
     num_devices: int,
     choices: Choices,
-    name: str | None = None,
 ) -> Problem:
     """Return the problem of training a model on a cluster.
 
@@ -110,8 +109,6 @@ def build_problem(
         What is trained on what.
     choices
         See :func:`choose`.
-    name
-        Of the problem; ``None`` makes one of model and cluster.
 
     Raises
     ------
@@ -124,7 +121,7 @@ def build_problem(
             build_graph(model, site, choices),
             site.cluster(num_devices),
             choices,
-            name=name or f"{model.name}-{site.name}x{num_devices}",
+            name=f"{model.name}-{site.name}x{num_devices}",
             source=(
                 f"model: {model.source}; machine: {site.source}; costs: "
                 f"analytic operator count, {grain(choices)}"
@@ -195,27 +192,14 @@ def problem_of(
     )
 
 
-def build_mixed_problem(
+def _mixed_problem(
     model: Architecture,
     parts: Sequence[tuple[Machine, int]],
     choices: Choices,
 ) -> Problem:
-    """Return the problem of training a model on several kinds of machines.
+    """Return the problem of :func:`build_problem` on the first machines.
 
-    As :func:`build_problem` on the first of them; costs state the times on
-    the others.
-
-    Parameters
-    ----------
-    model, choices
-        What is trained, and how; see :func:`choose`.
-    parts
-        Machines and their devices, in the order of ranks.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the model is so large that a figure is out of range.
+    Its costs state the times on the others.
     """
     site, _ = parts[0]
     first, *others = (

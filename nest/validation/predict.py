@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from nest.cost.score import Score, score
 from nest.errors import NestError, UnknownNameError
-from nest.hardware import Machine, device_spec, machine_for
+from nest.hardware import Machine, device_spec
 from nest.hardware.calibration import (
     Calibration,
     CalibrationFile,
@@ -69,6 +69,7 @@ from nest.validation.settings import (
     has_cuda_graphs,
     is_flash,
     is_fused,
+    machine_of,
     overlap_of,
     periods,
     recomputations,
@@ -496,9 +497,7 @@ def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
     if (dp * cp) % ep:
         return Skip("expert parallelism over tensor parallel ranks")
     try:
-        site = machine_for(
-            row.hardware or "", row.interconnect, row.devices_per_node
-        )
+        site = machine_of(row)
     except UnknownNameError:
         return Skip("unknown device")
     if row.precision_class not in site.device.peak_flops:

@@ -348,40 +348,14 @@ def ranking_groups(outcomes: Iterable[Assessment]) -> list[RankingGroup]:
 
 #: What the rows of a group have in common, and in what they may differ.
 SAME_PROBLEM = (
-    "source",
-    "framework",
-    "precision_class",
-    "hardware",
-    "num_devices",
-    "layers",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "ffn_hidden",
-    "gated_mlp",
-    "experts",
-    "topk",
-    "moe_ffn_hidden",
-    "shared_experts",
-    "vocab",
-    "seq_len",
-    "global_batch",
+    *("source", "framework", "precision_class", "hardware", "num_devices"),
+    *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden"),
+    *("gated_mlp", "experts", "topk", "moe_ffn_hidden", "shared_experts"),
+    *("vocab", "seq_len", "global_batch"),
 )
 _CHOICES = (
-    "tp",
-    "pp",
-    "vpp",
-    "dp",
-    "cp",
-    "ep",
-    "sp",
-    "zero_stage",
-    "shard_mode",
-    "micro_batch",
-    "recompute",
-    "attention_impl",
-    "overlap",
+    *("tp", "pp", "vpp", "dp", "cp", "ep", "sp", "zero_stage", "shard_mode"),
+    *("micro_batch", "recompute", "attention_impl", "overlap"),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from nest.hardware import Machine
+from nest.hardware import Machine, machine_for
 from nest.ir.job import FIXED_CHUNKS, Schedule
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.validation.rows import Row
@@ -74,6 +74,19 @@ class Stated(NamedTuple):
     tp: int
     pp: int
     dp: int
+
+
+def machine_of(row: Row) -> Machine:
+    """Return the machine that a row names.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such device or link.
+    """
+    return machine_for(
+        row.hardware or "", row.interconnect, row.devices_per_node
+    )
 
 
 def recomputations(row: Row) -> tuple[Recompute, ...]:

@@ -164,9 +164,9 @@ class Software(Struct, frozen=True, kw_only=True):
         name = row.framework or row.source or ""
         return (
             name.lower().startswith(self.prefix.lower())
-            and _found(self.framework, row.framework)
-            and _found(self.source, row.source)
-            and _found(self.model, row.model)
+            and _is_in(self.framework, row.framework)
+            and _is_in(self.source, row.source)
+            and _is_in(self.model, row.model)
             and (
                 not self.hardware
                 or re.match(self.hardware, row.hardware or "") is not None
@@ -177,19 +177,12 @@ class Software(Struct, frozen=True, kw_only=True):
 
 #: Fields that say what an entry is about; all others are facts.
 MATCHERS = (
-    "name",
-    "based_on",
-    "prefix",
-    "framework",
-    "source",
-    "model",
-    "hardware",
-    "precisions",
-    "sources",
+    *("name", "based_on", "prefix", "framework", "source", "model"),
+    *("hardware", "precisions", "sources"),
 )
 
 
-def _found(pattern: str, text: str | None) -> bool:
+def _is_in(pattern: str, text: str | None) -> bool:
     """Return whether a pattern is empty or found, in any case."""
     return not pattern or bool(re.search(pattern, text or "", re.IGNORECASE))
 
@@ -225,28 +218,14 @@ SECOND_FLASH_ON_HOPPER = 0.63
 
 def software_of(row: Row) -> Software:
     """Return what is known of the software of a row."""
-    return _software_of(
-        row.framework,
-        row.source,
-        row.model,
-        row.hardware,
-        row.precision_class,
-    )
+    return _software_of(*(getattr(row, name) for name in _MATCHED))
+
+
+#: Columns that entries match.
+_MATCHED = ("framework", "source", "model", "hardware", "precision_class")
 
 
 @cache
-def _software_of(
-    framework: str | None,
-    source: str | None,
-    model: str | None,
-    hardware: str | None,
-    precision: str | None,
-) -> Software:
-    row = Row(
-        framework=framework,
-        source=source,
-        model=model,
-        hardware=hardware,
-        precision_class=precision,
-    )
+def _software_of(*cells: Any) -> Software:
+    row = Row(**dict(zip(_MATCHED, cells, strict=True)))
     return next(entry for entry in SOFTWARE if entry.matches(row))

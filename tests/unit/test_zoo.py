@@ -29,7 +29,7 @@ from nest.models.choices import (
 )
 from nest.models.graphs import (
     build_graph,
-    build_mixed_problem,
+    build_on,
     build_problem,
 )
 from nest.models.operators import Dtype, Node, Operator, Split, layer_cost
@@ -698,7 +698,7 @@ def test_hosts_are_stated_where_a_calibration_has_them() -> None:
             )
             for name, host_ns in zip(("h100", "a100"), hosts_ns, strict=True)
         ]
-        return build_mixed_problem(model, [(x, 8) for x in sites], choices)
+        return build_on(model, [(x, 8) for x in sites], choices)
 
     def costs(problem: Problem) -> list[LayerCost]:
         return [cost for kind in problem.graph.kinds for cost in kind.costs]
