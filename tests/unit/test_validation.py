@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nest.errors import (
-    InvalidProblemError,
-    UnknownNameError,
-)
+from nest.errors import InvalidProblemError, UnknownNameError
 from nest.units import GIB
 from nest.validation.predict import Prediction, Skip
 from nest.validation.reading import UNUSED_COLUMNS, parse_rows, read_rows
@@ -79,6 +76,17 @@ def text_of(*rows: dict[str, str]) -> bytes:
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue().encode()
+
+
+def without(*names: str) -> bytes:
+    """Return a file that lacks columns."""
+    return text_of({k: v for k, v in CELLS.items() if k not in names})
+
+
+def figures(used: int, *values: float | None) -> dict[str, float | None]:
+    """Return figures of errors: median, mean (without sign) and bias."""
+    names = ("median_abs_error", "mean_abs_error", "bias")
+    return {"used": used, **dict(zip(names, values, strict=True))}
 
 
 def make(**cells: str) -> Row:
@@ -198,42 +206,28 @@ def test_rows_of_the_wrong_length_are_unusable():
         ),
         (b"{}", "expected the columns hardware, .* got only '{}'"),
         (
-            text_of({k: v for k, v in CELLS.items() if k != "tp"}),
+            without("tp"),
             "expected the columns tp, got only 'row_id, source, kind, "
             "status, hardware, …'",
         ),
         (
-            text_of(
-                {
-                    k: v
-                    for k, v in CELLS.items()
-                    if k not in ("iter_time_s", "peak_mem_gb")
-                }
-            ),
+            without("iter_time_s", "peak_mem_gb"),
             "expected one of the columns iter_time_s, .*, got none",
         ),
         (
-            text_of({k: v for k, v in CELLS.items() if k != "layers"}),
+            without("layers"),
             "expected one of the columns layers, model, got none; add one",
         ),
         (
-            text_of(
-                {
-                    k: v
-                    for k, v in CELLS.items()
-                    if k not in ("num_devices", "dp")
-                }
-            ),
+            without("num_devices", "dp"),
             "expected one of the columns num_devices, dp, got none; add one",
         ),
         (
-            text_of({k: v for k, v in CELLS.items() if k != "micro_batch"}),
+            without("micro_batch"),
             "expected one of the columns micro_batch, grad_accum, got none",
         ),
         (
-            text_of(
-                {k: v for k, v in CELLS.items() if k != "precision_class"}
-            ),
+            without("precision_class"),
             "expected one of the columns precision_class, precision, got none",
         ),
         (
@@ -295,12 +289,8 @@ def test_the_step_time_is_the_first_figure_there_is():
     assert measured_step_time_s(two) == 8 * 16 / (2 * 8)
     assert measured_step_time_s(make(iter_time_s="", samples_per_s="4")) == 2
     assert measured_step_time_s(make(iter_time_s="")) is None
-    assert (
-        measured_step_time_s(
-            make(iter_time_s="", samples_per_s="4", global_batch="")
-        )
-        is None
-    )
+    no_batch = make(iter_time_s="", samples_per_s="4", global_batch="")
+    assert measured_step_time_s(no_batch) is None
 
 
 @pytest.mark.parametrize(
@@ -565,24 +555,10 @@ def test_a_failing_prediction_is_shown_when_debugging(monkeypatch):
 def test_error_figures():
     """Of -10 %, +20 %, +30 % and -40 %: absolute 10, 20, 30, 40, median 25,
     mean 25; their mean with signs is 0."""
-    assert error_figures([-0.1, 0.2, 0.3, -0.4]) == {
-        "used": 4,
-        "median_abs_error": 0.25,
-        "mean_abs_error": 0.25,
-        "bias": 0.0,
-    }
-    assert error_figures([-0.1, 0.2, 0.6]) == {
-        "used": 3,
-        "median_abs_error": 0.2,
-        "mean_abs_error": 0.3,
-        "bias": 0.233333,
-    }
-    assert error_figures([]) == {
-        "used": 0,
-        "median_abs_error": None,
-        "mean_abs_error": None,
-        "bias": None,
-    }
+    four = error_figures([-0.1, 0.2, 0.3, -0.4])
+    assert four == figures(4, 0.25, 0.25, 0.0)
+    assert error_figures([-0.1, 0.2, 0.6]) == figures(3, 0.2, 0.3, 0.233333)
+    assert error_figures([]) == figures(0, None, None, None)
 
 
 def test_equal_values_share_their_ranks():
@@ -655,17 +631,9 @@ def test_ranking_figures():
         "median_regret": 0.04,
         "median_bias_of_predicted_best": -0.038462,
     }
-    assert ranking_figures([]) == {
-        "groups": 0,
-        "spearman_groups": 0,
-        "median_spearman": None,
-        "share_spearman_at_least_0_9": None,
-        "share_best_within_5_percent": None,
-        "median_loss_of_predicted_best": None,
-        "mean_regret": None,
-        "median_regret": None,
-        "median_bias_of_predicted_best": None,
-    }
+    nothing = dict.fromkeys(ranking_figures(groups))
+    nothing |= {"groups": 0, "spearman_groups": 0}
+    assert ranking_figures([]) == nothing
 
 
 MESHES = (
@@ -720,23 +688,9 @@ def test_memory_figures():
         one(9, False, status="OOM", iter_time_s=""),
         one(9, True, status="OOM", iter_time_s=""),
     ]
-    up = {
-        "used": 1,
-        "median_abs_error": 1.0,
-        "mean_abs_error": 1.0,
-        "bias": 1.0,
-    }
-    down = {
-        "used": 1,
-        "median_abs_error": 0.25,
-        "mean_abs_error": 0.25,
-        "bias": -0.25,
-    }
+    up, down = figures(1, 1.0, 1.0, 1.0), figures(1, 0.25, 0.25, -0.25)
     assert memory_figures(outcomes) == {
-        "used": 2,
-        "median_abs_error": 0.625,
-        "mean_abs_error": 0.625,
-        "bias": 0.375,
+        **figures(2, 0.625, 0.625, 0.375),
         "by_mem_class": {"nvidia-smi": up, "not stated": down},
         "by_source": {"b": down, "paper": up},
         "fits": {
@@ -822,27 +776,13 @@ def test_the_document():
         outcome(1.0, tp=""),
     ]
     document = validation_document(outcomes)
-    up = {
-        "used": 1,
-        "median_abs_error": 0.1,
-        "mean_abs_error": 0.1,
-        "bias": 0.1,
-    }
-    down = {
-        "used": 1,
-        "median_abs_error": 0.3,
-        "mean_abs_error": 0.3,
-        "bias": -0.3,
-    }
+    up, down = figures(1, 0.1, 0.1, 0.1), figures(1, 0.3, 0.3, -0.3)
     total = {
         "rows": 3,
-        "used": 2,
+        **figures(2, 0.2, 0.2, -0.1),
         "used_for_memory": {},
         "skipped": {"mesh not stated": 1},
         "impossible": [],
-        "median_abs_error": 0.2,
-        "mean_abs_error": 0.2,
-        "bias": -0.1,
         "by_source": {"log": down, "paper": up},
         "by_hardware": {"A100-80GB-SXM": up, "H100-80GB-SXM": down},
         "by_family": {"A100": up, "H100": down},
