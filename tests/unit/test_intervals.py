@@ -386,53 +386,31 @@ def test_what_plans_differ_in_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "fields", "expected"),
+    ("device", "text"),
     [
-        (
-            "H100-80GB-SXM",
-            {},
-            ("H100 (200 runs of 1 source)", "no layer profiled"),
-        ),
+        ("H100-80GB-SXM", "H100 (200 runs of 1 source)"),
         (
             "H200-141GB-SXM",
-            {},
-            (
-                "H200 with parameters of H100 (3 runs of 2 sources of its "
-                "own)",
-                "no layer profiled",
-            ),
+            "H200 with parameters of H100 (3 runs of 2 sources of its own)",
         ),
         (
             "Gaudi2",
-            {},
-            (
-                "Gaudi2 with parameters of A100 (1 run of 1 source of its "
-                "own)",
-                "no layer profiled",
-            ),
+            "Gaudi2 with parameters of A100 (1 run of 1 source of its own)",
         ),
-        (
-            "L4",
-            {},
-            (
-                "L4 with parameters of A100 (no run of its own)",
-                "no layer profiled",
-            ),
-        ),
-        ("ours", {}, ("ours not known", "no layer profiled")),
-        (
-            "ours",
-            {"measured": True, "expert_weight_bytes": 1},
-            ("ours not known", "2 of 2 layer costs profiled", "experts"),
-        ),
+        ("L4", "L4 with parameters of A100 (no run of its own)"),
+        ("ours", "ours not known"),
     ],
 )
-def test_what_a_prediction_rests_on(
-    device: str, fields: dict[str, int], expected: tuple[str, ...]
-) -> None:
-    problem = named(pipeline(**fields), device)
+def test_what_a_prediction_rests_on(device: str, text: str) -> None:
+    problem = named(pipeline(), device)
+    expected = (text, "no layer profiled", "any software")
+    assert rests_on(problem, NUMBERS) == expected
+
+
+def test_what_a_prediction_of_profiled_experts_rests_on() -> None:
+    problem = named(pipeline(measured=True, expert_weight_bytes=1), "ours")
     assert rests_on(problem, NUMBERS) == (
-        *expected,
+        *("ours not known", "2 of 2 layer costs profiled", "experts"),
         "any software",
     )
 

@@ -52,6 +52,7 @@ from nest.models.zoo import architecture
 from nest.profiles.torch_profiler import layer_shapes
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
+DECODER = {**SIZES, "intermediate_size": 96, "num_attention_heads": 4}
 ATTENTION = Attention(heads=4, kv_heads=2, head_size=16)
 BLOCK = Block(
     name="decoder",
@@ -317,31 +318,28 @@ def test_an_indexer_has_queries_keys_and_a_weight_per_head() -> None:
     assert work["attention core"] == 2 * 32 * 6 * 4 * (12 + 12)
 
 
+#: Four experts, two of which a token visits.
+FOUR = {"experts": 4, "experts_per_token": 2}
+
+
 @pytest.mark.parametrize(
     ("change", "weights"),
     [
         ({}, 3 * 64 * 96),
         ({"inner_norm": True}, 3 * 64 * 96 + 96),
         ({"activation_weights": 2}, 3 * 64 * 96 + 2),
-        ({"experts": 4, "experts_per_token": 2}, 4 * 3 * 64 * 96 + 4 * 64),
+        (FOUR, 4 * 3 * 64 * 96 + 4 * 64),
+        (FOUR | {"router_bias": True}, 4 * 3 * 64 * 96 + 4 * 65),
         (
-            {"experts": 4, "experts_per_token": 2, "router_bias": True},
-            4 * 3 * 64 * 96 + 4 * 65,
-        ),
-        (
-            {
-                "experts": 4,
-                "experts_per_token": 2,
+            FOUR
+            | {
                 "shared_hidden": 32,
                 "shared_gate": True,
                 "shared_biases": True,
             },
             4 * (3 * 64 * 96 + 64) + 3 * 64 * 32 + 2 * 32 + 64 + 64,
         ),
-        (
-            {"experts": 4, "experts_per_token": 2, "latent": 16},
-            4 * (3 * 16 * 96 + 64) + 2 * 64 * 16,
-        ),
+        (FOUR | {"latent": 16}, 4 * (3 * 16 * 96 + 64) + 2 * 64 * 16),
         ({"hidden": 0}, 0),
     ],
 )
@@ -352,7 +350,7 @@ def test_weights_of_mlps(change: dict[str, Any], weights: int) -> None:
 
 def test_experts_of_a_latent_width_exchange_less() -> None:
     """16 of 64 values of a token travel to its experts."""
-    wide = replace(BLOCK.mlp, experts=4, experts_per_token=2)
+    wide = replace(BLOCK.mlp, **FOUR)
     sizes = {}
     for latent in (0, 16):
         block = replace(BLOCK, mlp=replace(wide, latent=latent))
@@ -625,21 +623,11 @@ def test_stages_of_a_resnet_are_a_chain() -> None:
     ("fields", "part"),
     [
         ({**SIZES, **MAMBA}, "attention"),
+        ({**DECODER, "model_type": "cohere"}, "norm_vectors"),
         (
             {
-                **SIZES,
-                "model_type": "cohere",
-                "intermediate_size": 96,
-                "num_attention_heads": 4,
-            },
-            "norm_vectors",
-        ),
-        (
-            {
-                **SIZES,
+                **DECODER,
                 "model_type": "gpt_oss",
-                "intermediate_size": 96,
-                "num_attention_heads": 4,
                 "num_local_experts": 4,
                 "num_experts_per_tok": 2,
             },

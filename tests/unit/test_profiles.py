@@ -121,21 +121,21 @@ def test_what_is_no_profile_is_refused(changes, message):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("field", "value", "message"),
     [
-        ({"forward_ns": 0}, r"forward_ns: expected a finite number > 0"),
-        ({"backward_ns": -1}, r"backward_ns: expected a finite number > 0"),
-        ({"tp": 0}, r"entries\[0\]: tp: expected >= 1, got 0"),
-        ({"samples": 0}, r"samples: expected >= 1, got 0"),
-        ({"sequence_length": 0}, r"sequence_length: expected >= 1, got 0"),
-        ({"kept_bytes": -1}, r"kept_bytes: expected >= 0, got -1"),
-        ({"forward_flops": -1}, r"forward_flops: expected a finite number"),
-        ({"forward_us": 1}, r"expected a known key, got 'forward_us'"),
+        ("forward_ns", 0, r"forward_ns: expected a finite number > 0"),
+        ("backward_ns", -1, r"backward_ns: expected a finite number > 0"),
+        ("tp", 0, r"entries\[0\]: tp: expected >= 1, got 0"),
+        ("samples", 0, r"samples: expected >= 1, got 0"),
+        ("sequence_length", 0, r"sequence_length: expected >= 1, got 0"),
+        ("kept_bytes", -1, r"kept_bytes: expected >= 0, got -1"),
+        ("forward_flops", -1, r"forward_flops: expected a finite number"),
+        ("forward_us", 1, r"expected a known key, got 'forward_us'"),
     ],
 )
-def test_an_entry_that_cannot_be_is_refused(changes, message):
+def test_an_entry_that_cannot_be_is_refused(field, value, message):
     document = msgspec.json.decode(encode_profile(profile(entry())))
-    document["entries"][0].update(changes)
+    document["entries"][0][field] = value
     with pytest.raises(InvalidProfileError, match=message):
         decode_profile(msgspec.json.encode(document))
 
@@ -615,16 +615,11 @@ def test_missing_pytorch_is_one_line(monkeypatch):
 
 HIDDEN, HEADS, SIZE, LENGTH, SAMPLES = 32, 4, 8, 16, 2
 ATTENTION = Attention(heads=HEADS, kv_heads=2, head_size=SIZE, rotary=True)
+PLAIN = Attention(heads=HEADS, kv_heads=HEADS, head_size=SIZE)
 GPT = Block(
     name="decoder",
     hidden=HIDDEN,
-    attention=Attention(
-        heads=HEADS,
-        kv_heads=HEADS,
-        head_size=SIZE,
-        biases=True,
-        output_bias=True,
-    ),
+    attention=replace(PLAIN, biases=True, output_bias=True),
     mlp=Mlp(hidden=64, biases=True),
     layer_norm=True,
 )
@@ -677,41 +672,29 @@ TOWER = Tower(
     token_types=2,
     embedding_norm=True,
 )
+READING = Block(
+    name="reader",
+    hidden=HIDDEN,
+    attention=ATTENTION,
+    cross_attention=replace(PLAIN, cross=True),
+    mlp=Mlp(hidden=48),
+    norms=3,
+)
+SEEING = Block(
+    name="encoder",
+    hidden=HIDDEN,
+    attention=replace(PLAIN, causal=False),
+    mlp=Mlp(hidden=48),
+)
 ENCODER = Tower(
     name="encoder",
-    runs=(
-        RepeatedBlock(
-            block=Block(
-                name="encoder",
-                hidden=HIDDEN,
-                attention=Attention(
-                    heads=HEADS, kv_heads=HEADS, head_size=SIZE, causal=False
-                ),
-                mlp=Mlp(hidden=48),
-            ),
-            count=1,
-        ),
-    ),
+    runs=(RepeatedBlock(block=SEEING, count=1),),
     patch_values=12,
     sequence_length=8,
 )
 READER = Tower(
     name="decoder",
-    runs=(
-        RepeatedBlock(
-            block=Block(
-                name="reader",
-                hidden=HIDDEN,
-                attention=ATTENTION,
-                cross_attention=Attention(
-                    heads=HEADS, kv_heads=HEADS, head_size=SIZE, cross=True
-                ),
-                mlp=Mlp(hidden=48),
-                norms=3,
-            ),
-            count=1,
-        ),
-    ),
+    runs=(RepeatedBlock(block=READING, count=1),),
     vocabulary=300,
     reads="encoder",
 )
@@ -1167,19 +1150,20 @@ def run_import(*paths: Path, **changes: Any) -> Profile:
     return import_aceso(paths, **{**options, **changes})
 
 
-def test_layers_that_take_no_time_are_refused(tmp_path):
-    lines = tuple(
-        (*line[:1], 1e-9, *line[2:])
-        if line[0] == "encoder-embedding"
-        else line
-        for line in LINES
-    )
+def refused(message: str, *paths: Path, **changes: Any) -> None:
     with pytest.raises(
-        InvalidProfileError,
-        match=rf"{NAME}: embedding: forward_ns: expected a finite number > 0, "
-        r"got 0; measure it again$",
+        (InvalidProfileError, InvalidOptionError), match=message
     ):
-        run_import(write_lines(tmp_path / NAME, lines))
+        run_import(*paths, **changes)
+
+
+def test_layers_that_take_no_time_are_refused(tmp_path):
+    lines = changed("encoder-embedding", "forward-compute", 1e-9)
+    refused(
+        rf"{NAME}: embedding: forward_ns: expected a finite number > 0, got "
+        r"0; measure it again$",
+        write_lines(tmp_path / NAME, lines),
+    )
 
 
 def test_operators_are_summed_to_layers(tmp_path):
@@ -1235,11 +1219,11 @@ def test_a_folder_is_read_whole_and_in_order(tmp_path):
     ]
     other = run_import(tmp_path, algorithm=1)
     assert {e.samples for e in other.entries} == {1}
-    with pytest.raises(
-        InvalidOptionError,
-        match="--algorithm: expected one of 0, 1, which the files have, got 2",
-    ):
-        run_import(tmp_path, algorithm=2)
+    refused(
+        "--algorithm: expected one of 0, 1, which the files have, got 2",
+        tmp_path,
+        algorithm=2,
+    )
 
 
 @pytest.mark.parametrize(
@@ -1321,17 +1305,13 @@ def test_a_missing_column_is_named(tmp_path):
     path = write_lines(
         tmp_path / NAME, columns=("op_name", "forward", *COLUMNS[2:])
     )
-    with pytest.raises(
-        InvalidProfileError,
-        match=r"csv:1: expected column 'forward-compute', got op_name, "
-        r"forward, backward-compute, .*; add it",
-    ):
-        run_import(path)
+    refused(
+        r"csv:1: expected column 'forward-compute', got op_name, forward, "
+        r"backward-compute, .*; add it",
+        path,
+    )
     path.write_text("")
-    with pytest.raises(
-        InvalidProfileError, match="expected column 'op_name', got an empty f"
-    ):
-        run_import(path)
+    refused("expected column 'op_name', got an empty f", path)
 
 
 def test_empty_lines_do_not_count(tmp_path):
@@ -1343,58 +1323,43 @@ def test_empty_lines_do_not_count(tmp_path):
 def test_files_that_do_not_belong_together_are_refused(tmp_path):
     path = write_lines(tmp_path / NAME)
     other = write_lines(tmp_path / "bert_mbs1_tp2_algo0.csv")
-    with pytest.raises(
-        InvalidProfileError,
-        match=r"bert_mbs1_tp2_algo0.csv: expected a file of gpt_toy, as",
-    ):
-        run_import(path, other)
+    refused(
+        r"bert_mbs1_tp2_algo0.csv: expected a file of gpt_toy, as", path, other
+    )
     (tmp_path / "copy").mkdir()
     twin = write_lines(tmp_path / "copy" / NAME)
-    with pytest.raises(
-        InvalidProfileError, match=r"expected one file of tp 1 and mbs 1, got"
-    ):
-        run_import(path, twin)
+    refused(r"expected one file of tp 1 and mbs 1, got", path, twin)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(
-        InvalidProfileError, match="expected CSV files in the folder, got no"
-    ):
-        run_import(tmp_path)
-    wrong = write_lines(tmp_path / "gpt.csv")
-    with pytest.raises(
-        InvalidProfileError,
-        match=r"gpt.csv: expected a name such as gpt_13B_mbs1_tp2_algo0.csv",
-    ):
-        run_import(wrong)
-    with pytest.raises(
-        InvalidProfileError, match=r"tp0_algo0.csv: tp: expected >= 1, got 0"
-    ):
-        run_import(tmp_path / "gpt_mbs1_tp0_algo0.csv")
-    with pytest.raises(
-        InvalidProfileError, match="expected a readable CSV file, got"
-    ):
-        run_import(tmp_path / NAME)
-    binary = tmp_path / NAME
-    binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(
-        InvalidProfileError, match="line 1: expected text in UTF-8, got"
-    ):
-        run_import(binary)
+    refused("expected CSV files in the folder, got no", tmp_path)
+    refused(
+        r"gpt.csv: expected a name such as gpt_13B_mbs1_tp2_algo0.csv",
+        write_lines(tmp_path / "gpt.csv"),
+    )
+    refused(
+        r"tp0_algo0.csv: tp: expected >= 1, got 0",
+        tmp_path / "gpt_mbs1_tp0_algo0.csv",
+    )
+    path = tmp_path / NAME
+    refused("expected a readable CSV file, got", path)
+    path.write_bytes(b"\xff\xfe\x00")
+    refused("line 1: expected text in UTF-8, got", path)
 
 
-def test_only_plain_models_are_imported(tmp_path):
-    path = write_lines(tmp_path / NAME)
-    with pytest.raises(
-        InvalidOptionError,
-        match="--model: expected a model of equal dense layers with ordinary",
-    ):
-        run_import(path, tower=TOWER)
-    with pytest.raises(
-        InvalidOptionError,
-        match="--model: expected a model of equal dense layers with ordinary",
-    ):
-        run_import(path, head=Head(outputs=51200, tied=True, predictions=2))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tower": TOWER},
+        {"head": Head(outputs=51200, tied=True, predictions=2)},
+    ],
+)
+def test_only_plain_models_are_imported(tmp_path, changes):
+    refused(
+        "--model: expected a model of equal dense layers with ordinary",
+        write_lines(tmp_path / NAME),
+        **changes,
+    )
 
 
 def test_without_a_peak_no_product_is_too_fast(tmp_path):
