@@ -7,12 +7,12 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
+from bench.instance_classes import classes_of
 from bench.instance_graphs import NETWORKS, graph_of
 from bench.result_files import ROOT
 from nest.constraints.targets import for_target
 from nest.hardware import parse_clusters
 from nest.instances import store
-from nest.instances.classes import classes_of
 from nest.instances.records import Instance
 from nest.ir import Hierarchy, Job, Level, Optimizer, Problem, problem_hash
 from nest.requests.networks import find_network, with_network

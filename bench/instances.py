@@ -65,7 +65,10 @@ SOURCES = (
     "nest/constraints/targets",
     "nest/topology",
 )
-SCRIPTS = ("bench/instance_recipes.py", "bench/instance_graphs.py")
+SCRIPTS = (
+    *("bench/instance_recipes.py", "bench/instance_graphs.py"),
+    "bench/instance_classes.py",
+)
 
 
 def calibration_sha256() -> str:

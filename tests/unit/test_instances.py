@@ -13,6 +13,7 @@ import pytest
 
 from bench import instance_recipes
 from bench import instances as script
+from bench.instance_classes import HOLDS, SIZES, classes_of, size_of
 from nest.cost.score import score
 from nest.errors import (
     InvalidProblemError,
@@ -27,7 +28,7 @@ from nest.instances import (
     problem,
     store,
 )
-from nest.instances.classes import MEMORY, classes_of, size_of
+from nest.instances.classes import MEMORY
 from nest.instances.records import Known, Proof, Unlimited
 from nest.ir import problem_hash
 from nest.models import builtin
@@ -135,6 +136,13 @@ def test_recipes_make_these_problems() -> None:
 
 
 # Classes, by hand
+
+
+def test_every_class_is_computed_or_needs_a_proof() -> None:
+    assert {item.name for item in CLASSES} == {*HOLDS, *MEMORY}
+    for item in CLASSES:
+        if item.dimension == "size":
+            assert item.meaning.startswith(f"{SIZES[item.name]:,} ")
 
 
 @pytest.mark.parametrize(
