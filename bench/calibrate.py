@@ -32,7 +32,7 @@ from nest.calibration.parameters import (
     Parameter,
     options_of,
 )
-from nest.calibration.stored import file_of, stored_fit
+from nest.calibration.stored import StoredFit, stored_fit
 from nest.hardware.calibration import CalibrationFile, stored_calibration
 from nest.validation.predict import PredictOptions, Skip, predict
 from nest.validation.reading import read_rows
@@ -63,6 +63,23 @@ MOST = 80
 #: Samples of the bootstrap, and the sources it must draw alike every time.
 SAMPLES = 2000
 SEED = 14
+
+
+def file_of(fit: Fit, rows: int, sources: int) -> StoredFit:
+    """Return a fit as it is stored, to four digits."""
+
+    def four(value: float) -> float:
+        return float(f"{value:.4g}")
+
+    return StoredFit(
+        names=tuple(parameter.name for parameter in fit.parameters),
+        logarithms=tuple(round(float(x), 4) for x in fit.x),
+        covariance=tuple(
+            tuple(four(float(c)) for c in row) for row in fit.covariance
+        ),
+        rows=rows,
+        sources=sources,
+    )
 
 
 @dataclass(frozen=True)

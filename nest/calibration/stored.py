@@ -50,20 +50,3 @@ def stored_fit() -> Fit:
         np.array(stored.logarithms),
         np.array(stored.covariance),
     )
-
-
-def file_of(fit: Fit, rows: int, sources: int) -> StoredFit:
-    """Return a fit as it is stored, to four digits."""
-
-    def four(value: float) -> float:
-        return float(f"{value:.4g}")
-
-    return StoredFit(
-        names=tuple(parameter.name for parameter in fit.parameters),
-        logarithms=tuple(round(float(x), 4) for x in fit.x),
-        covariance=tuple(
-            tuple(four(float(c)) for c in row) for row in fit.covariance
-        ),
-        rows=rows,
-        sources=sources,
-    )

@@ -5,45 +5,22 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from importlib.resources import files
 
 from nest.validation.rows import COLUMNS, Row
 
-#: A run as it is written down: columns and cells of Korthikanti et al. 2023,
-#: arXiv 2205.05198, Table 5, the model of 22 B parameters.
-TEMPLATE = {
-    "hardware": "A100-80GB-SXM",
-    "interconnect": "8x200 Gb/s HDR InfiniBand per node",
-    "devices_per_node": "8",
-    "num_devices": "8",
-    "model": "GPT 22B",
-    "layers": "48",
-    "hidden": "6144",
-    "heads": "64",
-    "kv_heads": "64",
-    "ffn_hidden": "24576",
-    "gated_mlp": "0",
-    "vocab": "51200",
-    "seq_len": "2048",
-    "global_batch": "4",
-    "micro_batch": "4",
-    "tp": "8",
-    "pp": "1",
-    "vpp": "1",
-    "dp": "1",
-    "cp": "1",
-    "ep": "1",
-    "sp": "1",
-    "zero_stage": "0",
-    "recompute": "selective",
-    "precision_class": "fp16",
-    "framework": "Megatron-LM",
-    "iter_time_s": "1.1",
-}
+#: The table with a run as it is written down: columns and cells of
+#: Korthikanti et al. 2023, arXiv 2205.05198, Table 5, the model of 22 B
+#: parameters.
+_TEXT = (files("nest.calibration") / "data" / "template.csv").read_text()
+
+#: The cells of that run.
+(TEMPLATE,) = csv.DictReader(io.StringIO(_TEXT))
 
 
 def template_csv() -> str:
     """Return a CSV file with the columns of a run, and one published run."""
-    return _csv([TEMPLATE])
+    return _TEXT
 
 
 def is_example(row: Row) -> bool:
@@ -57,16 +34,13 @@ def is_example(row: Row) -> bool:
 
 def planned_csv(rows: Sequence[Row]) -> str:
     """Return runs to do as a CSV file without their step times."""
-    return _csv([cells_of(row) for row in rows])
-
-
-def _csv(rows: list[dict[str, str]]) -> str:
     buffer = io.StringIO()
-    names = [name for name in COLUMNS if any(name in row for row in rows)]
+    cells = [cells_of(row) for row in rows]
+    names = [name for name in COLUMNS if any(name in row for row in cells)]
     names.sort(key="iter_time_s".__eq__)  # what is measured comes last
     writer = csv.DictWriter(buffer, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(cells)
     return buffer.getvalue()
 
 

@@ -6,15 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.calibrate import file_of
 from nest.calibration.evidence import Evidence
-from nest.calibration.fit import (
-    Fit,
-    Linear,
-    prior,
-    solve,
-)
+from nest.calibration.fit import Fit, Linear, prior, solve
 from nest.calibration.parameters import PARAMETERS, Parameter, options_of
-from nest.calibration.stored import file_of, stored_fit
+from nest.calibration.stored import stored_fit
 from nest.hardware.calibration import Calibration, stored_calibration
 from nest.validation.rows import Row
 
