@@ -19,7 +19,7 @@ from typing import Any
 
 from nest.models.architectures import Architecture
 from nest.models.hf import from_hf
-from nest.models.hf.encoders import RESNET_PIXELS
+from nest.models.hf.vision import RESNET_PIXELS
 
 #: Configurations of each family that are stored.
 STORED_PER_FAMILY = 2

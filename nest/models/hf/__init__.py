@@ -25,7 +25,14 @@ from nest.ir.base import check_text
 from nest.ir.documents import parse_json, refusing
 from nest.ir.io import read_text
 from nest.models.architectures import Architecture
-from nest.models.hf import decoders, encoders, family, hybrids
+from nest.models.hf import (
+    decoders,
+    encoders,
+    family,
+    hybrids,
+    pairs,
+    vision,
+)
 from nest.models.hf.config import Config, Parts, shown
 
 #: Families by ``model_type``.
@@ -37,6 +44,8 @@ FAMILIES: dict[str, Callable[[Config], Parts]] = {
     **decoders.READERS,
     **encoders.READERS,
     **hybrids.READERS,
+    **pairs.READERS,
+    **vision.READERS,
 }
 
 

@@ -360,6 +360,25 @@ def ordinary_attention(
     )
 
 
+def equal_heads(
+    heads: int, head_size: int, *, biases: bool = True, **fields: Any
+) -> Attention:
+    """Return attention with as many heads of keys and values as of queries."""
+    return Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_size=head_size,
+        biases=biases,
+        output_bias=biases,
+        **fields,
+    )
+
+
+def repeated(block: Block, count: int) -> tuple[RepeatedBlock, ...]:
+    """Return the runs of a tower of equal blocks."""
+    return (RepeatedBlock(block=block, count=count),)
+
+
 def latent_attention(config: Config) -> Attention:
     """Return multi-head latent attention, with an indexer if it has one."""
     heads = config.integer("num_attention_heads")
