@@ -90,23 +90,54 @@ def counted_flops(row: Row, causal: bool) -> float | None:
     ``causal``; and 6 per weight of the head (Narayanan et al. 2021, arXiv
     2104.04473, appendix, without recomputation).
     """
-    layers, hidden, heads = row.layers, row.hidden, row.heads
+    layers, hidden = row.layers, row.hidden
     samples, tokens = row.global_batch, row.seq_len
-    if not (layers and hidden and heads and samples and tokens and row.vocab):
+    if not (layers and hidden and samples and tokens and row.vocab):
         return None
-    head = row.head_dim or hidden // heads
-    queries, keys = heads * head, (row.kv_heads or heads) * head
-    width, visited = row.ffn_hidden or 4 * hidden, 1
+    weights = layer_weights(row, row.ffn_hidden or 4 * hidden)
+    if weights is None:
+        return None
+    products = 12 * tokens * weights.queries * (0.5 if causal else 1.0)
+    matrices = weights.attention + weights.mlp
+    per_token = layers * (6.0 * matrices + products) + 6.0 * hidden * row.vocab
+    return per_token * samples * tokens
+
+
+class LayerWeights(NamedTuple):
+    """Weights of a layer that a token visits, and channels of its queries."""
+
+    attention: int
+    mlp: int
+    queries: int
+
+
+def layer_weights(row: Row, width: int = 0) -> LayerWeights | None:
+    """Return the matrix weights of a layer as columns state them.
+
+    Of experts those that a token visits. ``None`` without a width or heads.
+
+    Parameters
+    ----------
+    row
+        The run.
+    width
+        Inner width of an MLP, or of an expert, that the row does not state.
+    """
+    hidden, heads = row.hidden, row.heads
+    if not (hidden and heads):
+        return None
+    size = row.head_dim or hidden // heads
+    queries, keys = heads * size, (row.kv_heads or heads) * size
+    inner, visited = row.ffn_hidden or width, 1
     if row.experts:
-        width = row.moe_ffn_hidden or width
+        inner = row.moe_ffn_hidden or width
         visited = (row.topk or 1) + (row.shared_experts or 0)
     matrices = 3 if row.gated_mlp else 2
-    weights = 2 * hidden * (queries + keys) + visited * matrices * (
-        hidden * width
+    return LayerWeights(
+        attention=2 * hidden * (queries + keys),
+        mlp=visited * matrices * hidden * inner,
+        queries=queries,
     )
-    products = 12 * tokens * queries * (0.5 if causal else 1.0)
-    per_token = layers * (6.0 * weights + products) + 6.0 * hidden * row.vocab
-    return per_token * samples * tokens
 
 
 def _flops_per_s(row: Row) -> float | None:

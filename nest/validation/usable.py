@@ -9,7 +9,7 @@ from typing import NamedTuple
 from nest.errors import UnknownNameError
 from nest.hardware.devices import DeviceSpec, device_spec
 from nest.units import GIB
-from nest.validation.flops import counted_time
+from nest.validation.flops import counted_time, layer_weights
 from nest.validation.rows import (
     Row,
     measured_memory_bytes,
@@ -206,7 +206,6 @@ def _of_two_steps(times: dict[str, float]) -> str | None:
 
 def _of_other_flops(row: Row, times: dict[str, float]) -> str | None:
     """Say that FLOP/s, counted as stated, are of another step."""
-    # How FLOPs are counted is written against this module.
     counted = counted_time(row)
     if counted is None or not times:
         return None
@@ -238,22 +237,17 @@ def _least_flops(row: Row) -> float | None:
     window may be short. Where only adapters are trained there are no
     gradients of the weights, which leaves two thirds.
     """
-    layers, hidden, heads = row.layers, row.hidden, row.heads
-    samples, tokens = row.global_batch, row.seq_len
-    if not (layers and hidden and heads and samples and tokens):
+    weights, samples, tokens = (
+        layer_weights(row),
+        row.global_batch,
+        row.seq_len,
+    )
+    if not (weights and row.layers and row.hidden and samples and tokens):
         return None
-    head = row.head_dim or hidden // heads
-    queries = heads * head
-    keys = (row.kv_heads or heads) * head
-    width, visited = row.ffn_hidden or 0, 1
-    if row.experts:
-        width = row.moe_ffn_hidden or 0
-        visited = (row.topk or 1) + (row.shared_experts or 0)
     # Latent attention has fewer weights than the columns say: of a model
     # with experts only these count.
-    attention = 0 if row.experts else 2 * hidden * (queries + keys)
-    matrices = 3 if row.gated_mlp else 2
-    weights = layers * (attention + visited * matrices * hidden * width)
-    weights += hidden * (row.vocab or 0)
+    attention = 0 if row.experts else weights.attention
+    visited = row.layers * (attention + weights.mlp)
+    visited += row.hidden * (row.vocab or 0)
     passes = 2 if "lora" in f"{row.model} {row.notes}".lower() else 3
-    return passes * 2.0 * weights * samples * tokens
+    return passes * 2.0 * visited * samples * tokens

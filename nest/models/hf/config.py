@@ -96,7 +96,7 @@ class Config:
         return value
 
     def integer(
-        self, *names: str, default: int | None = None, least: int = 1
+        self, *names: str, default: int | None = None, minimum: int = 1
     ) -> int:
         """Read an integer; several names are the same field."""
         name, value = self._find(names)
@@ -111,9 +111,9 @@ class Config:
             return default
         count = self.typed(name, value, int, "an integer")
         largest = MOST_LAYERS if "layer" in name else LARGEST
-        if not least <= count <= largest:
+        if not minimum <= count <= largest:
             raise self.refuse(
-                name, f"an integer from {least} to {largest}", count
+                name, f"an integer from {minimum} to {largest}", count
             )
         return count
 

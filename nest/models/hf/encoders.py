@@ -112,7 +112,7 @@ def encoder(config: Config, family: Encoder) -> Parts:
     types = 0
     if family.token_types is not None:
         types = config.integer(
-            "type_vocab_size", default=family.token_types, least=0
+            "type_vocab_size", default=family.token_types, minimum=0
         )
     buckets = 0
     if family.buckets is not None:
@@ -195,7 +195,7 @@ def deberta_v2(config: Config) -> Parts:
         convolved.
     """
     parts = _deberta(config)
-    if config.integer("conv_kernel_size", default=0, least=0):
+    if config.integer("conv_kernel_size", default=0, minimum=0):
         raise config.refuse(
             "conv_kernel_size",
             "0",
@@ -223,7 +223,7 @@ def deberta_v2(config: Config) -> Parts:
 def _reach(config: Config) -> int:
     """Return how far DeBERTa tells positions apart, in buckets."""
     for name in ("position_buckets", "max_relative_positions"):
-        reach = config.integer(name, default=-1, least=-1)
+        reach = config.integer(name, default=-1, minimum=-1)
         if reach > 0:
             return reach
     return config.integer("max_position_embeddings", default=512)

@@ -284,7 +284,7 @@ def _block(config: Config, family: Family, kind: str, sparse: bool) -> Block:
     if kind == "local":
         window = family.window or 0
         if "sliding_window" in config.fields:
-            window = config.integer("sliding_window", default=0, least=0)
+            window = config.integer("sliding_window", default=0, minimum=0)
     mixer = None
     if kind in ("mixer", "hybrid") and family.mixer is not None:
         mixer = MIXERS[family.mixer](config)
@@ -449,7 +449,7 @@ def routed_mlp(config: Config, names: Experts) -> Mlp:
         shared = config.integer(
             *(names.shared or names.shared_width),
             default=names.shared_default,
-            least=0,
+            minimum=0,
         )
     return Mlp(
         hidden=width,
@@ -571,7 +571,7 @@ def with_predictions(config: Config, parts: Parts) -> Parts:
     InvalidProblemError
         If the configuration has no such modules.
     """
-    modules = config.integer(*MODULES, default=0, least=0)
+    modules = config.integer(*MODULES, default=0, minimum=0)
     if not modules:
         raise config.refuse(
             MODULES[0],

@@ -26,7 +26,7 @@ def granite_hybrid(config: Config) -> Parts:
         FAMILIES["granitemoehybrid"],
         rotary=config.fields.get("position_embedding_type") == "rope",
     )
-    if not config.integer("num_local_experts", default=0, least=0):
+    if not config.integer("num_local_experts", default=0, minimum=0):
         family = replace(family, experts=None)
     return decoder(config, family)
 

@@ -53,7 +53,7 @@ def _windows_by_flag(config: Config, layers: int) -> list[str]:
     """Layers from ``max_window_layers`` on, if windows are switched on."""
     if not config.flag("use_sliding_window", False):
         return ["global"] * layers
-    first = config.integer("max_window_layers", default=28, least=0)
+    first = config.integer("max_window_layers", default=28, minimum=0)
     return ["local" if i >= first else "global" for i in range(layers)]
 
 
@@ -135,7 +135,7 @@ def _one_of_period(
     ``period`` and ``offset`` are names of fields with their defaults.
     """
     every = config.integer(period[0], default=period[1])
-    at = config.integer(offset[0], default=offset[1], least=0)
+    at = config.integer(offset[0], default=offset[1], minimum=0)
     return [i % every == at for i in range(layers)]
 
 
@@ -165,7 +165,7 @@ def _all_but_first(
         return [kind == "sparse" for kind in stated]
     names = ("first_k_dense_replace", "num_dense_layers")
     name = names[1] if config.has(names[1]) else names[0]
-    dense = config.integer(name, default=default, least=0)
+    dense = config.integer(name, default=default, minimum=0)
     if dense > layers:
         raise config.refuse(
             name, f"an integer from 0 to the {layers} layers", dense
@@ -182,8 +182,8 @@ def _all_or_listed(config: Config, layers: int) -> list[bool]:
 def _ernie(config: Config, layers: int) -> list[bool]:
     """Every ``moe_layer_interval``-th layer from a first to a last one."""
     step = config.integer("moe_layer_interval", default=1)
-    first = config.integer("moe_layer_start_index", default=1, least=0)
-    last = config.integer("moe_layer_end_index", default=-1, least=-1)
+    first = config.integer("moe_layer_start_index", default=1, minimum=0)
+    last = config.integer("moe_layer_end_index", default=-1, minimum=-1)
     if last < 0:
         last = layers - 1
     return [(i + 1) % step == 0 and first <= i <= last for i in range(layers)]

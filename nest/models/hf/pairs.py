@@ -82,8 +82,8 @@ def t5(config: Config, *, in_all: bool = False) -> Parts:
     steps = (0, 0)
     if config.has("encoder_sparse_step") or config.has("decoder_sparse_step"):
         steps = (
-            config.integer("encoder_sparse_step", default=0, least=0),
-            config.integer("decoder_sparse_step", default=0, least=0),
+            config.integer("encoder_sparse_step", default=0, minimum=0),
+            config.integer("decoder_sparse_step", default=0, minimum=0),
         )
     towers = (
         tower("encoder", layers, steps[0]),

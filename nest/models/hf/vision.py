@@ -58,7 +58,7 @@ def dinov2(config: Config, registers: int = 0) -> Parts:
         mlp = Mlp(hidden=width, gated=True, biases=True)
     if registers:
         registers = config.integer(
-            "num_register_tokens", default=registers, least=0
+            "num_register_tokens", default=registers, minimum=0
         )
     parts = _vision(
         config,
