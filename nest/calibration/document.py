@@ -1,4 +1,4 @@
-"""What runs said as a JSON document."""
+"""The results of a calibration as a JSON document."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from nest.uncertainty.intervals import (
 )
 from nest.validation.predict import PredictedRun
 
-#: As how many runs the stored noise counts beside the noise of own runs.
+#: Number of runs that the stored noise counts for in the mean with own runs.
 NOISE_RUNS = 5
 
 #: Of devices, the network and hosts: what a calibration fits.
@@ -58,7 +58,7 @@ def left_unknown(before: Array, shares: Array, noise: float) -> Remainder:
     shares
         What the step times of ``n`` runs depend on, ``(n, 3)``.
     noise
-        Standard deviation of each beside that.
+        Standard deviation of each that no share explains.
 
     Returns
     -------

@@ -118,7 +118,7 @@ class Known(Struct, frozen=True, kw_only=True):
     proofs
         The best proof of every exact solver that has one.
     unlimited
-        Whether memory binds, if somebody knows.
+        What is known without a memory limit, ``None`` if nothing is.
     """
 
     problem_hash: str

@@ -1,10 +1,10 @@
-"""What is known gets better: plans that are scored again, and proofs.
+"""Update the best known plans and bounds of instances.
 
-The one way to change ``best_known.json``. A plan counts for what the shared
-cost model says of it, whoever found it. A bound counts if an exact solver
-proves it once more, here, or if ``nest-check`` accepts its certificate; what a
-document says of it is a claim. Whatever does not fit together is refused, and
-then nothing changes.
+This is the only code that changes ``best_known.json``. The shared cost model
+scores every plan again. A bound counts if an exact solver proves it again on
+this machine, or if ``nest-check`` accepts its certificate; a bound in a
+document is only a claim. An update that contradicts a plan or a bound is
+refused, and nothing changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from nest.util.versions import nest_version
 COMPARED, BENCHED = "nest-compare/1", "nest-bench-cell/1"
 
 
-#: Who proves what certificates say.
+#: The program that verifies certificates.
 CHECKER = "nest-check"
 
 #: Runs it without modules of the user: neither the working directory, nor
@@ -56,7 +56,7 @@ _Quanta = Annotated[int, msgspec.Meta(ge=0, le=MAX_TERM)]
 
 
 class _Cell(msgspec.Struct, frozen=True):
-    """What is read of an answer."""
+    """The fields that an update reads of one solver's answer."""
 
     solver: str
     outcome: str
@@ -69,20 +69,20 @@ class _Cell(msgspec.Struct, frozen=True):
 
 
 class _Compared(msgspec.Struct, frozen=True):
-    """What is read of a comparison."""
+    """The fields that an update reads of a comparison."""
 
     problem_hash: str
     cells: tuple[_Cell, ...]
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _BenchedProblem(msgspec.Struct, frozen=True):
     problem_hash: str
 
 
 class _Benched(msgspec.Struct, frozen=True):
-    """What is read of a cell of a benchmark."""
+    """The fields that an update reads of a cell of a benchmark."""
 
-    cell: _Asked
+    cell: _BenchedProblem
     result: _Cell
 
 
@@ -472,7 +472,7 @@ def _better(proofs: Iterable[Proof], new: Proof) -> tuple[Proof, ...]:
 
 
 def _check(record: Known, where: str) -> None:
-    """Refuse what contradicts itself: somebody must be wrong."""
+    """Refuse a bound above the step time of the best known plan."""
     value = record.value_quanta
     if value is None:
         return

@@ -109,7 +109,8 @@ class Request(Struct, frozen=True, kw_only=True):
     schedule
         The pipeline schedule.
     overlap
-        What may run behind computation, and the fraction of it that hides.
+        Communication that may overlap with computation, with the overlapped
+        fraction.
     distributed_optimizer
         Whether the optimiser may be sharded over replicas too.
     sequence_parallel

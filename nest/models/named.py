@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def load_model(text: str, mtp: bool = False) -> Architecture:
     """Return the architecture of that name, or of a ``config.json``.
 
-    That of a file with its modules for multi-token prediction, if asked for.
+    With ``mtp`` a file's modules for multi-token prediction count.
 
     Raises
     ------

@@ -165,7 +165,7 @@ def expert_weights(block: Block) -> int:
 
 
 def router_weights(hidden: int, mlp: Mlp) -> int:
-    """Return what all ranks hold beside experts.
+    """Return the weights around the experts, which all ranks hold.
 
     The router, the score of the shared experts, and the projections to the
     width of the experts and back.
@@ -230,7 +230,7 @@ def vector_weights(block: Block) -> int:
 
 
 def embedding_weights(tower: Tower, vocabulary: int | None = None) -> int:
-    """Return the weights in front of a tower's blocks.
+    """Return the weights before a tower's blocks.
 
     ``h`` per row of the token, position and type tables; ``h`` per value of
     a patch and ``h`` of bias; convolutions; a norm; a bias per head and
@@ -257,7 +257,7 @@ def embedding_weights(tower: Tower, vocabulary: int | None = None) -> int:
 
 
 def embedding_flops(tower: Tower) -> int:
-    """Return the FLOPs per token in front of a tower's blocks, forward."""
+    """Return the FLOPs per token before a tower's blocks, forward."""
     flops = 2 * tower.patch_values * tower.hidden
     if tower.embedding_size:
         flops += 2 * tower.embedding_size * tower.hidden
@@ -268,13 +268,13 @@ def embedding_flops(tower: Tower) -> int:
 
 
 def convolution_weights(shape: Convolution) -> int:
-    """Return the weights of a convolution in front of a tower."""
+    """Return the weights of a convolution before a tower."""
     taps = shape.inputs * shape.kernel + (1 if shape.bias else 0)
     return (taps + (2 if shape.normed else 0)) * shape.outputs
 
 
 def final_norm_weights(tower: Tower) -> int:
-    """Return the weights of the norm behind a tower's blocks."""
+    """Return the weights of the norm after a tower's blocks."""
     return norm_weights(tower.runs[-1].block) if tower.final_norm else 0
 
 
@@ -302,5 +302,5 @@ def head_width(head: Head, hidden: int) -> int:
 
 
 def transform_matrix(head: Head, hidden: int) -> int:
-    """Return the weights of the matrix in front of the output layer."""
+    """Return the weights of the matrix before the output layer."""
     return hidden * (head.transform_size or hidden) if head.transform else 0

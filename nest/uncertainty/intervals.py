@@ -86,7 +86,7 @@ class Deviations(
     Attributes
     ----------
     noise
-        Of every step time by itself, beside what follows.
+        Of every step time by itself, in addition to the following.
     device, network, host
         Of the time that devices, the network and hosts take.
     unseen, experts, low_precision
@@ -158,7 +158,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Intervals:
-    """What is known of a plan's figures.
+    """Prediction intervals of a plan's step time and memory.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class Intervals:
         }
 
 
-#: What problems say of costs that no measured run stands behind.
+#: Text in the source of problems whose costs rest on no measured run.
 NOT_CALIBRATED = "not calibrated"
 
 

@@ -1,1 +1,1 @@
-"""Predictions beside published measurements."""
+"""Predictions, compared with published measurements."""

@@ -18,7 +18,7 @@ from nest.validation.rows import Row
 
 
 class Covered(NamedTuple):
-    """A measured step time beside its intervals.
+    """A measured step time, compared with its intervals.
 
     Attributes
     ----------

@@ -185,10 +185,10 @@ class PredictedRun(NamedTuple):
 def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
     """Predict the step time and the memory of a row, or say why not.
 
-    A row that does not say what is recomputed takes the least that fits, as
-    whoever tuned the run did, or else the most there is; a run that went out
-    of memory takes the least there is, as its software does by itself. With
-    head-room it is the least that fits with head-room.
+    A row that does not state its recomputation takes the least with which
+    the plan fits, or the most if none fits. A run that went out of memory
+    takes the least, as its software does by default. The prediction with
+    head-room takes the least with which the plan fits with head-room.
     """
     run = predicted_run(row, options)
     return run if isinstance(run, Skip) else run.prediction

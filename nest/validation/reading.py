@@ -25,7 +25,7 @@ from nest.validation.rows import (
     Row,
 )
 
-#: Characters of a cell, at most; those that come along have 125.
+#: Maximum length of a cell, in characters; the stored rows have up to 125.
 _MAX_CELL = 1000
 
 #: Without one of these columns no row can be used.
@@ -98,7 +98,7 @@ def read_rows(path: str | Path) -> list[Row]:
 
 
 def published_rows() -> list[Row]:
-    """Return the runs that come along, see :func:`read_rows`.
+    """Return the runs of the package, see :func:`read_rows`.
 
     ``bench/measured_facts.py`` writes them; docs/validation.md says where
     each comes from.

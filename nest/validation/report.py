@@ -146,7 +146,7 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 EVERYTHING = Selection()
 
-#: What is shown beside the figures of all rows.
+#: Selections whose figures are shown in addition to those of all rows.
 SHOWN = (
     Selection(tiers=("A",), precisions=("bf16", "fp16")),
     Selection(
@@ -161,7 +161,7 @@ SHOWN = (
 def assess(
     row: Row, predict: Callable[[Row], Prediction | Skip]
 ) -> Assessment:
-    """Predict a row and put the prediction beside what was measured.
+    """Predict a row and compare the prediction with the measurement.
 
     A row that cannot be predicted has a reason: this does not raise, unless
     ``NEST_DEBUG`` is set in the environment. Of the reason of a
@@ -401,7 +401,7 @@ def ranking_figures(groups: Sequence[RankingGroup]) -> dict[str, Any]:
 
 
 def memory_figures(outcomes: Sequence[Assessment]) -> dict[str, Any]:
-    """Return the errors of memory, and who is predicted to fit."""
+    """Return the errors of memory, and how many runs are predicted to fit."""
     errors = [(o, e) for o in outcomes if (e := o.memory_error) is not None]
     judged = [o for o in outcomes if o.fits is not None]
     oom = [o for o in judged if ran_out_of_memory(o.row)]

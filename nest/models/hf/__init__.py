@@ -144,7 +144,7 @@ def from_hf(
         if isinstance(text, str) and text in FAMILIES:
             note = f"the text model of {model_type} alone"
             model_type, config = text, config.part("text_config")
-            # Whether they are tied may be said of the whole alone.
+            # Only the whole model may state whether they are tied.
             tied = fields.get("tie_word_embeddings")
             if not config.has("tie_word_embeddings") and tied is not None:
                 config = config.updated(tie_word_embeddings=tied)

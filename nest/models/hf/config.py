@@ -13,7 +13,7 @@ from nest.models.blocks import Head, Tower
 
 T = TypeVar("T")
 
-#: What is always so, or the name of a flag and its default.
+#: A fixed value, or the name of a flag with its default.
 Switch = bool | tuple[str, bool]
 
 #: Larger figures, and numbers of layers, are typing errors.
@@ -22,7 +22,7 @@ MOST_LAYERS = 10_000
 
 
 class Parts(NamedTuple):
-    """What a configuration says of an architecture; fields as there."""
+    """The fields of an architecture that a configuration states."""
 
     towers: tuple[Tower, ...]
     head: Head
@@ -131,7 +131,7 @@ class Config:
             raise self.refuse(name, expected, got, why)
 
     def switch(self, spec: Switch) -> bool:
-        """Return what is always so, or a flag by its name and default."""
+        """Return a fixed value, or read a flag by its name and default."""
         return spec if isinstance(spec, bool) else self.flag(*spec)
 
     def listed(self, name: str, kind: type[T], what: str) -> list[T] | None:

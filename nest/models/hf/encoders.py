@@ -88,7 +88,7 @@ ENCODERS = {
 
 
 def encoder(config: Config, family: Encoder) -> Parts:
-    """Read BERT and such with its masked language model, without pooler."""
+    """Read BERT, or a family like it, with its masked language model."""
     block = Block(
         name="encoder",
         hidden=config.integer(*family.hidden),
@@ -244,7 +244,7 @@ def _deberta(config: Config) -> Parts:
 
 
 def modernbert(config: Config, *, causal: bool = False) -> Parts:
-    """Read ModernBERT; its first layer has no norm in front of attention."""
+    """Read ModernBERT; its first layer has no norm before attention."""
     layers = config.integer("num_hidden_layers")
     hidden = config.integer("hidden_size")
     heads = config.integer("num_attention_heads")

@@ -85,7 +85,7 @@ _NEMOTRON = {
 
 
 def nemotron_h(config: Config) -> Parts:
-    """Read Nemotron-H, each block of which is one thing behind one norm."""
+    """Read Nemotron-H, whose blocks are a norm and one other part each."""
     pattern = config.fields.get("hybrid_override_pattern")
     name = "hybrid_override_pattern"
     if isinstance(pattern, str):
@@ -167,9 +167,9 @@ _ZAMBA = {"linear_attention": "mixer", "mamba": "mixer", "hybrid": "hybrid"}
 def zamba2(config: Config) -> Parts:
     """Read Zamba2: Mamba-2, and blocks that several layers share between.
 
-    A hybrid layer is a shared block on the stream beside the embeddings,
-    twice as wide; what the layer has of its own, a linear layer behind it
-    and an adapter of its MLP; and Mamba-2. They are three blocks here.
+    A hybrid layer has three parts, which are three blocks here: a shared
+    block, whose input is the stream and the embeddings, twice as wide; a
+    linear layer after it with an adapter of its MLP; and Mamba-2.
 
     Raises
     ------

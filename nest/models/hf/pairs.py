@@ -169,7 +169,7 @@ def pair(config: Config, family: Pair) -> Parts:
 
 
 def whisper(config: Config) -> Parts:
-    """Read Whisper: two convolutions, the second of stride 2, in front."""
+    """Read Whisper, which begins with two convolutions, one of stride 2."""
     hidden = config.integer("d_model")
     inputs = config.integer("max_source_positions", default=1500)
     outputs = config.integer("max_target_positions", default=448)

@@ -145,7 +145,7 @@ def _entering(
     first, value = operators[0].name, keys[-1]
     if shape.gate // split.tp:
         columns = linear("gate", tokens, hidden, shape.gate // split.tp)
-        operators.append(columns._replace(beside=first))
+        operators.append(columns._replace(same_inputs_as=first))
     if shape.query_key_norm:
         normed = norm("query key norm", rotated, execution)
         operators.append(normed._replace(after=keys))
@@ -210,7 +210,7 @@ def _latent(
         *queries,
         linear(
             "key value down", tokens, hidden, rank + shape.rotary_size
-        )._replace(beside=queries[0].name),
+        )._replace(same_inputs_as=queries[0].name),
         norm("key value norm", tokens * rank, execution),
         linear("key value up", tokens, rank, expanded),
     ]
@@ -241,8 +241,8 @@ def _indexer(
     return [
         query._replace(after=("query norm",))
         if shape.query_rank
-        else query._replace(beside=first),
-        key._replace(beside=first),
+        else query._replace(same_inputs_as=first),
+        key._replace(same_inputs_as=first),
         Operator(
             *("index scores", "attention", scores, moved, 0, 0),
             products=(product,),

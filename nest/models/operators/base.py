@@ -214,7 +214,7 @@ class Operator(NamedTuple):
         Names of the operators listed before it whose results it needs, those
         of its first factor first; ``None`` for the one before it. Of several
         of a name the last one before it counts.
-    beside
+    same_inputs_as
         Name of an operator listed before it that has the same inputs, which
         stands for ``after``.
     """
@@ -239,7 +239,7 @@ class Operator(NamedTuple):
     values: int = 0
     operations: tuple[Operation, ...] = ()
     after: tuple[str, ...] | None = None
-    beside: str = ""
+    same_inputs_as: str = ""
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -286,8 +286,8 @@ def dependencies(operators: Sequence[Operator]) -> list[tuple[int, ...]]:
     last: dict[str, int] = {}
     needed: list[tuple[int, ...]] = []
     for position, operator in enumerate(operators):
-        if operator.beside:
-            needed.append(needed[last[operator.beside]])
+        if operator.same_inputs_as:
+            needed.append(needed[last[operator.same_inputs_as]])
         elif operator.after is not None:
             needed.append(tuple(last[name] for name in operator.after))
         else:

@@ -116,7 +116,9 @@ def expert_mlp(
     if shape.shared_hidden:
         shared = dense_mlp(block, shared_mlp(shape), split, execution)
         operators += [
-            shared.operators[0]._replace(name="shared up", beside="router"),
+            shared.operators[0]._replace(
+                name="shared up", same_inputs_as="router"
+            ),
             shared.operators[1],
             shared.operators[2]._replace(name="shared down"),
         ]
@@ -125,7 +127,7 @@ def expert_mlp(
             gate = matmul("shared gate", outer, hidden, 1)
             gated = elementwise("shared gated", ("multiply",), values, 4, 6)
             operators += [
-                gate._replace(beside="router"),
+                gate._replace(same_inputs_as="router"),
                 gated._replace(after=("shared down", "shared gate")),
             ]
             none += BF16 * values
@@ -167,7 +169,7 @@ def _dispatching(
     needed: tuple[str, ...] = (operators[-1].name,)
     if shape.latent:
         narrow = linear("latent down", outer, hidden, size)
-        operators.append(narrow._replace(beside="router"))
+        operators.append(narrow._replace(same_inputs_as="router"))
         needed = (narrow.name, *needed)
     values = outer * shape.experts_per_token * size
     moved = _moved("dispatch", ("copy",), values, 4, 4, kernels=4)
