@@ -38,7 +38,7 @@ from nest.analysis.compare import to_document
 from nest.errors import NestError
 from nest.instances import store
 from nest.instances.classes import CLASSES
-from nest.instances.records import Index, Known
+from nest.instances.records import BestKnown, Index
 from nest.instances.update import with_document
 from nest.ir import Problem
 from nest.models import builtin
@@ -209,7 +209,7 @@ def solve(
     print(f"{time.monotonic() - begin:.0f} s, {cpu_s:.0f} s of CPU time")
 
 
-def was_tried(solver: str, known: Known | None) -> bool:
+def was_tried(solver: str, known: BestKnown | None) -> bool:
     """Whether a solver has worked on an instance: dp is the first to."""
     if known is None or solver == SOLVER:
         return known is not None
@@ -217,11 +217,11 @@ def was_tried(solver: str, known: Known | None) -> bool:
 
 
 def told(
-    records: dict[str, Known],
+    records: dict[str, BestKnown],
     solver: str,
     problem: Problem,
     options: SolveOptions,
-) -> dict[str, Known]:
+) -> dict[str, BestKnown]:
     """Return what is known after a solver worked on a problem."""
     result = run_solver(problem, solver, options)
     if result.outcome.failed:

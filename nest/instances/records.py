@@ -105,7 +105,7 @@ class Unlimited(Struct, frozen=True, kw_only=True):
     proof: Proof | None = None
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class BestKnown(Struct, frozen=True, kw_only=True):
     """The best known plan of an instance and the best proven bound.
 
     Attributes
@@ -184,7 +184,7 @@ class Known(Struct, frozen=True, kw_only=True):
         return "loose" if proof.bound_quanta >= self.value_quanta else None
 
 
-class BestKnown(
+class BestKnownFile(
     Struct,
     frozen=True,
     kw_only=True,
@@ -193,4 +193,4 @@ class BestKnown(
 ):
     """What is known of all instances, by name."""
 
-    instances: dict[str, Known]
+    instances: dict[str, BestKnown]

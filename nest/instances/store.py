@@ -24,7 +24,7 @@ from nest.errors import (
     UnknownNameError,
 )
 from nest.instances.classes import CLASSES
-from nest.instances.records import BestKnown, Index, Instance, Known
+from nest.instances.records import BestKnown, BestKnownFile, Index, Instance
 from nest.ir.io import decode, decode_problem, problem_hash, read_bytes
 from nest.ir.problem import Problem
 from nest.units import MAX_TERM
@@ -56,7 +56,7 @@ def best_known_path() -> Path:
     return Path(str(files(PACKAGE) / "data" / "best_known.json"))
 
 
-def read_best_known(path: Path | None = None) -> dict[str, Known]:
+def read_best_known(path: Path | None = None) -> dict[str, BestKnown]:
     """Return what is known by name, of the package or of another file.
 
     Raises
@@ -67,19 +67,19 @@ def read_best_known(path: Path | None = None) -> dict[str, Known]:
     path = best_known_path() if path is None else path
     data = read_bytes(path, NestError)
     return decode(
-        data, str(path), BestKnown, "file of best known plans", NestError
+        data, str(path), BestKnownFile, "file of best known plans", NestError
     ).instances
 
 
 @cache
-def known() -> Mapping[str, Known]:
+def known() -> Mapping[str, BestKnown]:
     """Return what the package knows, by name."""
     return read_best_known()
 
 
 def known_about(
-    name: str, records: Mapping[str, Known] | None = None
-) -> Known:
+    name: str, records: Mapping[str, BestKnown] | None = None
+) -> BestKnown:
     """Return what is known of an instance, by default to the package.
 
     Raises
@@ -87,11 +87,11 @@ def known_about(
     UnknownInstanceError
         If there is none of that name.
     """
-    nothing = Known(problem_hash=find(name).problem_hash)
+    nothing = BestKnown(problem_hash=find(name).problem_hash)
     return (known() if records is None else records).get(name, nothing)
 
 
-def encode_best_known(records: Mapping[str, Known]) -> bytes:
+def encode_best_known(records: Mapping[str, BestKnown]) -> bytes:
     """Return the file of what is known: a line per instance, by name."""
     lines = [
         f"{json.dumps(name)}: {msgspec.json.encode(records[name]).decode()}"
@@ -180,13 +180,13 @@ def class_words(text: str) -> tuple[str, ...]:
 
 
 def names(
-    wanted: Sequence[str] = (), status: str | None = None
+    class_names: Sequence[str] = (), status: str | None = None
 ) -> tuple[str, ...]:
     """Return the names of the instances that are in all of some classes.
 
     Parameters
     ----------
-    wanted
+    class_names
         Names of classes, and ``open`` or ``closed``; none asks for all
         instances.
     status
@@ -197,7 +197,7 @@ def names(
     UnknownNameError
         If there is no such class or status.
     """
-    for name in wanted:
+    for name in class_names:
         if name not in _ORDER and name not in STATES:
             raise UnknownNameError("class", name, [*_ORDER, *STATES])
     if status not in (None, *STATES):
@@ -205,7 +205,7 @@ def names(
     return tuple(
         name
         for name in index()
-        if {*wanted} <= {*classes(name), state(name)}
+        if {*class_names} <= {*classes(name), state(name)}
         and status in (None, state(name))
     )
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, SolverNotInstalledError
 from nest.instances import store
-from nest.instances.records import Known, Proof, Unlimited
+from nest.instances.records import BestKnown, Proof, Unlimited
 from nest.ir.io import convert, decode_problem, encode
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -113,8 +113,8 @@ class Change(NamedTuple):
 
 
 def with_document(
-    records: Mapping[str, Known], document: Any, where: str, prove: Prover
-) -> tuple[dict[str, Known], list[Change]]:
+    records: Mapping[str, BestKnown], document: Any, where: str, prove: Prover
+) -> tuple[dict[str, BestKnown], list[Change]]:
     """Return what is known after the answers of a document.
 
     Parameters
@@ -185,12 +185,12 @@ def _read(document: Any, where: str) -> _Compared:
 
 
 def with_plan(
-    records: Mapping[str, Known],
+    records: Mapping[str, BestKnown],
     name: str,
     plan: Plan,
     where: str,
     by: str | None = None,
-) -> tuple[dict[str, Known], list[Change]]:
+) -> tuple[dict[str, BestKnown], list[Change]]:
     """Return what is known after a plan for an instance.
 
     Parameters
@@ -216,13 +216,13 @@ def with_plan(
 
 
 def with_certificate(
-    records: Mapping[str, Known],
+    records: Mapping[str, BestKnown],
     name: str,
     data: bytes,
     where: str,
     by: str | None = None,
     limit_s: float | None = None,
-) -> tuple[dict[str, Known], list[Change]]:
+) -> tuple[dict[str, BestKnown], list[Change]]:
     """Return what is known after a certificate for an instance.
 
     Parameters
@@ -315,7 +315,9 @@ def _scored(problem: Problem, plan: Plan, where: str) -> int:
     return verdict.step_quanta
 
 
-def _with_value(record: Known, plan: Plan, quanta: int, by: str) -> Known:
+def _with_value(
+    record: BestKnown, plan: Plan, quanta: int, by: str
+) -> BestKnown:
     """Return what is known after a plan that fits: the better one stays."""
     if record.value_quanta is not None and record.value_quanta <= quanta:
         return record
@@ -324,8 +326,8 @@ def _with_value(record: Known, plan: Plan, quanta: int, by: str) -> Known:
 
 
 def _with_plan(
-    record: Known, problem: Problem, cell: _Cell, where: str
-) -> Known:
+    record: BestKnown, problem: Problem, cell: _Cell, where: str
+) -> BestKnown:
     """Return what is known after the plan of an answer, if it has one."""
     if not _has_plan(cell):
         return record
@@ -336,16 +338,16 @@ def _with_plan(
 
 
 def _with_unlimited_plan(
-    record: Known, problem: Problem, cell: _Cell, where: str
-) -> Known:
+    record: BestKnown, problem: Problem, cell: _Cell, where: str
+) -> BestKnown:
     """Return the same after a plan that need not fit the memory."""
     if not _has_plan(cell):
         return record
     assert cell.plan is not None
-    if not score(problem, cell.plan).violations:
-        return _with_plan(record, problem, cell, where)
     quanta = _scored(store.unlimited(problem), cell.plan, where)
     _check_claim(cell, quanta, where)
+    if not score(problem, cell.plan).violations:
+        return _with_value(record, cell.plan, quanta, _name(cell))
     beyond = record.unlimited or Unlimited()
     if beyond.value_quanta is not None and beyond.value_quanta <= quanta:
         return record
@@ -362,12 +364,14 @@ def _has_plan(cell: _Cell) -> bool:
     )
 
 
-def _with_proof(record: Known, proof: Proof, where: str) -> Known:
+def _with_proof(record: BestKnown, proof: Proof, where: str) -> BestKnown:
     """Return what is known after a proof."""
     return replace(record, proofs=_better(record.proofs, proof))
 
 
-def _with_unlimited_proof(record: Known, proof: Proof, where: str) -> Known:
+def _with_unlimited_proof(
+    record: BestKnown, proof: Proof, where: str
+) -> BestKnown:
     """Return what is known after a proof about plans that need not fit."""
     if proof.bound_quanta is None:
         raise NestError(
@@ -471,7 +475,7 @@ def _better(proofs: Iterable[Proof], new: Proof) -> tuple[Proof, ...]:
     return tuple(by_solver[name] for name in sorted(by_solver))
 
 
-def _check(record: Known, where: str) -> None:
+def _check(record: BestKnown, where: str) -> None:
     """Refuse a bound above the step time of the best known plan."""
     value = record.value_quanta
     if value is None:
@@ -496,15 +500,15 @@ def _check(record: Known, where: str) -> None:
 
 
 def _updated(
-    records: Mapping[str, Known], name: str, new: Known, where: str
-) -> tuple[dict[str, Known], list[Change]]:
+    records: Mapping[str, BestKnown], name: str, new: BestKnown, where: str
+) -> tuple[dict[str, BestKnown], list[Change]]:
     """Return the records with a new one, and what is new about it."""
     _check(new, f"{where}: {name}")
     old = store.known_about(name, records)
     return {**records, name: new}, _changes(name, old, new)
 
 
-def _changes(name: str, old: Known, new: Known) -> list[Change]:
+def _changes(name: str, old: BestKnown, new: BestKnown) -> list[Change]:
     """Say what is new, in words."""
 
     def told(what: str, before: object, after: object) -> str | None:

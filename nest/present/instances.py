@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from nest.hardware.machines import parse_clusters
 from nest.instances import CLASSES, best_known, instance, names, store
-from nest.instances.records import Instance, Known, Unlimited
+from nest.instances.records import BestKnown, Instance, Unlimited
 from nest.ir.io import plan_to_json
 from nest.present.fitted import Column
 from nest.present.table import key_lines, plan_text, simple_table
@@ -206,7 +206,7 @@ def _in_ns(name: str, quanta: int | None) -> int | float | None:
     return quanta_to_ns(quanta, instance(name).quantum_ps)
 
 
-def _gap(known: Known) -> str:
+def _gap(known: BestKnown) -> str:
     value, bound = known.value_quanta, known.bound_quanta
     if known.status == "closed":
         return "0"

@@ -281,7 +281,7 @@ def _read(path: Path) -> dict[str, Measured]:
                 f"{path}:1: expected column {column!r}, got "
                 f"{', '.join(header) or 'an empty file'}; add it"
             )
-    operators = [name for part in OPERATORS.values() for name in part]
+    operators = [name for names in OPERATORS.values() for name in names]
     rows: dict[str, Measured] = {}
     for line, cells in enumerate(lines[1:], start=2):
         if not any(cells):

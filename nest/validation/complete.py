@@ -275,15 +275,15 @@ def _recipe(row: Row) -> Filled:
 
     It says less than a row that states its batch: its tiers become C.
     """
-    found = next((recipe for recipe in RECIPES if recipe.matches(row)), None)
-    if found is None:
+    match = next((recipe for recipe in RECIPES if recipe.matches(row)), None)
+    if match is None:
         return None
     tiers = {
         name: "C"
         for name in ("time_tier", "mem_tier")
         if getattr(row, name) is not None
     }
-    return found.columns | tiers, found.reference
+    return match.columns | tiers, match.reference
 
 
 def _micro_batch(row: Row) -> Filled:

@@ -334,14 +334,14 @@ def ranking_groups(outcomes: Iterable[Assessment]) -> list[RankingGroup]:
     times.
     """
     same, choice = attrgetter(*SAME_PROBLEM), attrgetter(*_CHOICES)
-    found: dict[Any, dict[Any, list[Assessment]]] = {}
+    problems: dict[Any, dict[Any, list[Assessment]]] = {}
     for outcome in outcomes:
         if outcome.time_error is not None:
-            group = found.setdefault(same(outcome.row), {})
+            group = problems.setdefault(same(outcome.row), {})
             group.setdefault(choice(outcome.row), []).append(outcome)
     return [
         _group(list(choices.values()))
-        for choices in found.values()
+        for choices in problems.values()
         if len(choices) >= MIN_CHOICES
     ]
 

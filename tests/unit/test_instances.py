@@ -29,7 +29,7 @@ from nest.instances import (
     store,
 )
 from nest.instances.classes import MEMORY
-from nest.instances.records import Known, Proof, Unlimited
+from nest.instances.records import BestKnown, Proof, Unlimited
 from nest.ir import problem_hash
 from nest.models import builtin
 from tests.builders import make_levels, two_stages
@@ -240,7 +240,7 @@ def test_status_and_memory(
     memory: str | None,
 ) -> None:
     """Tight needs a plan below the bound, loose a bound at the value."""
-    found = Known(
+    found = BestKnown(
         problem_hash=HASH,
         value_quanta=value,
         proofs=(proof(bound),),
@@ -253,10 +253,10 @@ def test_status_and_memory(
 
 
 def test_infeasible_is_closed() -> None:
-    found = Known(problem_hash=HASH, proofs=(proof(None),))
+    found = BestKnown(problem_hash=HASH, proofs=(proof(None),))
     assert (found.status, found.memory_class) == ("closed", "infeasible")
     assert found.bound_quanta is None
-    nothing = Known(problem_hash=HASH)
+    nothing = BestKnown(problem_hash=HASH)
     assert (nothing.status, nothing.memory_class) == ("open", None)
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import NestError
 from nest.instances import best_known, instance, names, problem, store
-from nest.instances.records import Known, Proof, Unlimited
+from nest.instances.records import BestKnown, Proof, Unlimited
 from nest.instances.update import Change, with_document, with_plan
 from nest.ir import Problem
 from nest.ir.io import plan_to_json, problem_hash
@@ -39,7 +39,7 @@ INFEASIBLE, *_ = names(["tiny", "infeasible"])
 HASH = instance(NAME).problem_hash
 BEST = best_known(NAME)
 
-Records = dict[str, Known]
+Records = dict[str, BestKnown]
 
 
 def best() -> tuple[Plan, int]:
@@ -186,7 +186,7 @@ def test_what_failed_or_does_not_fit_changes_nothing() -> None:
     for found in cells:
         records, changes = texts({}, found)
         assert changes == ["nothing better"]
-        assert records[NAME] == Known(problem_hash=HASH)
+        assert records[NAME] == BestKnown(problem_hash=HASH)
 
 
 @pytest.mark.parametrize(
@@ -337,11 +337,11 @@ def test_a_plan_below_a_bound_is_refused() -> None:
     proof = Proof(
         solver="dp", version="nest 9", method="", bound_quanta=value + 1
     )
-    records = {NAME: Known(problem_hash=HASH, proofs=(proof,))}
+    records = {NAME: BestKnown(problem_hash=HASH, proofs=(proof,))}
     with pytest.raises(NestError, match=f"got {value + 1} from dp nest 9"):
         with_plan(records, NAME, plan, "p.json")
     none = replace(proof, bound_quanta=None)
-    records = {NAME: Known(problem_hash=HASH, proofs=(none,))}
+    records = {NAME: BestKnown(problem_hash=HASH, proofs=(none,))}
     with pytest.raises(NestError, match="expected no plan, as dp nest 9"):
         with_plan(records, NAME, plan, "p.json")
 

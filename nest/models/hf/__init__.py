@@ -150,12 +150,12 @@ def from_hf(
                 config = config.updated(tie_word_embeddings=tied)
     if model_type not in FAMILIES:
         raise UnknownNameError(f"{where}: model_type", model_type, FAMILIES)
-    parts = FAMILIES[model_type](config)
+    model = FAMILIES[model_type](config)
     if mtp:
-        parts = family.with_predictions(config, parts)
+        model = family.with_predictions(config, model)
     return Architecture(
         name=name,
         source=f"Hugging Face {model_type}, {name}",
         note=note,
-        **parts._asdict(),
+        **model._asdict(),
     )

@@ -31,10 +31,10 @@ def opt(config: Config) -> Parts:
         norm="layer" if affine else "bare",
         final_norm=before and not removed,
     )
-    parts = decoder(config, family)
+    model = decoder(config, family)
     if inputs == hidden:
-        return parts
-    return parts.with_tower(embedding_size=inputs).with_head(
+        return model
+    return model.with_tower(embedding_size=inputs).with_head(
         transform=True,
         transform_size=inputs,
         transform_bias=False,

@@ -143,26 +143,26 @@ def encoder(config: Config, family: Encoder) -> Parts:
 
 def ernie(config: Config) -> Parts:
     """Read ERNIE, which may have a table of tasks: more rows of types."""
-    parts = encoder(config, Encoder())
+    model = encoder(config, Encoder())
     if not config.flag("use_task_id", False):
-        return parts
+        return model
     rows = config.integer("task_type_vocab_size", default=3)
-    return _more_types(parts, rows)
+    return _more_types(model, rows)
 
 
 def electra(config: Config) -> Parts:
     """Read ELECTRA's generator, whose tables may be narrower than blocks."""
-    parts = encoder(config, Encoder(spare_bias=False))
+    model = encoder(config, Encoder(spare_bias=False))
     size = config.integer("embedding_size", default=128)
-    if size == parts.towers[0].hidden:
-        return parts
-    parts = parts.with_tower(embedding_size=size, narrow=True)
-    return parts.with_head(transform_size=size)
+    if size == model.towers[0].hidden:
+        return model
+    model = model.with_tower(embedding_size=size, narrow=True)
+    return model.with_head(transform_size=size)
 
 
-def _more_types(parts: Parts, rows: int) -> Parts:
+def _more_types(model: Parts, rows: int) -> Parts:
     """Return an encoder with more rows in its table of token types."""
-    return parts.with_tower(token_types=parts.towers[0].token_types + rows)
+    return model.with_tower(token_types=model.towers[0].token_types + rows)
 
 
 def deberta(config: Config) -> Parts:
@@ -194,7 +194,7 @@ def deberta_v2(config: Config) -> Parts:
         If relative positions have projections of their own, or tokens are
         convolved.
     """
-    parts = _deberta(config)
+    model = _deberta(config)
     if config.integer("conv_kernel_size", default=0, minimum=0):
         raise config.refuse(
             "conv_kernel_size",
@@ -217,7 +217,7 @@ def deberta_v2(config: Config) -> Parts:
             why="projections of relative positions are not supported",
         )
         rows += 2 * _reach(config)
-    return _more_types(parts, rows)
+    return _more_types(model, rows)
 
 
 def _reach(config: Config) -> int:
@@ -230,17 +230,17 @@ def _reach(config: Config) -> int:
 
 
 def _deberta(config: Config) -> Parts:
-    parts = encoder(config, Encoder(token_types=0))
-    hidden = parts.towers[0].hidden
+    model = encoder(config, Encoder(token_types=0))
+    hidden = model.towers[0].hidden
     size = config.integer("embedding_size", default=hidden)
     if size != hidden:
         raise config.refuse("embedding_size", f"hidden_size = {hidden}", size)
     if not config.flag("position_biased_input", True):
-        parts = parts.with_tower(learned_positions=0)
+        model = model.with_tower(learned_positions=0)
     if not config.flag("legacy", True):
         # This head multiplies with the table whatever is tied.
-        parts = parts.with_head(tied=True, spare_bias=False)
-    return parts
+        model = model.with_head(tied=True, spare_bias=False)
+    return model
 
 
 def modernbert(config: Config, *, causal: bool = False) -> Parts:
@@ -301,16 +301,16 @@ def modernbert(config: Config, *, causal: bool = False) -> Parts:
 
 def eurobert(config: Config) -> Parts:
     """Read EuroBERT: Llama whose tokens see all others."""
-    parts = decoder(
+    model = decoder(
         config,
         replace(
             FAMILIES["llama"], longest=8192, head_bias=("mlp_bias", False)
         ),
     )
-    parts = parts.with_attention(causal=False)
-    (run,) = parts.towers[0].runs
+    model = model.with_attention(causal=False)
+    (run,) = model.towers[0].runs
     block = replace(run.block, name="encoder")
-    return parts.with_tower(runs=(replace(run, block=block),))
+    return model.with_tower(runs=(replace(run, block=block),))
 
 
 #: Families by ``model_type``.

@@ -561,7 +561,7 @@ MODULES = (
 )
 
 
-def with_predictions(config: Config, parts: Parts) -> Parts:
+def with_predictions(config: Config, model: Parts) -> Parts:
     """Return a decoder with its modules for multi-token prediction.
 
     See :class:`~nest.models.blocks.Module`.
@@ -579,4 +579,4 @@ def with_predictions(config: Config, parts: Parts) -> Parts:
             "none",
             "import the model without them",
         )
-    return parts.with_tower(modules=modules).with_head(predictions=1 + modules)
+    return model.with_tower(modules=modules).with_head(predictions=1 + modules)

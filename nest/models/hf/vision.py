@@ -60,7 +60,7 @@ def dinov2(config: Config, registers: int = 0) -> Parts:
         registers = config.integer(
             "num_register_tokens", default=registers, minimum=0
         )
-    parts = _vision(
+    model = _vision(
         config,
         biases=config.flag("qkv_bias", True),
         mlp=mlp,
@@ -68,7 +68,7 @@ def dinov2(config: Config, registers: int = 0) -> Parts:
         more=1 + registers,
         seen=registers,
     )
-    return parts.with_head(vectors=2)
+    return model.with_head(vectors=2)
 
 
 def beit(config: Config) -> Parts:
@@ -89,14 +89,14 @@ def beit(config: Config) -> Parts:
             default=False,
             why="biases of relative positions are not supported",
         )
-    parts = _vision(
+    model = _vision(
         config,
         vectors=2 if config.drops("layer_scale_init_value", 0.1) else 0,
         more=1 if config.flag("use_mask_token", False) else 0,
     ).with_attention(unbiased_keys=True)
     if not config.flag("use_absolute_position_embeddings", False):
-        parts = parts.with_tower(learned_positions=0)
-    return parts
+        model = model.with_tower(learned_positions=0)
+    return model
 
 
 def _vision(
@@ -138,8 +138,8 @@ def _vision(
         token_types=rows + more,
         sequence_length=tokens + seen,
     )
-    parts = Parts((tower,), classifier(config), tokens + seen)
-    return parts.with_attention(biases=biases)
+    model = Parts((tower,), classifier(config), tokens + seen)
+    return model.with_attention(biases=biases)
 
 
 def classifier(config: Config) -> Head:

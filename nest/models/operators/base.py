@@ -368,14 +368,14 @@ def elementwise(
     forward_bytes: int,
     backward_bytes: int,
     kernels: int = 1,
-    least: int = 1,
+    min_kernels: int = 1,
 ) -> Operator:
     """Count an operator bound by memory; the bytes are per value.
 
     The bytes are for the ``least`` number of kernels; every further one, of
     an operator that is not fused, reads and writes the values once more.
     """
-    more = 2 * BF16 * (kernels - least)
+    more = 2 * BF16 * (kernels - min_kernels)
     return Operator(
         name,
         "memory",

@@ -195,7 +195,7 @@ def _moved(
     return elementwise(
         *(name, operations, values, forward, backward),
         kernels=kernels,
-        least=kernels,
+        min_kernels=kernels,
     )._replace(unit="routing")
 
 

@@ -139,26 +139,26 @@ def block_node(
     """Count one block: attention, cross-attention, dense or expert MLP."""
     hidden, tokens = block.hidden, split.tokens
     outer = split.outer_tokens * hidden
-    parts = [
+    nodes = [
         attention(block, shape, split, execution)
         for shape in (block.attention, block.cross_attention)
         if shape is not None and shape.heads
     ]
     if block.mixer is not None:
-        parts.insert(0, mixer_part(block, block.mixer, split, execution))
+        nodes.insert(0, mixer_part(block, block.mixer, split, execution))
     count_mlp = expert_mlp if block.mlp.experts else dense_mlp
     if block.mlp.hidden:
-        parts.append(count_mlp(block, block.mlp, split, execution))
+        nodes.append(count_mlp(block, block.mlp, split, execution))
 
     mask = 1 if block.dropout else 0
     added: tuple[Operation, ...] = ("add",)
     if block.dropout:
         added = ("dropout", "add")
     operators: list[Operator] = []
-    for index, part in enumerate(parts):
+    for index, node in enumerate(nodes):
         if block.norms:
             operators.append(norm(f"norm {index + 1}", outer, execution))
-        operators += part.operators
+        operators += node.operators
         operators.append(
             elementwise(
                 f"residual {index + 1}",
@@ -167,25 +167,25 @@ def block_node(
                 6 + mask,
                 6 + mask,
                 kernels=1 if execution.fused else 2 + mask,
-            )._replace(after=results(part.operators))
+            )._replace(after=results(node.operators))
         )
-    more_norms = block.norms - len(parts) if block.norms else 0
+    more_norms = block.norms - len(nodes) if block.norms else 0
     operators += [
         norm(f"output norm {index + 1}", outer, execution)
         for index in range(more_norms)
     ]
     # Inputs of all norms and the dropout masks stay; outputs of the norms
     # are cheap to compute again. A norm of an output keeps its input only.
-    inputs = len(parts) * (BF16 + mask) * outer + more_norms * BF16 * outer
-    none = inputs + (len(parts) if block.norms else 0) * BF16 * outer
+    inputs = len(nodes) * (BF16 + mask) * outer + more_norms * BF16 * outer
+    none = inputs + (len(nodes) if block.norms else 0) * BF16 * outer
     selective = inputs
-    repeated = [f"norm {index + 1}" for index in range(len(parts))]
+    repeated = [f"norm {index + 1}" for index in range(len(nodes))]
     if not execution.flash_attention:
         selective, repeated = none, []
-    for part in parts:
-        none += part.kept_bytes["none"]
-        selective += part.kept_bytes["selective"]
-        repeated += part.repeated
+    for node in nodes:
+        none += node.kept_bytes["none"]
+        selective += node.kept_bytes["selective"]
+        repeated += node.repeated
     if not execution.fused:
         none += block.norms * LOOSE_NORM_BYTES * outer
         selective += block.norms * LOOSE_NORM_BYTES * outer
@@ -193,10 +193,10 @@ def block_node(
     return Node(
         operators=tuple(operators),
         collectives=merged(
-            call for part in parts for call in part.collectives
+            call for node in nodes for call in node.collectives
         ),
-        weights=sum(part.weights for part in parts) + vector_weights(block),
-        expert_weights=sum(part.expert_weights for part in parts),
+        weights=sum(node.weights for node in nodes) + vector_weights(block),
+        expert_weights=sum(node.expert_weights for node in nodes),
         kept_bytes={
             "none": none,
             "selective": selective,
@@ -204,7 +204,7 @@ def block_node(
         },
         repeated=tuple(repeated),
         working_bytes=gathered_bytes(split, region)
-        + max(part.working_bytes for part in parts),
+        + max(node.working_bytes for node in nodes),
     )
 
 
@@ -377,7 +377,7 @@ def _loss(logits: int, execution: Execution) -> Operator:
     return elementwise(
         *("loss", ("loss",), logits, size, backward),
         kernels=kernels,
-        least=kernels,
+        min_kernels=kernels,
     )
 
 

@@ -124,7 +124,7 @@ def _kernels(operator: Operator, calibration: Calibration) -> float:
 
 
 def layer_cost(
-    parts: Sequence[tuple[Node, int]],
+    layers: Sequence[tuple[Node, int]],
     split: Split,
     machine: Machine,
     execution: Execution = FUSED,
@@ -136,7 +136,7 @@ def layer_cost(
 
     Parameters
     ----------
-    parts
+    layers
         Counted layers, each with how often it is repeated.
     split
         The split that they were counted for.
@@ -145,8 +145,8 @@ def layer_cost(
     execution
         How they were counted.
     """
-    passes = [_passes_ns(node, machine, execution) for node, _ in parts]
-    counts = [count for _, count in parts]
+    passes = [_passes_ns(node, machine, execution) for node, _ in layers]
+    counts = [count for _, count in layers]
 
     def total_ns(number: int) -> float:
         return fsum(
@@ -156,20 +156,20 @@ def layer_cost(
 
     weights_ns = total_ns(3) if execution.split_backward else None
     times = ComputeTimes(total_ns(0), total_ns(1), total_ns(2), weights_ns)
-    cost = timed_cost(parts, split, times)
+    cost = timed_cost(layers, split, times)
     if not machine.calibration.host_ns:
         return cost
-    return _with_hosts(cost, parts, machine.calibration)
+    return _with_hosts(cost, layers, machine.calibration)
 
 
 def timed_cost(
-    parts: Sequence[tuple[Node, int]], split: Split, times: ComputeTimes
+    layers: Sequence[tuple[Node, int]], split: Split, times: ComputeTimes
 ) -> LayerCost:
     """Return the cost of layers that take a known time.
 
     Parameters
     ----------
-    parts, split
+    layers, split
         As :func:`layer_cost` takes them.
     times
         What they take together, without hosts.
@@ -182,27 +182,27 @@ def timed_cost(
         forward_ns=times.forward_ns,
         backward_ns=times.backward_ns,
         weight_backward_ns=times.weight_backward_ns,
-        weight_bytes=BF16 * sum(n * node.weights for node, n in parts),
+        weight_bytes=BF16 * sum(n * node.weights for node, n in layers),
         expert_weight_bytes=BF16
-        * sum(n * node.expert_weights for node, n in parts),
-        working_bytes=max(node.working_bytes for node, _ in parts),
+        * sum(n * node.expert_weights for node, n in layers),
+        working_bytes=max(node.working_bytes for node, _ in layers),
         activations=tuple(
             Activations(
                 recompute=choice,
                 kept_bytes=sum(
-                    n * node.kept_bytes[choice] for node, n in parts
+                    n * node.kept_bytes[choice] for node, n in layers
                 ),
                 extra_ns=times.extra_ns if choice == "selective" else 0.0,
                 working_bytes=max(
                     node.kept_bytes["none"] - node.kept_bytes[choice]
-                    for node, _ in parts
+                    for node, _ in layers
                 ),
             )
             for choice in RECOMPUTE
         ),
         collectives=merged(
             replace(call, count=count * call.count)
-            for node, count in parts
+            for node, count in layers
             for call in node.collectives
         ),
     )
@@ -210,7 +210,7 @@ def timed_cost(
 
 def _with_hosts(
     cost: LayerCost,
-    parts: Sequence[tuple[Node, int]],
+    layers: Sequence[tuple[Node, int]],
     calibration: Calibration,
 ) -> LayerCost:
     """Return a cost that states what the host takes to issue its passes.
@@ -228,7 +228,7 @@ def _with_hosts(
         )
 
     kernels = backward_kernels = repeated = 0.0
-    for node, count in parts:
+    for node, count in layers:
         for operator in node.operators:
             each = count * _kernels(operator, calibration)
             kernels += each * operator.kernels
