@@ -175,8 +175,6 @@ def profile_layers(
         On Ctrl-C, with the entries measured so far.
     """
     require_torch()
-    import torch
-
     target, name = _device(timing.device)
     if target.type == "cpu" and timing.dtype == "fp16":
         # Without half-precision kernels one layer takes minutes.
@@ -218,13 +216,25 @@ def profile_layers(
         )
     if stop is not None and not entries:
         raise stop
+    profile = _profile_of(entries, skipped, timing, name)
+    if stop is not None:
+        raise Interrupted(profile) from stop
+    return profile
+
+
+def _profile_of(
+    entries: Sequence[Entry], skipped: Sequence[str], timing: Timing, name: str
+) -> Profile:
+    """Return the profile of a device of that name."""
+    import torch
+
     if not entries:
         raise InvalidProfileError(
             f"nest profile: expected a layer that fits the device's memory, "
             f"got none ({', '.join(skipped)}); choose fewer samples or a "
             f"shorter sequence"
         )
-    profile = Profile(
+    return Profile(
         source="nest profile",
         device=timing.device_name or name,
         framework="PyTorch",
@@ -235,9 +245,6 @@ def profile_layers(
         repeats=timing.repeats,
         entries=tuple(entries),
     )
-    if stop is not None:
-        raise Interrupted(profile) from stop
-    return profile
 
 
 def _measure_if_it_fits(
