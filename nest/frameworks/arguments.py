@@ -112,6 +112,10 @@ class Arguments:
             else (f"{self.where}: {shown}")
         )
 
+    def line_of_value(self, name: str) -> int:
+        """Return the line in which the first value of an option is."""
+        return self.given[name].values[0].line
+
     def refuse(
         self, name: str, expected: str, got: object, remedy: str = ""
     ) -> InvalidPlanError:
@@ -120,6 +124,18 @@ class Arguments:
             f"{self.place(name)}: expected {expected}, got {got}; "
             f"{remedy or 'correct it'}"
         )
+
+    def check(
+        self,
+        holds: bool,
+        name: str,
+        expected: str,
+        got: object,
+        remedy: str = "",
+    ) -> None:
+        """Refuse an option unless a condition holds."""
+        if not holds:
+            raise self.refuse(name, expected, got, remedy)
 
     def _use(self, name: str) -> None:
         """Refuse an option that is read, with underscores for its dashes."""
@@ -176,27 +192,30 @@ class Arguments:
             )
         return values[0]
 
-    def integer(
-        self, name: str, least: int = 1, default: int | None = None
-    ) -> int | None:
-        """Return a whole number, by default another."""
+    def integer_or_none(self, name: str, minimum: int = 1) -> int | None:
+        """Return a whole number, ``None`` if the option is not given."""
         text = self.text(name)
         if text is None:
-            return default
+            return None
         number = whole_number(text.removeprefix("-"))
         if number is not None and text.startswith("-"):
             number = -number
-        if number is None or number < least:
-            raise self.refuse(name, f"an integer >= {least}", repr(text))
+        if number is None or number < minimum:
+            raise self.refuse(name, f"an integer >= {minimum}", repr(text))
         return number
+
+    def integer(self, name: str, default: int, minimum: int = 1) -> int:
+        """Return a whole number, or its default."""
+        value = self.integer_or_none(name, minimum)
+        return default if value is None else value
 
     def count(self, name: str) -> int:
         """Return a degree: 1 if it is not given."""
-        return self.integer(name) or 1
+        return self.integer(name, default=1)
 
     def needed(self, name: str) -> int:
         """Return a whole number that must be given."""
-        value = self.integer(name)
+        value = self.integer_or_none(name)
         if value is None:
             hidden = ", ".join(
                 f"line {word.line}: {word.unknown}" for word in self.unknown

@@ -41,10 +41,7 @@ _FIELDS: dict[str, dict[str, tuple[int, str, bool]]] = {
         "bool_val": (27, "bool", False),
         "string_val": (29, "string", False),
     },
-    METADATA: {
-        "version": (1, "string", False),
-        "attr": (2, _ATTRIBUTE, True),
-    },
+    METADATA: {"version": (1, "string", False), "attr": (2, _ATTRIBUTE, True)},
     NODE: {
         "id": (1, "uint64", False),
         "name": (2, "string", False),
@@ -233,9 +230,7 @@ def decode(data: bytes, where: str) -> Trace:
     head = _parse(METADATA, first, f"{where}: metadata")
     if head.version != VERSION:
         raise _refuse(
-            f"{where}: metadata",
-            f"version {VERSION}",
-            f"{head.version!r}",
+            f"{where}: metadata", f"version {VERSION}", f"{head.version!r}"
         )
     attributes = _attributes(head, f"{where}: metadata")
     kinds = {number: kind for kind, number in KINDS.items()}

@@ -84,9 +84,7 @@ def _check_messages(names: Sequence[str], traces: Sequence[Trace]) -> None:
             where = f"{name}: node {place}"
             if node.attributes[own] != block:
                 raise refuse(
-                    f"{where}: {own}",
-                    str(block),
-                    str(node.attributes[own]),
+                    f"{where}: {own}", str(block), str(node.attributes[own])
                 )
             if key in sides[node.kind]:
                 raise refuse(

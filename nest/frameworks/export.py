@@ -63,7 +63,7 @@ class Target(Protocol):
     ) -> tuple[Launch, Groups | None]:
         """Return what files say, and the devices of every group if known."""
 
-    def said(self, launch: Launch) -> Launch:
+    def stated(self, launch: Launch) -> Launch:
         """Return what of a launch the files say."""
 
     def start(self, launch: Launch) -> str:
@@ -158,10 +158,7 @@ def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
 
 
 def export(
-    problem: Problem,
-    plan: Plan,
-    target: str,
-    settings: Settings | None = None,
+    problem: Problem, plan: Plan, target: str, settings: Settings | None = None
 ) -> dict[str, str]:
     """Return the files that run a plan, by name.
 
@@ -239,7 +236,7 @@ def check(
     """
     found, groups = module.read(files, model)
     reason = differences(
-        module.said(launch),
+        module.stated(launch),
         found,
         groups_of_plan(problem, plan, launch),
         groups,

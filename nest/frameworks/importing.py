@@ -11,12 +11,7 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.launch import (
-    Launch,
-    Mesh,
-    plan_of,
-    rank_map_of,
-)
+from nest.frameworks.launch import Launch, Mesh, plan_of, rank_map_of
 from nest.frameworks.layers import placement_of
 from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.layers import Chunk, Placement, chunks_of
+from nest.frameworks.layers import Chunk, Placement, chunks_of, with_ends
 from nest.ir.base import Struct
 from nest.ir.job import Job, Schedule
 from nest.ir.plan import OVERLAP, Overlap, Plan, Recompute, Stage, Strategy
@@ -148,11 +148,7 @@ def even_chunks(
     """
     if layers % count:
         return None
-    each, last = layers // count, count - 1
-    return tuple(
-        Chunk(number == 0, each, number == last, mtp * (number == last))
-        for number in range(count)
-    )
+    return with_ends([layers // count] * count, mtp)
 
 
 def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:

@@ -36,6 +36,18 @@ class Chunk(NamedTuple):
     mtp: int = 0
 
 
+def with_ends(counts: Sequence[int], modules: int = 0) -> tuple[Chunk, ...]:
+    """Return chunks of so many blocks, with embedding and head at the ends.
+
+    The last one has the modules for multi-token prediction, before the head.
+    """
+    last = len(counts) - 1
+    return tuple(
+        Chunk(index == 0, count, index == last, modules * (index == last))
+        for index, count in enumerate(counts)
+    )
+
+
 class Placement(NamedTuple):
     """The layers of a graph from first to last, with what they stand for."""
 

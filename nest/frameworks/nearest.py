@@ -65,10 +65,7 @@ class Nearest(NamedTuple):
 
 
 def nearest(
-    problem: Problem,
-    plan: Plan,
-    target: str,
-    settings: Settings | None = None,
+    problem: Problem, plan: Plan, target: str, settings: Settings | None = None
 ) -> Nearest:
     """Return the nearest plan that a framework can run, and its export.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, passed_over
 from nest.frameworks.megatron import Reading, read_arguments
-from nest.frameworks.megatron_model import model_flags
+from nest.frameworks.megatron_model import MEGATRON, model_flags
 from nest.frameworks.shell import Script, Word, read_script, words_in
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
@@ -30,54 +30,14 @@ _SIGNS = frozenset(
     }
 )
 
-#: Arguments that Megatron-LM and Megatron-DeepSpeed have, that look like
-#: those that are read and change nothing that plans know.
-_OTHERS = frozenset(
-    {
-        *("--deepspeed-mpi", "--eval-global-batch-size"),
-        *("--eval-micro-batch-size", "--fp16-lm-cross-entropy"),
-        *("--grad-reduce-in-fp32", "--moe-router-dtype"),
-        *("--moe-router-group-topk", "--moe-router-topk-limited-devices"),
-        *("--moe-router-topk-scaling-factor", "--rampup-batch-size"),
-        *("--num-layers-at-end-in-bf16", "--num-layers-at-start-in-bf16"),
-        "--overlap-param-gather-with-optimizer-step",
-        *("--tp-comm-overlap-ag", "--tp-comm-overlap-cfg"),
-        *("--tp-comm-overlap-disable-fc1", "--tp-comm-overlap-disable-qkv"),
-        *("--tp-comm-overlap-rs", "--tp-comm-overlap-rs-dgrad"),
-    }
-)
-
-#: Arguments that are read and look like others that are: where one of them was
-#: not asked for yet, it is no other one written wrongly.
-_ALIKE = frozenset(
-    {
-        *("--decoder-first-pipeline-num-layers", "--exp-avg-dtype"),
-        *("--decoder-last-pipeline-num-layers", "--exp-avg-sq-dtype"),
-        *("--expert-model-parallel-size", "--ffn-hidden-size"),
-        *("--hidden-size", "--kv-lora-rank", "--main-grads-dtype"),
-        *("--main-params-dtype", "--max-position-embeddings"),
-        *("--moe-ffn-hidden-size", "--mtp-num-layers", "--num-layers"),
-        *("--no-position-embedding", "--optimizer", "--q-lora-rank"),
-        *("--num-layers-per-virtual-pipeline-stage", "--qk-head-dim"),
-        *("--optimizer-cpu-offload", "--tensor-model-parallel-size"),
-        "--v-head-dim",
-    }
-)
-
-#: Arguments that shape model, memory or time; what of them a script leaves
-#: out is Megatron's default.
-SHAPING = (
-    "--ffn-hidden-size",
-    "--kv-channels",
-    "--max-position-embeddings",
-    "--normalization",
-    "--position-embedding-type",
-    "--hidden-dropout",
-    "--tensor-model-parallel-size",
-    "--pipeline-model-parallel-size",
-    "--context-parallel-size",
-    "--global-batch-size",
-    "--recompute-granularity",
+#: Arguments that are no other ones written wrongly.
+_NAMES = frozenset(
+    f"--{name}"
+    for names in (
+        *(MEGATRON.values, MEGATRON.switches, MEGATRON.others),
+        MEGATRON.harmless,
+    )
+    for name in names
 )
 
 #: Arguments that say the same as one of these.
@@ -161,8 +121,8 @@ def read_launch(
     text: str,
     where: str,
     world: int,
-    given: Mapping[str, str] | None = None,
-    said: Sequence[tuple[str, str]] = (),
+    variables: Mapping[str, str] | None = None,
+    overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
 ) -> Launched:
     """Read what a script of Megatron-LM starts.
@@ -173,10 +133,11 @@ def read_launch(
         The script, and its name for messages.
     world
         Devices of the cluster.
-    given
+    variables
         Values of shell variables.
-    said
-        Arguments beside those of the script, without dashes: name and value.
+    overrides
+        Arguments in addition to those of the script, without dashes: name
+        and value.
     model
         Gives the arguments of the shape that the script leaves out.
 
@@ -186,39 +147,56 @@ def read_launch(
         If there is no launch or several, an argument is missing or out of
         range, or the script contradicts itself or the cluster.
     """
-    script = read_script(text, where, given)
-    check_given(given or {}, script.used, where)
+    script = read_script(text, where, variables)
+    check_variables(variables or {}, script.used, where)
     words = find_words(script, where)
-    extra = [
-        Word(part, 0)
-        for name, value in said
-        for part in (f"--{name.lstrip('-').replace('_', '-')}", value)
-        if part
-    ]
-    ask = Arguments((*words, *extra), where)
+    arguments = Arguments((*words, *override_words(overrides)), where)
     if model is not None:
-        ask = with_model(ask, model)
-    if "--yaml-cfg" in ask.given:
-        raise ask.refuse(
+        arguments = with_model(arguments, model)
+    if "--yaml-cfg" in arguments.given:
+        raise arguments.refuse(
             "--yaml-cfg",
             "arguments",
             "a configuration",
             "import that file: nest import megatron-args FILE.yaml",
         )
-    taken = check_devices(script, words, ask, world)
-    name = re.sub(r"\W+", "-", where.rpartition("/")[2]).strip("-")
-    try:
-        reading = read_arguments(ask, world, name)
-    except InvalidPlanError:
-        # A name that is written wrongly may be the reason.
-        unread(ask, words)
-        raise
-    notes = (*taken, *notes_of(ask), *unread(ask, words))
+    taken = check_devices(script, words, arguments, world)
+    reading = read_checked(arguments, world, words)
+    notes = (*taken, *notes_of(arguments), *unread(arguments, words))
     return Launched(reading, notes)
 
 
-def check_given(
-    given: Collection[str], used: Collection[str], where: str
+def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
+    """Return options of ``--say`` as words of a launch line."""
+    return [
+        Word(text, 0)
+        for name, value in overrides
+        for text in (f"--{name.lstrip('-').replace('_', '-')}", value)
+        if text
+    ]
+
+
+def read_checked(
+    arguments: Arguments, world: int, words: Sequence[Word] = ()
+) -> Reading:
+    """Return what arguments say; the model is called as the file is.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no run can start with them. The reason is an argument that is
+        written wrongly, if there is one.
+    """
+    name = re.sub(r"\W+", "-", arguments.where.rpartition("/")[2]).strip("-")
+    try:
+        return read_arguments(arguments, world, name)
+    except InvalidPlanError:
+        unread_names(arguments, words)
+        raise
+
+
+def check_variables(
+    variables: Collection[str], used: Collection[str], where: str
 ) -> None:
     """Refuse variables of ``--set`` that a file has no place for.
 
@@ -227,7 +205,7 @@ def check_given(
     InvalidOptionError
         If there is one.
     """
-    for name in given:
+    for name in variables:
         if name not in used:
             raise InvalidOptionError(
                 f"--set {name}: expected a variable that {where} uses, got "
@@ -235,7 +213,7 @@ def check_given(
             )
 
 
-def unread(ask: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
+def unread(arguments: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
     """Return the note about arguments that are passed over, if there are any.
 
     Raises
@@ -243,11 +221,11 @@ def unread(ask: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
     InvalidPlanError
         If one is nearly that of an argument that is read.
     """
-    return passed_over(ask.where, unread_names(ask, words))
+    return passed_over(arguments.where, unread_names(arguments, words))
 
 
 def unread_names(
-    ask: Arguments, words: Sequence[Word] = ()
+    arguments: Arguments, words: Sequence[Word] = ()
 ) -> tuple[str, ...]:
     """Return the arguments that are passed over, as the file calls them.
 
@@ -262,11 +240,11 @@ def unread_names(
         *(name.replace("_", "-") for name in (*_NODES, *_PER_NODE)),
         *(_name(word) for word in _launcher(words)),
     }
-    left = ask.unread({*_OTHERS, *_ALIKE, *launcher})
+    ignored = arguments.unread({*_NAMES, *launcher})
     read = {*launcher, "--rampup-batch-size"}
-    spelt = {name: text for name, (text, _) in ask.underscored.items()}
-    names = {**spelt, **ask.names}
-    return tuple(names.get(x, x) for x in left if x not in read)
+    spelt = {name: text for name, (text, _) in arguments.underscored.items()}
+    names = {**spelt, **arguments.names}
+    return tuple(names.get(x, x) for x in ignored if x not in read)
 
 
 def _launcher(words: Sequence[Word]) -> tuple[Word, ...]:
@@ -334,41 +312,24 @@ def _arguments(words: Sequence[Word]) -> tuple[str, ...]:
 
 
 def with_model(
-    ask: Arguments, model: Architecture, said: Collection[str] = ()
+    arguments: Arguments, model: Architecture, said: Collection[str] = ()
 ) -> Arguments:
     """Return arguments with those of a model's shape that are not given.
 
     ``said`` are options that the file is not silent about.
     """
-    length = ask.needed("--seq-length")
+    length = arguments.needed("--seq-length")
     words = [
         word
-        for name, given in ask.given.items()
+        for name, given in arguments.given.items()
         for word in (Word(name, given.line), *given.values)
     ]
     for name, values in model_flags(model, length):
-        if name not in ask.given and name not in said:
+        if name not in arguments.given and name not in said:
             words += [Word(name, 0), *(Word(str(v), 0) for v in values)]
-    found = Arguments(words, ask.where, ask.names, ask.what)
-    found.unknown, found.underscored = ask.unknown, ask.underscored
+    found = Arguments(words, arguments.where, arguments.names, arguments.what)
+    found.unknown, found.underscored = arguments.unknown, arguments.underscored
     return found
-
-
-def world_of(
-    script: Script, words: Sequence[Word], where: str
-) -> Count | None:
-    """Return how many devices a script starts on, if it says so.
-
-    From the options of its launcher, its ``#SBATCH`` lines, or a variable
-    ``WORLD_SIZE``.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it says how many devices a node has, and of the nodes only that
-        there is a number, or says two numbers of devices.
-    """
-    return _counted(script, words, where)[0]
 
 
 def _counted(
@@ -483,7 +444,7 @@ def _directives(script: Script) -> Iterator[_Option]:
 
 
 def check_devices(
-    script: Script, words: Sequence[Word], ask: Arguments, world: int
+    script: Script, words: Sequence[Word], arguments: Arguments, world: int
 ) -> tuple[str, ...]:
     """Refuse a script whose degrees or cluster are not what it starts on.
 
@@ -495,16 +456,18 @@ def check_devices(
         If it says on how many devices it starts, and they are others; the
         text names both places.
     """
-    stated, notes = _counted(script, words, ask.where)
-    check_world(stated, ask, world)
+    stated, notes = _counted(script, words, arguments.where)
+    check_world(stated, arguments, world)
     return notes + tuple(
-        f"{ask.where}:{value.line}: ${number} is {value.text}, the script's "
-        f"default; --set {number}=VALUE gives another"
+        f"{arguments.where}:{value.line}: ${number} is {value.text}, the "
+        f"script's default; --set {number}=VALUE gives another"
         for number, value in script.defaults.items()
     )
 
 
-def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
+def check_world(
+    stated: Count | None, arguments: Arguments, world: int
+) -> None:
     """Refuse devices that a file states and that are not those of a cluster.
 
     Raises
@@ -516,7 +479,7 @@ def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
     if stated is None:
         return
     degrees = [
-        (name, ask.count(name))
+        (name, arguments.count(name))
         for name in (
             "--tensor-model-parallel-size",
             "--pipeline-model-parallel-size",
@@ -528,7 +491,7 @@ def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
         product *= degree
     if stated.value % product:
         places = ", ".join(
-            f"{ask.place(name, ask.given[name].values[0].line)} {degree}"
+            f"{arguments.place(name, arguments.line_of_value(name))} {degree}"
             for name, degree in degrees
             if degree > 1
         )
@@ -544,29 +507,45 @@ def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
 
 
 def notes_of(
-    ask: Arguments, title: str = "Megatron-LM", absent: Sequence[str] = ()
+    arguments: Arguments,
+    title: str = "Megatron-LM",
+    keys: Mapping[str, str] | None = None,
+    stated: Collection[str] = (),
 ) -> list[str]:
-    """Say what a file leaves open: by default arguments that it has not."""
-    absent = absent or [
-        name
-        for name in SHAPING
-        if not {name, *_INSTEAD.get(name, ())} & ask.given.keys()
+    """Return what a file leaves open.
+
+    Parameters
+    ----------
+    arguments
+        The file.
+    title
+        The framework whose defaults count.
+    keys
+        What the file calls options.
+    stated
+        Options that the file switches off.
+    """
+    names = {*arguments.given, *stated}
+    absent = [
+        (keys or {}).get(option, option)
+        for option in (f"--{name}" for name in MEGATRON.shaping)
+        if not {option, *_INSTEAD.get(option, ())} & names
     ]
     notes = []
     if absent:
         notes.append(
-            f"not in the {ask.what}, so {title}'s defaults: "
+            f"not in the {arguments.what}, so {title}'s defaults: "
             f"{', '.join(absent)}"
         )
-    if "--rampup-batch-size" in ask.given:
-        place = ask.place("--rampup-batch-size")
+    if "--rampup-batch-size" in arguments.given:
+        place = arguments.place("--rampup-batch-size")
         notes.append(
             f"{place}: the global batch grows to its last size, with which "
             f"the plan counts; steps before are shorter"
         )
-    for word in ask.unknown:
+    for word in arguments.unknown:
         notes.append(
-            f"{ask.where}:{word.line}: not read: {word.unknown}; what it "
-            f"holds is left out"
+            f"{arguments.where}:{word.line}: not read: {word.unknown}; what "
+            f"it holds is left out"
         )
     return notes

@@ -51,12 +51,7 @@ _BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"^": operator.xor},
     {"&": operator.and_},
     {"==": operator.eq, "!=": operator.ne},
-    {
-        "<": operator.lt,
-        "<=": operator.le,
-        ">": operator.gt,
-        ">=": operator.ge,
-    },
+    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
     {"<<": _shift, ">>": operator.rshift},
     {"+": operator.add, "-": operator.sub},
     {"*": operator.mul, "/": _quotient, "%": _remainder},

@@ -398,10 +398,11 @@ BROKEN = [
     # DeepSpeed
     # * an unknown block
     ("speed", "ds.json", '"zero_optimization"', '"zero_optimisation"',
-     "ds.json: zero_optimisation: expected a known key"),
+     "ds.json: zero_optimisation.stage: expected a known key"),
     ("speed", "ds.json", '"stage"', '"stages"',
      "ds.json: zero_optimization.stages: expected a known key"),
-    ("speed", "ds.json", '"stage": 1', '"stage": 4', "stage: expected 0 to 3"),
+    ("speed", "ds.json", '"stage": 1', '"stage": 4',
+     "stage: expected one of 0, 1, 2, 3, got 4"),
     ("speed", "ds.json", '"stage": 1', '"stage": 2',
      "zero_optimization.stage: expected 0 or 1 with a pipeline, got 2"),
     ("speed", "ds.json", '"stage": 1', '"stage": true',
@@ -466,7 +467,7 @@ BROKEN = [
      "num_pipeline_microbatches: 1",
      "num_pipeline_microbatches: expected a multiple of the 2 stages"),
     ("max", "config.yml", "vocab_size: 1024", "vocab_size: '1024'",
-     "vocab_size: expected another type, got '1024'"),
+     'vocab_size: expected an integer, got "1024"'),
     ("max", "config.yml", "weight_dtype: float32", "weight_dtype: bfloat16",
      "weight_dtype: expected one of float32"),
 ]  # fmt: skip

@@ -323,7 +323,7 @@ def test_a_script_becomes_a_launch():
 
 
 def test_variables_can_be_given():
-    launch = launched(given={"TP": "4"}).reading.launch
+    launch = launched(variables={"TP": "4"}).reading.launch
     assert (launch.tp, launch.dp) == (4, 2)
 
 
@@ -501,7 +501,7 @@ def test_remedies_for_what_is_unknown_work(value, remedy):
         launched(text)
     given = re.search(r"--set (\w+)=", remedy)
     if given is not None:
-        found = launched(text, given={given[1]: "1024"}).reading
+        found = launched(text, variables={given[1]: "1024"}).reading
     else:
         found = launched(text.replace(value, "1024")).reading
     assert found.model.head.outputs == 1024
@@ -514,16 +514,16 @@ def test_what_is_said_beside_the_script_has_no_line():
         match=r"^run.sh: --say tensor-model-parallel-size: expected it once, "
         r"got 8 here and 2 in line 14; remove one$",
     ):
-        launched(said=said)
+        launched(overrides=said)
     with pytest.raises(InvalidPlanError, match=r"got 2 here and 1 in --say; "):
-        launched(said=[("new", "1"), ("new", "2")])
+        launched(overrides=[("new", "1"), ("new", "2")])
     text = SCRIPT.replace("--tensor-model-parallel-size $TP", "")
     with pytest.raises(
         InvalidPlanError,
         match=r"ranks of a data rank \(run.sh: --tensor-model-parallel-size 32"
         r", run.sh:15: --pipeline",
     ):
-        launched(text, said=[("tensor_model_parallel_size", "32")])
+        launched(text, overrides=[("tensor_model_parallel_size", "32")])
 
 
 def test_arguments_in_place_of_others_are_no_defaults():
@@ -540,7 +540,7 @@ def test_variables_that_the_script_has_not_are_refused():
         match=r"^--set FOO: expected a variable that run.sh uses, got none; "
         r"remove it$",
     ):
-        launched(given={"TP": "4", "FOO": "4"})
+        launched(variables={"TP": "4", "FOO": "4"})
 
 
 @pytest.mark.parametrize(
@@ -592,7 +592,7 @@ def test_a_model_fills_in_the_shape():
 
 def test_arguments_can_be_said_beside_the_script():
     text = SCRIPT.replace("--vocab-size 1024", "")
-    reading = launched(text, said=[("vocab-size", "1024")]).reading
+    reading = launched(text, overrides=[("vocab-size", "1024")]).reading
     assert reading.model.head.outputs == 1024
 
 
@@ -1034,10 +1034,10 @@ def test_splits_that_torchtitan_refuses_are_refused(more, message):
 
 def test_keys_can_be_said_beside_the_file():
     text = OLD.replace('mode = "full"', 'mode = "selective"')
-    launch, _ = titan(text, said=[("activation_checkpoint.mode", "none")])
+    launch, _ = titan(text, overrides=[("activation_checkpoint.mode", "none")])
     assert launch.recompute == "none"
     with pytest.raises(InvalidPlanError, match=r"a\.b: expected a known key"):
-        titan(text, said=[("a.b", "1")])
+        titan(text, overrides=[("a.b", "1")])
 
 
 CONFIG = {
