@@ -43,7 +43,7 @@ TARGETS = {
 TRACES = ("chakra",)
 
 
-class Target(Protocol):
+class ExportModule(Protocol):
     """A module of a target."""
 
     def mesh_of(self, launch: Launch) -> Mesh:
@@ -70,7 +70,7 @@ class Target(Protocol):
         """Return in one line how to start it."""
 
 
-def target_of(name: str) -> Target:
+def target_of(name: str) -> ExportModule:
     """Return the module of a target.
 
     Raises
@@ -80,7 +80,7 @@ def target_of(name: str) -> Target:
     """
     if name not in TARGETS:
         raise UnknownNameError("--to", name, (*TARGETS, *TRACES))
-    return cast("Target", import_module(TARGETS[name]))
+    return cast("ExportModule", import_module(TARGETS[name]))
 
 
 def as_run_by(
@@ -224,7 +224,7 @@ def check(
     plan: Plan,
     launch: Launch,
     model: Architecture,
-    module: Target,
+    module: ExportModule,
     files: Mapping[str, str],
 ) -> None:
     """Refuse files that say something else than the plan.
@@ -234,10 +234,10 @@ def check(
     InvalidPlanError
         If they are broken, or differ from the plan in anything.
     """
-    found, groups = module.read(files, model)
+    written, groups = module.read(files, model)
     reason = differences(
         module.stated(launch),
-        found,
+        written,
         groups_of_plan(problem, plan, launch),
         groups,
     )

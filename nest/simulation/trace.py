@@ -11,12 +11,7 @@ from typing import Any
 
 from nest.cost.rules import get_rules
 from nest.cost.space import make_split
-from nest.simulation.events import (
-    MOST_TRACED,
-    Event,
-    Simulation,
-    check_passes,
-)
+from nest.simulation.events import MOST_TRACED, Event, Simulation, check_passes
 
 #: How events are called; passes with their micro-batch behind.
 _NAMES = {

@@ -6,7 +6,7 @@ the weight as far as the 2 bytes are not exact, and the moments.
 
 from __future__ import annotations
 
-from nest.constraints.targets.records import Target
+from nest.constraints.targets.records import Framework
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.job import Optimizer
 
@@ -21,7 +21,9 @@ GRADIENTS = {"bf16": 2, "fp32": 4}
 
 
 def optimizer_of(
-    target: Target, gradients: str | None = None, optimizer: str | None = None
+    target: Framework,
+    gradients: str | None = None,
+    optimizer: str | None = None,
 ) -> Optimizer:
     """Return what a target keeps per weight.
 
