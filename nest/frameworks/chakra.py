@@ -18,7 +18,6 @@ from nest.cost.breakdown import with_fast_network
 from nest.cost.model import CostModel
 from nest.cost.rules import Pipeline
 from nest.cost.schedules import Pass
-from nest.cost.schedules.timeline import pair_time, pass_times
 from nest.cost.score import lay_out, score
 from nest.cost.terms import sync_calls, weight_sizes
 from nest.errors import InvalidPlanError
@@ -28,16 +27,16 @@ from nest.frameworks.chakra_format import (
     Trace,
     Value,
     encode,
-)
-from nest.frameworks.chakra_replay import (
-    PREFIX,
-    duration_ps,
-    read,
     refuse,
-    replay,
 )
+from nest.frameworks.chakra_replay import PREFIX, duration_ps, read, replay
 from nest.ir.io import problem_hash
-from nest.simulation.events import MOST_TRACED, Simulation, check_passes
+from nest.simulation.events import (
+    MOST_TRACED,
+    Simulation,
+    check_passes,
+    kind_of,
+)
 from nest.units import ceil_div, quanta_to_ns
 
 NAME = "chakra"
@@ -51,11 +50,6 @@ _LETTERS = {
     "backward": "B",
     "input-gradient": "I",
     "weight-gradient": "W",
-}
-_PHASES = {
-    "all": "backward",
-    "inputs": "input-gradient",
-    "weights": "weight-gradient",
 }
 
 
@@ -170,7 +164,6 @@ class _Writer:
         self.fast = score(with_fast_network(problem), plan)
         self.quantum_ps = problem.quantum_ps
         self.last = len(plan.stages) - 1
-        self.times = [pass_times(stage) for stage in self.score.stages]
         sizes = range(len(plan.stages))
         self.received_bytes = [
             (
@@ -204,15 +197,11 @@ class _Writer:
         """Return what a block runs, in order."""
         self._made, self._before = [], ()
         passes: dict[tuple[str, int, int], int] = {}
-        first: Pass | None = None
-        for run, _ in self.simulation.timeline.passes(block):
-            if run.paired:
-                first = run
-            elif first is not None:
-                self._pair(block, first, run, passes)
-                first = None
-            else:
+        for run, partner, _ in self.simulation.passes(block):
+            if partner is None:
                 self._pass(block, run, passes)
+            else:
+                self._pair(block, run, partner, passes)
         self._sync(block)
         return self._made
 
@@ -295,18 +284,8 @@ class _Writer:
         self, block: int, run: Pass, passes: dict[tuple[str, int, int], int]
     ) -> None:
         """Add a pass with what it receives and sends."""
-        stage = self.score.stages[run.chunk]
-        forward, backward, inputs, weights = self.times[run.chunk]
-        phase, time = "forward", forward
-        received = stage.receive_forward
-        if run.backward:
-            phase = _PHASES[run.gradients]
-            received = stage.receive_backward
-            time = {"all": backward, "inputs": inputs, "weights": weights}[
-                run.gradients
-            ]
-        if run.gradients == "weights":
-            received = 0
+        phase = kind_of(run)
+        time, received = self.simulation.cost_of(run)
         needs = self._needs(block, run, passes, received)
         number = self._add(
             *(_name(phase, run), "compute", time - received, needs),
@@ -324,7 +303,6 @@ class _Writer:
         passes: dict[tuple[str, int, int], int],
     ) -> None:
         """Add two passes that run together: one node, receives included."""
-        stages = self.score.stages
         needs = [
             number
             for run in (there, back)
@@ -334,7 +312,7 @@ class _Writer:
         number = self._add(
             " with ".join(names),
             "compute",
-            pair_time(stages[there.chunk], stages[back.chunk]),
+            self.simulation.pair_time(there, back),
             needs,
             phase="pair",
             chunk=there.chunk,
@@ -530,30 +508,29 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
                     f"{timed.start_us} + {timed.duration_us} us",
                     f"{node.start_us} + {node.duration_us}",
                 )
-        wanted = list(_wanted(simulation, block))
+        expected = list(_simulated(simulation, block))
         got = list(_passes(trace.nodes, own, quantum_ps))
-        for place, pair in enumerate(zip(wanted, got, strict=False), 1):
+        for place, pair in enumerate(zip(expected, got, strict=False), 1):
             if pair[0] != pair[1]:
                 raise refuse(f"{name}: pass {place}", *map(str, pair))
-        if len(wanted) != len(got):
-            raise refuse(name, f"{len(wanted)} passes", str(len(got)))
+        if len(expected) != len(got):
+            raise refuse(name, f"{len(expected)} passes", str(len(got)))
     return traces
 
 
 #: A pass: its phase, chunk and micro-batch, and when it ends in quanta.
-_Run = tuple[str, Value, Value, int]
+_PassEnd = tuple[str, Value, Value, int]
 
 
-def _wanted(simulation: Simulation, block: int) -> Iterator[_Run]:
+def _simulated(simulation: Simulation, block: int) -> Iterator[_PassEnd]:
     """Yield the passes of a block in the simulation."""
     for run, end in simulation.timeline.passes(block):
-        phase = _PHASES[run.gradients] if run.backward else "forward"
-        yield phase, run.chunk, run.micro_batch, end
+        yield kind_of(run), run.chunk, run.micro_batch, end
 
 
 def _passes(
     nodes: Sequence[Node], ends: Sequence[int], quantum_ps: int
-) -> Iterator[_Run]:
+) -> Iterator[_PassEnd]:
     """Yield the passes of a trace."""
     for node, end in zip(nodes, ends, strict=True):
         found = node.attributes

@@ -3,8 +3,8 @@
 Chakra (MLCommons, https://github.com/mlcommons/chakra, MIT licence) defines
 traces in ``schema/protobuf/et_def.proto``: one :data:`METADATA` and then one
 :data:`NODE` after the other, each behind its length. The fields below are
-those of schema 0.0.4 that traces of plans use, with its numbers; the types of
-attributes are those that its feeder reads. Files name no other field, so any
+those of schema 0.0.4 that traces of plans use, with its numbers
+(``data/chakra.yaml``). Files name no other field, so any
 later schema reads them too.
 """
 
@@ -14,74 +14,32 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from nest.errors import InvalidPlanError, NestError
+from nest.frameworks.keyed import read_data
 from nest.util.versions import DISTRIBUTION
 
-VERSION = "0.0.4"
-
 METADATA, NODE, _ATTRIBUTE = "GlobalMetadata", "Node", "AttributeProto"
-
-#: Kinds of nodes, with their numbers in ``NodeType``.
-KINDS = {"compute": 4, "send": 5, "receive": 6, "collective": 7}
-#: Collectives, with their numbers in ``CollectiveCommType``.
-COLLECTIVES = {
-    "all-reduce": 0,
-    "all-gather": 2,
-    "all-to-all": 6,
-    "reduce-scatter": 7,
-}
-
-#: Fields of every message: number, type, and whether there may be many.
-_FIELDS: dict[str, dict[str, tuple[int, str, bool]]] = {
-    _ATTRIBUTE: {
-        "name": (1, "string", False),
-        "int32_val": (7, "int32", False),
-        "int64_val": (9, "int64", False),
-        "uint64_val": (13, "uint64", False),
-        "bool_val": (27, "bool", False),
-        "string_val": (29, "string", False),
-    },
-    METADATA: {"version": (1, "string", False), "attr": (2, _ATTRIBUTE, True)},
-    NODE: {
-        "id": (1, "uint64", False),
-        "name": (2, "string", False),
-        # An enumeration has the encoding of a number.
-        "type": (3, "int32", False),
-        "ctrl_deps": (4, "uint64", True),
-        "data_deps": (5, "uint64", True),
-        "start_time_micros": (6, "uint64", False),
-        "duration_micros": (7, "uint64", False),
-        "attr": (10, _ATTRIBUTE, True),
-    },
-}
 _ONEOF = "value"
 
+
+class _Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The messages of traces, as ``data/chakra.yaml`` describes them."""
+
+    version: str
+    kinds: dict[str, int]
+    collectives: dict[str, int]
+    fields: dict[str, dict[str, tuple[int, str, bool]]]
+    attributes: dict[str, str]
+
+
+_SCHEMA = read_data("chakra", _Schema)
+VERSION = _SCHEMA.version
+KINDS = _SCHEMA.kinds
+COLLECTIVES = _SCHEMA.collectives
 #: Which field of an attribute holds its value.
-ATTRIBUTES = {
-    "is_cpu_op": "bool_val",
-    "comm_type": "int64_val",
-    "comm_size": "int64_val",
-    "comm_src": "int32_val",
-    "comm_dst": "int32_val",
-    "comm_tag": "int32_val",
-    "pg_name": "string_val",
-    "duration_ps": "uint64_val",
-    "phase": "string_val",
-    "chunk": "int32_val",
-    "micro_batch": "int32_val",
-    "paired_chunk": "int32_val",
-    "paired_micro_batch": "int32_val",
-    "problem": "string_val",
-    "problem_hash": "string_val",
-    "replicas": "int32_val",
-    "num_micro_batches": "int32_val",
-    "block": "int32_val",
-    "num_blocks": "int32_val",
-    "stages": "string_val",
-    "devices": "string_val",
-    "quantum_ps": "uint64_val",
-    "step_ps": "uint64_val",
-}
+ATTRIBUTES = _SCHEMA.attributes
 
 Value = int | str | bool
 
@@ -122,6 +80,13 @@ class Trace(NamedTuple):
     nodes: tuple[Node, ...]
 
 
+def refuse(where: str, expected: str, got: str) -> InvalidPlanError:
+    """Return the error about one place of a trace."""
+    return InvalidPlanError(
+        f"{where}: expected {expected}, got {got}; export the plan again"
+    )
+
+
 @cache
 def _message(name: str) -> Any:
     """Return the class of a message.
@@ -147,7 +112,7 @@ def _message(name: str) -> Any:
         name="et_def.proto", package=package, syntax="proto3"
     )
     types = descriptor_pb2.FieldDescriptorProto
-    for message, fields in _FIELDS.items():
+    for message, fields in _SCHEMA.fields.items():
         made = file.message_type.add(name=message)
         if message == _ATTRIBUTE:
             made.oneof_decl.add(name=_ONEOF)
@@ -157,7 +122,7 @@ def _message(name: str) -> Any:
                 number=number,
                 label=types.LABEL_REPEATED if many else types.LABEL_OPTIONAL,
             )
-            if kind in _FIELDS:
+            if kind in _SCHEMA.fields:
                 one.type = types.TYPE_MESSAGE
                 one.type_name = f".{package}.{kind}"
             else:
@@ -226,10 +191,10 @@ def decode(data: bytes, where: str) -> Trace:
     records = _records(data, where)
     first = next(records, None)
     if first is None:
-        raise _refuse(where, "metadata and nodes", "an empty file")
+        raise refuse(where, "metadata and nodes", "an empty file")
     head = _parse(METADATA, first, f"{where}: metadata")
     if head.version != VERSION:
-        raise _refuse(
+        raise refuse(
             f"{where}: metadata", f"version {VERSION}", f"{head.version!r}"
         )
     attributes = _attributes(head, f"{where}: metadata")
@@ -239,7 +204,7 @@ def decode(data: bytes, where: str) -> Trace:
         place = f"{where}: node {count}"
         message = _parse(NODE, record, place)
         if message.type not in kinds:
-            raise _refuse(
+            raise refuse(
                 place, f"a type among {', '.join(KINDS)}", f"{message.type}"
             )
         nodes.append(
@@ -264,7 +229,7 @@ def _records(data: bytes, where: str) -> Iterator[bytes]:
         start, length, shift = at, 0, 0
         while True:
             if at == size or shift > 28:
-                raise _refuse(
+                raise refuse(
                     where, f"the length of a record at byte {start}", "none"
                 )
             byte = data[at]
@@ -273,7 +238,7 @@ def _records(data: bytes, where: str) -> Iterator[bytes]:
             if byte < 128:
                 break
         if at + length > size:
-            raise _refuse(
+            raise refuse(
                 where,
                 f"a record of {length} bytes at byte {at}",
                 f"{size - at} bytes",
@@ -289,7 +254,7 @@ def _parse(name: str, data: bytes, where: str) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise _refuse(where, f"a message {name}", "other bytes") from None
+        raise refuse(where, f"a message {name}", "other bytes") from None
 
 
 def _attributes(message: Any, where: str) -> dict[str, Value]:
@@ -297,18 +262,12 @@ def _attributes(message: Any, where: str) -> dict[str, Value]:
     for attribute in message.attr:
         name, field = attribute.name, attribute.WhichOneof(_ONEOF)
         if name in found:
-            raise _refuse(where, f"attribute {name} once", "it twice")
+            raise refuse(where, f"attribute {name} once", "it twice")
         if ATTRIBUTES.get(name) != field or field is None:
-            raise _refuse(
+            raise refuse(
                 f"{where}: attribute {name}",
                 ATTRIBUTES.get(name, "a known name"),
                 field or "no value",
             )
         found[name] = getattr(attribute, field)
     return found
-
-
-def _refuse(where: str, expected: str, got: str) -> InvalidPlanError:
-    return InvalidPlanError(
-        f"{where}: expected {expected}, got {got}; export the plan again"
-    )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nest.errors import InvalidPlanError
-from nest.frameworks.chakra_format import Node, Trace, Value, decode
+from nest.frameworks.chakra_format import Node, Trace, Value, decode, refuse
 
 #: Files are called so, behind them the number of the block.
 PREFIX = "trace"
@@ -163,10 +162,3 @@ def replay(traces: Sequence[Trace]) -> list[list[int]]:
 def duration_ps(node: Node) -> int:
     """Return how long a node takes."""
     return int(node.attributes["duration_ps"])
-
-
-def refuse(where: str, expected: str, got: str) -> InvalidPlanError:
-    """Return the error about one place."""
-    return InvalidPlanError(
-        f"{where}: expected {expected}, got {got}; export the plan again"
-    )

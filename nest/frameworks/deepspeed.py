@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments, passed_over
 from nest.frameworks.hosts import read_hosts
@@ -46,25 +48,16 @@ from nest.models.architectures import Architecture
 NAME = "deepspeed"
 FILE, ARGUMENTS = "ds.json", "megatron-args.sh"
 
-#: What Megatron-LM's present arguments are called there: name and values.
-_RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("--group-query-attention",): (),
-    ("--num-query-groups",): ("--num-key-value-heads",),
-    ("--position-embedding-type", "rope"): (
-        "--use-rotary-position-embeddings",
-    ),
-    ("--position-embedding-type", "learned_absolute"): (),
-    ("--normalization", "RMSNorm"): ("--normalization", "rmsnorm"),
-}
-#: What it does not know.
-_UNKNOWN = {
-    "--multi-latent-attention": "latent attention",
-    "--qk-layernorm": "norms of queries and keys",
-    "--window-size": "windows",
-    "--add-qkv-bias": "biases of queries, keys and values only",
-    "--num-experts": "experts",
-}
-_GRADIENTS = {2: "bf16", 4: "fp32"}
+
+class _Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How arguments of Megatron-DeepSpeed differ from Megatron-LM's."""
+
+    renamed: dict[str, str]
+    unknown: dict[str, str]
+    with_config: frozenset[str]
+
+
+_OLD = read_data("megatron_deepspeed", _Arguments)
 
 
 def mesh_of(launch: Launch) -> Mesh:
@@ -136,21 +129,22 @@ def write(
 
 def _old(flags: Flags, model: Architecture) -> Flags:
     """Return arguments under the names that they have there."""
-    found: Flags = []
+    old: Flags = []
     for name, values in flags:
-        if name in _UNKNOWN:
+        if name in _OLD.unknown:
             raise InvalidPlanError(
-                f"model: expected one without {_UNKNOWN[name]}, got "
+                f"model: expected one without {_OLD.unknown[name]}, got "
                 f"{model.name}; Megatron-DeepSpeed's arguments do not say it"
             )
-        words = (name, *map(str, values))
-        if words in _RENAMED:
-            new = _RENAMED[words]
+        words = [name, *map(str, values)]
+        line = " ".join(words)
+        if line in _OLD.renamed:
+            words = _OLD.renamed[line].split()
         else:
-            new = (*_RENAMED.get((name,), (name,)), *words[1:])
-        if new:
-            found.append((new[0], new[1:]))
-    return found
+            words[:1] = _OLD.renamed.get(name, name).split()
+        if words:
+            old.append((words[0], tuple(words[1:])))
+    return old
 
 
 def present(arguments: Arguments) -> Arguments:
@@ -209,17 +203,6 @@ def read(
     return launch, usual_groups(launch, devices)
 
 
-#: Arguments that are read together with a configuration.
-_READ_WITH_CONFIG = frozenset(
-    {
-        *("--bf16", "--checkpoint-activations", "--deepspeed"),
-        *("--deepspeed-activation-checkpointing", "--fp16"),
-        *("--global-batch-size", "--micro-batch-size"),
-        *("--no-pipeline-parallel", "--zero-stage"),
-    }
-)
-
-
 def read_script(
     words: Sequence[Word], where: str, world: int, find: Callable[[str], str]
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
@@ -250,7 +233,7 @@ def read_script(
     config = config_file(find(name), name)
     keys = config.ignored()
     # What is read later is no other name written wrongly.
-    arguments.used |= _READ_WITH_CONFIG
+    arguments.used |= _OLD.with_config
     try:
         launch, model = read_pair(config, arguments, world)
     except InvalidPlanError:

@@ -11,8 +11,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, passed_over
+from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import MEGATRON, model_flags
 from nest.frameworks.shell import Script, Word, read_script, words_in
@@ -49,41 +52,28 @@ _INSTEAD = {
     ),
 }
 
-#: Options of launchers, and directives, that say how many nodes there are,
-#: and how many devices a node has.
-_NODES = ("--nnodes", "--num-nodes", "--num_nodes", "--nodes", "-N")
-_PER_NODE = (
-    *("--nproc-per-node", "--nproc_per_node", "--gpus-per-node"),
-    *("--num_gpus", "--num-gpus", "--gres", "--ntasks-per-node"),
-)
+_Kinds = dict[str, str]
 
-_Kinds = Mapping[str, str]
-_USUAL: _Kinds = {
-    **dict.fromkeys(_NODES, "nodes"),
-    **dict.fromkeys(_PER_NODE, "each"),
-}
+
+class _Launchers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The programs that start others, as ``data/launchers.yaml`` has them."""
+
+    usual: _Kinds
+    slurm: _Kinds
+    mpi: _Kinds
+    slurm_programs: tuple[str, ...]
+    mpi_programs: tuple[str, ...]
+    per_node_programs: frozenset[str]
+
+
+_LAUNCHERS = read_data("launchers", _Launchers)
+_USUAL = _LAUNCHERS.usual
 #: What options say: nodes, devices of each, ranks in all, devices in all.
-_SLURM: _Kinds = {
-    **_USUAL,
-    **dict.fromkeys(("-n", "--ntasks"), "ranks"),
-    **dict.fromkeys(("-G", "--gpus"), "devices"),
-}
-_MPI: _Kinds = {
-    **_USUAL,
-    **dict.fromkeys(("-n", "-np", "--n", "--np"), "ranks"),
-    **dict.fromkeys(("-N", "-npernode", "--npernode", "-ppn"), "each"),
-}
+_SLURM = _USUAL | _LAUNCHERS.slurm
 _STARTERS: Mapping[str, _Kinds] = {
-    **dict.fromkeys(("srun", "salloc"), _SLURM),
-    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun"), _MPI),
+    **dict.fromkeys(_LAUNCHERS.slurm_programs, _SLURM),
+    **dict.fromkeys(_LAUNCHERS.mpi_programs, _USUAL | _LAUNCHERS.mpi),
 }
-#: Programs that start all ranks of a node themselves.
-_PER_NODE_STARTERS = frozenset(
-    {
-        *("torchrun", "deepspeed", "accelerate"),
-        *("torch.distributed.run", "torch.distributed.launch"),
-    }
-)
 
 
 class _Option(NamedTuple):
@@ -237,7 +227,7 @@ def unread_names(
         If one is nearly that of an argument that is read.
     """
     launcher = {
-        *(name.replace("_", "-") for name in (*_NODES, *_PER_NODE)),
+        *(name.replace("_", "-") for name in _USUAL),
         *(_name(word) for word in _launcher(words)),
     }
     ignored = arguments.unread({*_NAMES, *launcher})
@@ -364,7 +354,7 @@ def _counted(
     # The manager spreads a total over as many nodes as it takes.
     spread = stated and "nodes" not in found
     if "each" in found and not (
-        spread and found["each"][0] not in _PER_NODE_STARTERS
+        spread and found["each"][0] not in _LAUNCHERS.per_node_programs
     ):
         if "nodes" in asked:
             name, value = asked["nodes"]
@@ -407,7 +397,7 @@ def _are_ranks(
     for word in launcher:
         # What is not known may start ranks, unless an option has it.
         hides = word.unknown and not before.text.startswith("-")
-        if hides or _program(word) in _PER_NODE_STARTERS:
+        if hides or _program(word) in _LAUNCHERS.per_node_programs:
             return False
         before = word
     program, tasks = found["ranks"]
@@ -427,7 +417,7 @@ def _launcher_options(launcher: Sequence[Word]) -> Iterator[_Option]:
         name, equals, text = word.text.partition("=")
         if not name.startswith("-"):
             new = _program(word)
-            if new in _STARTERS or new in _PER_NODE_STARTERS:
+            if new in _STARTERS or new in _LAUNCHERS.per_node_programs:
                 program, kinds = new, _STARTERS.get(new, _USUAL)
             continue
         if short := re.fullmatch(r"(-[nNG])(\d+)", name):
