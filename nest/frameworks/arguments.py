@@ -178,7 +178,7 @@ class Arguments:
         return tuple(word.text for word in self.given[name].values)
 
     def text(
-        self, name: str, known: Sequence[str] | None = None
+        self, name: str, values_known: Sequence[str] | None = None
     ) -> str | None:
         """Return the only value of an option."""
         values = self.texts(name)
@@ -186,9 +186,9 @@ class Arguments:
             return None
         if len(values) != 1:
             raise self.refuse(name, "one value", len(values))
-        if known is not None and values[0] not in known:
+        if values_known is not None and values[0] not in values_known:
             raise self.refuse(
-                name, f"one of {', '.join(known)}", repr(values[0])
+                name, f"one of {', '.join(values_known)}", repr(values[0])
             )
         return values[0]
 
@@ -197,12 +197,12 @@ class Arguments:
         text = self.text(name)
         if text is None:
             return None
-        number = whole_number(text.removeprefix("-"))
-        if number is not None and text.startswith("-"):
-            number = -number
-        if number is None or number < minimum:
+        value = whole_number(text.removeprefix("-"))
+        if value is not None and text.startswith("-"):
+            value = -value
+        if value is None or value < minimum:
             raise self.refuse(name, f"an integer >= {minimum}", repr(text))
-        return number
+        return value
 
     def integer(self, name: str, default: int, minimum: int = 1) -> int:
         """Return a whole number, or its default."""
@@ -250,14 +250,14 @@ class Arguments:
             If one is nearly the name of an option that was asked for, or
             begins like one: whoever wrote it may mean that.
         """
-        left = [name for name in self.given if name not in self.used]
+        unread = [name for name in self.given if name not in self.used]
         # Each one is compared with all that are read.
-        if len(left) > _MAX_UNREAD:
+        if len(unread) > _MAX_UNREAD:
             raise InvalidPlanError(
                 f"{self.where}: expected at most {_MAX_UNREAD} arguments that "
-                f"nest does not read, got {len(left)}; remove some"
+                f"nest does not read, got {len(unread)}; remove some"
             )
-        for name in left:
+        for name in unread:
             meant = None if name in others else near(name, self.used)
             if meant is not None:
                 raise self.refuse(
@@ -266,7 +266,7 @@ class Arguments:
                     name,
                     f"did you mean {self.names.get(meant, meant)!r}?",
                 )
-        return tuple(left)
+        return tuple(unread)
 
     def check_all_used(self) -> None:
         """Refuse options that nobody asked for."""
@@ -277,12 +277,12 @@ class Arguments:
                 )
 
 
-def near(name: str, known: Iterable[str]) -> str | None:
+def near(name: str, candidates: Iterable[str]) -> str | None:
     """Return the name that one may have meant, ``None`` if there is none.
 
     Of two names one begins with the other, or they are nearly alike.
     """
-    names = sorted(known)
+    names = sorted(candidates)
     begins = (
         one
         for one in names
@@ -291,9 +291,11 @@ def near(name: str, known: Iterable[str]) -> str | None:
     return alike(name, names) or next(begins, None)
 
 
-def alike(name: str, known: Iterable[str]) -> str | None:
+def alike(name: str, candidates: Iterable[str]) -> str | None:
     """Return the name that is spelt nearly so, ``None`` if there is none."""
-    return next(iter(get_close_matches(name, known, n=1, cutoff=0.85)), None)
+    return next(
+        iter(get_close_matches(name, candidates, n=1, cutoff=0.85)), None
+    )
 
 
 def passed_over(where: str, names: Iterable[str]) -> tuple[str, ...]:

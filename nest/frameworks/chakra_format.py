@@ -116,10 +116,10 @@ def _message(name: str) -> Any:
         made = file.message_type.add(name=message)
         if message == _ATTRIBUTE:
             made.oneof_decl.add(name=_ONEOF)
-        for field, (number, kind, many) in fields.items():
+        for field, (tag, kind, many) in fields.items():
             one = made.field.add(
                 name=field,
-                number=number,
+                number=tag,
                 label=types.LABEL_REPEATED if many else types.LABEL_OPTIONAL,
             )
             if kind in _SCHEMA.fields:
@@ -132,8 +132,8 @@ def _message(name: str) -> Any:
     # A pool of its own: the default one may have Chakra's package.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = pool.FindMessageTypeByName(f"{package}.{name}")
-    return message_factory.GetMessageClass(found)
+    descriptor = pool.FindMessageTypeByName(f"{package}.{name}")
+    return message_factory.GetMessageClass(descriptor)
 
 
 def encode(trace: Trace) -> bytes:
@@ -146,7 +146,7 @@ def encode(trace: Trace) -> bytes:
     """
     head, node_type = _message(METADATA)(version=VERSION), _message(NODE)
     _put(head, trace.attributes)
-    parts = [_delimited(head.SerializeToString(deterministic=True))]
+    records = [_delimited(head.SerializeToString(deterministic=True))]
     for node in trace.nodes:
         message = node_type(
             id=node.number,
@@ -158,8 +158,10 @@ def encode(trace: Trace) -> bytes:
             duration_micros=node.duration_us,
         )
         _put(message, node.attributes)
-        parts.append(_delimited(message.SerializeToString(deterministic=True)))
-    return b"".join(parts)
+        records.append(
+            _delimited(message.SerializeToString(deterministic=True))
+        )
+    return b"".join(records)
 
 
 def _put(message: Any, attributes: Mapping[str, Value]) -> None:
@@ -169,12 +171,12 @@ def _put(message: Any, attributes: Mapping[str, Value]) -> None:
 
 def _delimited(data: bytes) -> bytes:
     """Return bytes behind their length, a base-128 number, low bits first."""
-    left, found = len(data), bytearray()
-    while left > 127:
-        found.append(left & 127 | 128)
-        left >>= 7
-    found.append(left)
-    return bytes(found) + data
+    rest, prefix = len(data), bytearray()
+    while rest > 127:
+        prefix.append(rest & 127 | 128)
+        rest >>= 7
+    prefix.append(rest)
+    return bytes(prefix) + data
 
 
 def decode(data: bytes, where: str) -> Trace:
@@ -198,7 +200,7 @@ def decode(data: bytes, where: str) -> Trace:
             f"{where}: metadata", f"version {VERSION}", f"{head.version!r}"
         )
     attributes = _attributes(head, f"{where}: metadata")
-    kinds = {number: kind for kind, number in KINDS.items()}
+    kinds = {code: kind for kind, code in KINDS.items()}
     nodes = []
     for count, record in enumerate(records, 1):
         place = f"{where}: node {count}"
@@ -258,10 +260,10 @@ def _parse(name: str, data: bytes, where: str) -> Any:
 
 
 def _attributes(message: Any, where: str) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for attribute in message.attr:
         name, field = attribute.name, attribute.WhichOneof(_ONEOF)
-        if name in found:
+        if name in values:
             raise refuse(where, f"attribute {name} once", "it twice")
         if ATTRIBUTES.get(name) != field or field is None:
             raise refuse(
@@ -269,5 +271,5 @@ def _attributes(message: Any, where: str) -> dict[str, Value]:
                 ATTRIBUTES.get(name, "a known name"),
                 field or "no value",
             )
-        found[name] = getattr(attribute, field)
-    return found
+        values[name] = getattr(attribute, field)
+    return values

@@ -67,11 +67,11 @@ class Config:
         self,
         text: str,
         where: str,
-        given: Mapping[str, str] | None = None,
-        said: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.where = where
-        self._given = given or {}
+        self._given = variables or {}
         self._found: dict[str, Entry] = {}
         #: Keys that hold keys, with their lines.
         self.sections: dict[str, int] = {}
@@ -95,7 +95,7 @@ class Config:
                 f"{place}: expected YAML, got a syntax error ({what}); "
                 f"correct it"
             ) from None
-        for key, value in (said or {}).items():
+        for key, value in (overrides or {}).items():
             with refusing(f"--say {key}", InvalidPlanError):
                 self._found[key] = Entry(parse_yaml(value), 0)
 
@@ -103,15 +103,15 @@ class Config:
         self, loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str
     ) -> None:
         """Note the keys of a section."""
-        own: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for key_node, _ in node.value:
             key, line = str(key_node.value), key_node.start_mark.line + 1
-            if key in own and key != "<<":
+            if key in lines and key != "<<":
                 raise InvalidPlanError(
                     f"{self.where}:{line}: {prefix}{key}: expected it once, "
-                    f"got it in line {own[key]} too; remove one"
+                    f"got it in line {lines[key]} too; remove one"
                 )
-            own[key] = line
+            lines[key] = line
         # Keys of a section that is merged in; its own ones are behind them.
         loader.flatten_mapping(node)
         for key_node, value in node.value:
@@ -184,10 +184,10 @@ class Config:
             )
         if not isinstance(entry.value, str) or "${" not in entry.value:
             return entry
-        found = _WHOLE.fullmatch(entry.value.strip())
-        if found is None:
+        whole = _WHOLE.fullmatch(entry.value.strip())
+        if whole is None:
             return entry._replace(value=None, unknown=entry.value)
-        name = found[1].strip()
+        name = whole[1].strip()
         target = _absolute(name, key)
         if target in self._found:
             other = self._resolved(target, (*through, key))

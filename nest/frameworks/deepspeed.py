@@ -167,10 +167,10 @@ def present(arguments: Arguments) -> Arguments:
             )
         words += [Word(text, given.line) for text in new]
         words += values
-    found = Arguments(words, arguments.where)
-    found.unknown = arguments.unknown
-    found.underscored = arguments.underscored
-    return found
+    present = Arguments(words, arguments.where)
+    present.unknown = arguments.unknown
+    present.underscored = arguments.underscored
+    return present
 
 
 def start(launch: Launch) -> str:

@@ -109,8 +109,8 @@ def as_run_by(
     if schedule not in rules.schedule.value:
         schedule = rules.schedule.value[0]
     if optimizer == Optimizer():
-        kept = "bf16" if "bf16" in rules.gradients.value else None
-        optimizer = optimizer_of(framework, kept)
+        gradients = "bf16" if "bf16" in rules.gradients.value else None
+        optimizer = optimizer_of(framework, gradients)
     virtual = job.virtual_stages if schedule == "1f1b" else (1,)
     if schedule != job.schedule and job.schedule in FIXED_CHUNKS:
         virtual = (1,)
@@ -146,12 +146,12 @@ def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
     """
     rules, schedule = find(target).rules, problem.job.schedule
     assert rules is not None
-    known = rules.schedule.value
-    if schedule not in SPLIT_BACKWARD or schedule in known:
+    schedules = rules.schedule.value
+    if schedule not in SPLIT_BACKWARD or schedule in schedules:
         return
     if plan.num_blocks > 1:
         raise InvalidPlanError(
-            f"schedule: expected {' or '.join(known)}, got {schedule} "
+            f"schedule: expected {' or '.join(schedules)}, got {schedule} "
             f"({rules.schedule.source}); solve with --target {target}, or "
             f"--nearest"
         )

@@ -65,7 +65,7 @@ class Hosts(NamedTuple):
         )
 
 
-def node_size(cluster: Cluster, given: int | None = None) -> int:
+def node_size(cluster: Cluster, num_devices: int | None = None) -> int:
     """Return the devices of a node.
 
     Raises
@@ -73,8 +73,8 @@ def node_size(cluster: Cluster, given: int | None = None) -> int:
     InvalidOptionError
         If the network does not say, and nobody else does.
     """
-    if given is not None:
-        return given
+    if num_devices is not None:
+        return num_devices
     if cluster.topology.kind == "hierarchy":
         return cluster.topology.levels[0].fan_out
     raise InvalidOptionError(
@@ -96,13 +96,13 @@ def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        found = re.fullmatch(r"(\S+)\s+slots=([1-9]\d{0,6})", text)
-        if found is None:
+        match = re.fullmatch(r"(\S+)\s+slots=([1-9]\d{0,6})", text)
+        if match is None:
             raise InvalidPlanError(
                 f"{HOSTS}:{number}: expected 'name slots=N', got {line!r}; "
                 f"correct it"
             )
-        world += int(found[2])
+        world += int(match[2])
     if RANK_MAP not in files:
         return tuple(range(world))
     devices = read_map(files[RANK_MAP], RANK_MAP)

@@ -107,9 +107,9 @@ def build(
     overlap = {**(overlap or {})}
     missing = [name for name in launch.overlap if name not in overlap]
     if missing:
-        known = (site.software or stored_calibration().software).overlap
-        overlap |= {name: known[name] for name in missing}
-        fractions = ",".join(f"{name}={known[name]}" for name in missing)
+        calibrated = (site.software or stored_calibration().software).overlap
+        overlap |= {name: calibrated[name] for name in missing}
+        fractions = ",".join(f"{name}={calibrated[name]}" for name in missing)
         whose = site.calibration or "the stored calibration"
         notes = (
             f"overlap of {', '.join(missing)}: how much of it hides is not "
@@ -143,21 +143,28 @@ def placed(
     """
     data = launch.dp * launch.replicas
     for replicas in _divisors(data):
-        found = _with_replicas(launch, replicas)
-        if found is None or num_devices // replicas < (
-            found.stages * found.block_devices
+        candidate = _with_replicas(launch, replicas)
+        if candidate is None or num_devices // replicas < (
+            candidate.stages * candidate.block_devices
         ):
             continue
-        inside = (("tp", found.tp), ("cp", found.cp), ("dp", found.dp))
-        behind = (("replicas", found.replicas), ("stages", found.stages))
-        mesh: Mesh = (*inside, *behind)
+        inside = (
+            ("tp", candidate.tp),
+            ("cp", candidate.cp),
+            ("dp", candidate.dp),
+        )
+        outside = (
+            ("replicas", candidate.replicas),
+            ("stages", candidate.stages),
+        )
+        mesh: Mesh = (*inside, *outside)
         if mesh_inside:
-            if found.dp > 1:
+            if candidate.dp > 1:
                 continue
-            mesh = (*inside, *behind[::-1])
-        pitch = num_devices // replicas
-        if rank_map_of(found, pitch, mesh) == tuple(devices):
-            return found
+            mesh = (*inside, *outside[::-1])
+        stride = num_devices // replicas
+        if rank_map_of(candidate, stride, mesh) == tuple(devices):
+            return candidate
     raise InvalidPlanError(
         f"rank_map: expected ranks on the devices that a plan gives them "
         f"({data} data ranks, {launch.stages} stages on {num_devices} "
@@ -166,8 +173,8 @@ def placed(
     )
 
 
-def _divisors(number: int) -> Iterable[int]:
-    return (n for n in range(1, number + 1) if number % n == 0)
+def _divisors(count: int) -> Iterable[int]:
+    return (n for n in range(1, count + 1) if count % n == 0)
 
 
 def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
@@ -199,7 +206,7 @@ def _problem(
 ) -> Problem:
     machine, _ = site.parts[0]
     total = site.num_devices
-    asked = Request(
+    request = Request(
         global_batch=launch.global_batch,
         sequence_length=launch.sequence_length,
         dtype=_dtype(launch),
@@ -207,17 +214,17 @@ def _problem(
         recompute=RECOMPUTE,
         virtual_stages=_with({1}, launch.virtual_stages),
     )
-    usual = choose(model, machine, total, asked)
+    usual = choose(model, machine, total, request)
     micro = _with(usual.micro_batches, launch.micro_batch)
     batch = launch.global_batch
-    asked = replace(
-        asked,
+    request = replace(
+        request,
         micro_batches=tuple(size for size in micro if batch % size == 0),
         tp=_with({key.tp for key in usual.degrees}, launch.tp),
         cp=_with({key.cp for key in usual.degrees}, launch.cp),
         ep=_with({key.ep for key in usual.degrees}, launch.ep),
     )
-    choices = choose(model, machine, total, asked)
+    choices = choose(model, machine, total, request)
     if launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
     elif choices.sequence_parallel and _has_no_sequences(target):

@@ -381,9 +381,10 @@ def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
     # Stages of a pipeline are in their order.
     return {
         name: frozenset(
-            group if name == "pp" else tuple(sorted(group)) for group in found
+            group if name == "pp" else tuple(sorted(group))
+            for group in members
         )
-        for name, found in groups.items()
+        for name, members in groups.items()
     }
 
 

@@ -72,32 +72,32 @@ class Placement(NamedTuple):
             If a chunk begins or ends inside a layer of the graph, or they
             hold more or fewer layers.
         """
-        left = list(reversed(self.parts))
-        found: list[list[LayerId]] = []
+        remaining = list(reversed(self.parts))
+        cuts: list[list[LayerId]] = []
         for number, chunk in enumerate(chunks, 1):
             layers: list[LayerId] = []
             held = Chunk(False, 0, False)
-            while left and held != chunk:
-                name, part = left.pop()
+            while remaining and held != chunk:
+                name, piece = remaining.pop()
                 layers.append(name)
-                held = joined(held, part)
+                held = joined(held, piece)
                 if any(a > b for a, b in zip(held, chunk, strict=True)):
                     break
             if held != chunk:
                 raise InvalidPlanError(
                     f"stages: expected cuts between layers of the graph "
                     f"({self.layers} blocks, "
-                    f"{max(part.layers for _, part in self.parts)} at most "
+                    f"{max(piece.layers for _, piece in self.parts)} at most "
                     f"in a layer), got a chunk {number} of {chunk.layers} "
                     f"blocks; use a graph with finer layers"
                 )
-            found.append(layers)
-        if left:
+            cuts.append(layers)
+        if remaining:
             raise InvalidPlanError(
                 f"stages: expected all {self.layers} blocks, got fewer; "
                 f"correct the chunks"
             )
-        return found
+        return cuts
 
 
 def joined(one: Chunk, other: Chunk) -> Chunk:
@@ -127,7 +127,7 @@ def placement_of(graph: Graph) -> Placement:
             "graph: expected a chain of layers, got branches; frameworks cut "
             "chains only"
         )
-    parts: list[tuple[LayerId, Chunk]] = []
+    pieces: list[tuple[LayerId, Chunk]] = []
     blocks = modules = 0
     for layer in order:
         chunk = _read(str(layer.id), blocks, modules)
@@ -140,8 +140,8 @@ def placement_of(graph: Graph) -> Placement:
             )
         blocks += chunk.layers
         modules += chunk.mtp
-        parts.append((layer.id, chunk))
-    first, *between, last = (chunk for _, chunk in parts)
+        pieces.append((layer.id, chunk))
+    first, *between, last = (chunk for _, chunk in pieces)
     inside = [bool(chunk.mtp) for chunk in between]
     if not (
         first.embedding
@@ -154,7 +154,7 @@ def placement_of(graph: Graph) -> Placement:
             "prediction if there are any, and a head, in this order, got "
             "another order; frameworks run no other"
         )
-    return Placement(tuple(parts))
+    return Placement(tuple(pieces))
 
 
 def _read(name: str, blocks: int, modules: int) -> Chunk | None:
@@ -163,20 +163,20 @@ def _read(name: str, blocks: int, modules: int) -> Chunk | None:
         return Chunk(name == "embedding", 0, name == "head")
     if name == f"mtp-{modules}":
         return Chunk(False, 0, False, 1)
-    found = re.fullmatch(r"layers?-(\d{1,9})(?:-(\d{1,9}))?", name)
-    if found is None or int(found[1]) != blocks:
+    match = re.fullmatch(r"layers?-(\d{1,9})(?:-(\d{1,9}))?", name)
+    if match is None or int(match[1]) != blocks:
         return None
-    last = int(found[2] or found[1])
+    last = int(match[2] or match[1])
     return Chunk(False, last - blocks + 1, False) if last >= blocks else None
 
 
 def chunks_of(plan: Plan, placement: Placement) -> tuple[Chunk, ...]:
     """Return what every stage of a plan holds."""
-    stands_for = {str(name): part for name, part in placement.parts}
-    found = []
+    stands_for = {str(name): piece for name, piece in placement.parts}
+    chunks = []
     for stage in plan.stages:
         chunk = Chunk(False, 0, False)
         for layer in stage.layers:
             chunk = joined(chunk, stands_for[str(layer)])
-        found.append(chunk)
-    return tuple(found)
+        chunks.append(chunk)
+    return tuple(chunks)

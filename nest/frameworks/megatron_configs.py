@@ -370,8 +370,8 @@ def _words(
     ):
         raise config.refuse(name, "a value", "sections")
     if key.has_meanings:
-        for part in _meaning(config, name, key, value):
-            yield Word(part.replace("{}", _text(value)), line)
+        for text in _meaning(config, name, key, value):
+            yield Word(text.replace("{}", _text(value)), line)
         return
     if key.option in _SWITCHED and not isinstance(value, bool):
         raise config.refuse(name, "true or false", _text(value))
@@ -416,8 +416,8 @@ def _listed(
             f"pass --say {name}=TEXT",
         )
     else:
-        for part in value:
-            yield Word(_text(part), line)
+        for item in value:
+            yield Word(_text(item), line)
 
 
 def _text(value: object) -> str:
@@ -561,9 +561,9 @@ def _as_nemo_keeps(
             f"plans shard no state beside whole weights in fp32; pass --say "
             f"{key}=true if that is meant",
         )
-    kept = replace(launch, gradient_bytes=4, state_bytes=10)
+    wider = replace(launch, gradient_bytes=4, state_bytes=10)
     note = f"without {key} weights and gradients are in fp32"
-    return Launched(reading._replace(launch=kept), (*notes, note))
+    return Launched(reading._replace(launch=wider), (*notes, note))
 
 
 def _first_keys(layout: Format) -> dict[str, str]:

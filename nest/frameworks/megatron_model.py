@@ -125,12 +125,12 @@ def why_not(model: Architecture) -> str | None:
     if len(model.towers) > 1:
         return "towers: expected one, got several"
     tower, head = model.towers[0], model.head
-    part = unusual(
+    unusual_part = unusual(
         replace(tower, modules=0),
         replace(head, predictions=head.predictions - tower.modules),
     )
-    if part is not None:
-        return f"{part}: expected a plain transformer"
+    if unusual_part is not None:
+        return f"{unusual_part}: expected a plain transformer"
     blocks = [run.block for run in tower.runs]
     attentions = {block.attention for block in blocks}
     mlps = {block.mlp for block in blocks}
@@ -268,11 +268,11 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
 
 def _pattern(blocks: Sequence[Block]) -> str:
     """Return which blocks have experts, such as ``([0]*3+[1]*58)``."""
-    parts = [
+    runs = [
         f"[{int(experts)}]*{len(list(several))}"
         for experts, several in groupby(b.mlp.experts > 0 for b in blocks)
     ]
-    return f"({'+'.join(parts)})"
+    return f"({'+'.join(runs)})"
 
 
 def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
@@ -313,8 +313,8 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     kind = arguments.text("--normalization", ("LayerNorm", "RMSNorm"))
     attention = _read_attention(arguments, hidden, heads, rotary)
     biased = not arguments.has("--disable-bias-linear")
-    own = arguments.has("--add-qkv-bias") or biased
-    attention = replace(attention, biases=own, output_bias=biased)
+    query_biases = arguments.has("--add-qkv-bias") or biased
+    attention = replace(attention, biases=query_biases, output_bias=biased)
     dense = Mlp(hidden=width, gated=gated, biases=biased)
     block = Block(
         name="decoder",
@@ -389,10 +389,10 @@ def _read_attention(
     window = 0
     text = arguments.text("--window-size")
     if text is not None:
-        found = re.fullmatch(r"\(?\s*(\d{1,15})\s*,\s*0\s*\)?", text)
-        if found is None:
+        match = re.fullmatch(r"\(?\s*(\d{1,15})\s*,\s*0\s*\)?", text)
+        if match is None:
             raise arguments.refuse("--window-size", "N,0", repr(text))
-        window = int(found[1]) + 1
+        window = int(match[1]) + 1
     if arguments.has("--multi-latent-attention"):
         rotary_size = arguments.integer("--qk-pos-emb-head-dim", default=64)
         return Attention(
@@ -481,7 +481,7 @@ def _frequency(
     text = re.sub(r"[\s()]", "", pattern)
     if every := whole_number(text):
         return [number % every == 0 for number in range(layers)]
-    found: list[bool] = []
+    has_experts: list[bool] = []
     for part in text.split("+"):
         match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", part)
         if match is None:
@@ -491,11 +491,13 @@ def _frequency(
                 repr(pattern),
             )
         one = [digit == "1" for digit in match[1].split(",")]
-        found += one * min(int(match[2] or 1), MOST_LAYERS)
-        if len(found) > layers:
+        has_experts += one * min(int(match[2] or 1), MOST_LAYERS)
+        if len(has_experts) > layers:
             break
-    if len(found) != layers:
+    if len(has_experts) != layers:
         raise arguments.refuse(
-            "--moe-layer-freq", f"--num-layers {layers} entries", len(found)
+            "--moe-layer-freq",
+            f"--num-layers {layers} entries",
+            len(has_experts),
         )
-    return found
+    return has_experts

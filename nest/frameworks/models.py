@@ -11,7 +11,7 @@ from nest.util.stored import find
 
 
 def model_of(
-    problem: Problem, placement: Placement, given: Architecture | None = None
+    problem: Problem, placement: Placement, named: Architecture | None = None
 ) -> Architecture:
     """Return the model of a problem.
 
@@ -31,13 +31,13 @@ def model_of(
     InvalidOptionError
         If it cannot be told, or does not fit the problem.
     """
-    if given is not None:
-        reason = _why_not(problem, placement, given)
+    if named is not None:
+        reason = _why_not(problem, placement, named)
         if reason is not None:
             raise InvalidOptionError(
                 f"--model: {reason}; name the model of the problem"
             )
-        return given
+        return named
     for model in zoo.ARCHITECTURES:
         if _is_named(problem, model) and not _why_not(
             problem, placement, model

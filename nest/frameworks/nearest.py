@@ -82,35 +82,35 @@ def nearest(
         If no plan that fits can be written; the text is the last reason.
     """
     before = score(problem, plan)
-    own, changes = as_run_by(problem, target)
+    as_run, changes = as_run_by(problem, target)
     # No framework's chunks turn back but under the schedule of the plan.
     suits = (
         plan.placement
-        == schedule_of(own.job.schedule, plan.virtual_stages).placement
+        == schedule_of(as_run.job.schedule, plan.virtual_stages).placement
     )
-    if suits and not inexpressible(target, own, plan):
+    if suits and not inexpressible(target, as_run, plan):
         try:
             files = export(problem, plan, target, settings)
         except InvalidPlanError:
             pass
         else:
-            after = score(own, plan)
-            return Nearest(own, plan, changes, files, before, after)
-    there = for_target(own, target, own.job.optimizer)
+            after = score(as_run, plan)
+            return Nearest(as_run, plan, changes, files, before, after)
+    there = for_target(as_run, target, as_run.job.optimizer)
     costs = CostModel(there)
     refusal: InvalidPlanError | None = None
     for group in _candidates(there, plan):
-        found: list[tuple[int, int, Plan, Score]] = []
+        feasible: list[tuple[int, int, Plan, Score]] = []
         for candidate in group:
             try:
                 verdict = score(there, candidate, costs)
             except InvalidPlanError:
                 continue
             if verdict.feasible:
-                found.append(
-                    (verdict.step_quanta, len(found), candidate, verdict)
+                feasible.append(
+                    (verdict.step_quanta, len(feasible), candidate, verdict)
                 )
-        for _, _, candidate, verdict in sorted(found, key=lambda x: x[:2]):
+        for _, _, candidate, verdict in sorted(feasible, key=lambda x: x[:2]):
             try:
                 files = export(there, candidate, target, settings)
             except InvalidPlanError as error:
@@ -141,17 +141,17 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
         problem_hash=None,
         solver=None,
     )
-    own = strategies(problem, plan.micro_batch)
+    choices = strategies(problem, plan.micro_batch)
     if virtual == plan.virtual_stages:
         cut = [stage.layers for stage in plan.stages]
-        yield list(_with_each(base, cut, own))
+        yield list(_with_each(base, cut, choices))
     placement = placement_of(problem.graph)
     equal = _even_cut(placement, plan.num_blocks * virtual)
     if equal is not None:
-        yield list(_with_each(base, equal, own))
+        yield list(_with_each(base, equal, choices))
     groups: tuple[list[Plan], list[Plan]] = ([], [])
     for split in batch_splits(problem):
-        kept = (split.replicas, split.micro_batch) == (
+        same_batches = (split.replicas, split.micro_batch) == (
             plan.replicas,
             plan.micro_batch,
         )
@@ -161,22 +161,26 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
             replicas=split.replicas,
             micro_batch=split.micro_batch,
         )
-        known = strategies(problem, split.micro_batch)
+        choices_there = strategies(problem, split.micro_batch)
         for stages in range(1, min(split.devices, placement.layers) + 1):
             equal = _even_cut(placement, stages)
             if equal is not None:
                 fitting = [
-                    x for x in known if x.devices * stages <= split.devices
+                    x
+                    for x in choices_there
+                    if x.devices * stages <= split.devices
                 ]
-                groups[not kept].extend(_with_each(here, equal, fitting))
+                groups[not same_batches].extend(
+                    _with_each(here, equal, fitting)
+                )
     yield from groups
 
 
 def _with_each(
-    plan: Plan, cut: Sequence[Sequence[LayerId]], found: Sequence[Strategy]
+    plan: Plan, cut: Sequence[Sequence[LayerId]], choices: Sequence[Strategy]
 ) -> Iterator[Plan]:
     """Yield a plan with these stages under every strategy."""
-    for strategy in found:
+    for strategy in choices:
         yield replace(
             plan,
             virtual_stages=plan.virtual_stages,

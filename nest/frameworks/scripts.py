@@ -255,19 +255,19 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     InvalidPlanError
         If there is none of either, or several commands.
     """
-    found = [
+    commands = [
         command
         for command in script.commands
         if _SIGNS & {_name(word) for word in command.words}
     ]
-    if len({_arguments(command.words) for command in found}) > 1:
-        lines = ", ".join(str(command.line) for command in found)
+    if len({_arguments(command.words) for command in commands}) > 1:
+        lines = ", ".join(str(command.line) for command in commands)
         raise InvalidPlanError(
             f"{where}: expected one command that starts Megatron-LM, got "
             f"those of lines {lines}; leave one"
         )
-    if found:
-        return _before_redirection(found[0].words)
+    if commands:
+        return _before_redirection(commands[0].words)
     words = [
         word
         for values in script.variables.values()
@@ -302,7 +302,7 @@ def _arguments(words: Sequence[Word]) -> tuple[str, ...]:
 
 
 def with_model(
-    arguments: Arguments, model: Architecture, said: Collection[str] = ()
+    arguments: Arguments, model: Architecture, stated: Collection[str] = ()
 ) -> Arguments:
     """Return arguments with those of a model's shape that are not given.
 
@@ -311,15 +311,18 @@ def with_model(
     length = arguments.needed("--seq-length")
     words = [
         word
-        for name, given in arguments.given.items()
-        for word in (Word(name, given.line), *given.values)
+        for name, option in arguments.given.items()
+        for word in (Word(name, option.line), *option.values)
     ]
     for name, values in model_flags(model, length):
-        if name not in arguments.given and name not in said:
+        if name not in arguments.given and name not in stated:
             words += [Word(name, 0), *(Word(str(v), 0) for v in values)]
-    found = Arguments(words, arguments.where, arguments.names, arguments.what)
-    found.unknown, found.underscored = arguments.unknown, arguments.underscored
-    return found
+    completed = Arguments(
+        words, arguments.where, arguments.names, arguments.what
+    )
+    completed.unknown = arguments.unknown
+    completed.underscored = arguments.underscored
+    return completed
 
 
 def _counted(
@@ -332,35 +335,35 @@ def _counted(
     InvalidPlanError
         If it says two numbers of devices; the text names both places.
     """
-    found: dict[str, tuple[str, Count]] = {}
-    asked: dict[str, tuple[str, Word]] = {}
+    counts: dict[str, tuple[str, Count]] = {}
+    unknown: dict[str, tuple[str, Word]] = {}
     launcher = _launcher(words) or tuple(words)
     options = [*_launcher_options(launcher), *_directives(script)]
     for program, name, kind, value in options:
         text = re.sub(r"^(?:gpu:)?(?:[A-Za-z]\w*:)?", "", value.text)
         # One task may start all ranks of a node.
-        if kind in found or (name == "--ntasks-per-node" and text == "1"):
+        if kind in counts or (name == "--ntasks-per-node" and text == "1"):
             continue
         number = whole_number(text)
         if number is not None and not value.unknown:
             place = f"{where}:{value.line}: {name} {text}"
-            found[kind] = program, Count(number, place)
+            counts[kind] = program, Count(number, place)
         else:
-            asked.setdefault(kind, (name, value))
-    stated = [found["devices"][1]] if "devices" in found else []
-    if "ranks" in found and _are_ranks(launcher, found):
-        stated.append(found["ranks"][1])
+            unknown.setdefault(kind, (name, value))
+    stated = [counts["devices"][1]] if "devices" in counts else []
+    if "ranks" in counts and _are_ranks(launcher, counts):
+        stated.append(counts["ranks"][1])
     notes: tuple[str, ...] = ()
     # The manager spreads a total over as many nodes as it takes.
-    spread = stated and "nodes" not in found
-    if "each" in found and not (
-        spread and found["each"][0] not in _LAUNCHERS.per_node_programs
+    spread = stated and "nodes" not in counts
+    if "each" in counts and not (
+        spread and counts["each"][0] not in _LAUNCHERS.per_node_programs
     ):
-        if "nodes" in asked:
-            name, value = asked["nodes"]
+        if "nodes" in unknown:
+            name, value = unknown["nodes"]
             got = value.unknown or repr(value.text)
             place = f"{where}:{value.line}: {name}"
-            if "nodes" not in found:
+            if "nodes" not in counts:
                 variable = re.match(r"\$(\w+)", value.unknown)
                 raise InvalidPlanError(
                     f"{place}: expected a number of nodes that the script "
@@ -368,9 +371,9 @@ def _counted(
                     f"{variable[1] if variable else 'NAME'}=VALUE"
                     + (", NAME being its variable" * (variable is None))
                 )
-            notes = (f"{place}: {got}; counted is {found['nodes'][1].place}",)
-        each = found["each"][1]
-        nodes = found["nodes"][1] if "nodes" in found else Count(1, "")
+            notes = (f"{place}: {got}; counted is {counts['nodes'][1].place}",)
+        each = counts["each"][1]
+        nodes = counts["nodes"][1] if "nodes" in counts else Count(1, "")
         places = " and ".join(filter(None, (each.place, nodes.place)))
         stated.insert(0, Count(nodes.value * each.value, places))
     for other in stated[1:]:
@@ -390,7 +393,7 @@ def _counted(
 
 
 def _are_ranks(
-    launcher: Sequence[Word], found: Mapping[str, tuple[str, Count]]
+    launcher: Sequence[Word], counts: Mapping[str, tuple[str, Count]]
 ) -> bool:
     """Whether tasks are ranks, and do not start all those of a node."""
     before = Word("", 0)
@@ -400,8 +403,8 @@ def _are_ranks(
         if hides or _program(word) in _LAUNCHERS.per_node_programs:
             return False
         before = word
-    program, tasks = found["ranks"]
-    nodes = found["nodes"][1].value if "nodes" in found else 1
+    program, tasks = counts["ranks"]
+    nodes = counts["nodes"][1].value if "nodes" in counts else 1
     return program != "#SBATCH" or tasks.value != nodes
 
 

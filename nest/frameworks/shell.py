@@ -182,10 +182,10 @@ def _holds(words: Sequence[str]) -> bool | None:
     for name in ("-o", "-a"):
         if len(words) > 4 and name in words:
             at = words.index(name)
-            left, right = _holds(words[:at]), _holds(words[at + 1 :])
+            first, second = _holds(words[:at]), _holds(words[at + 1 :])
             if name == "-a":
-                return _both(left, right)
-            return _not(_both(_not(left), _not(right)))
+                return _both(first, second)
+            return _not(_both(_not(first), _not(second)))
     return None
 
 
@@ -399,10 +399,10 @@ class _Reader:
         if re.match(r"#SBATCH\s", comment):
             options = comment.partition(" #")[0].split()[1:]
             for option, value in pairwise([*options, ""]):
-                found = re.fullmatch(r"(--[A-Za-z-]+|-[A-Za-z])=?(.*)", option)
-                if found:
-                    value = found[2] or ("" if value[:1] == "-" else value)
-                    self.directives[found[1]] = Word(
+                match = re.fullmatch(r"(--[A-Za-z-]+|-[A-Za-z])=?(.*)", option)
+                if match:
+                    value = match[2] or ("" if value[:1] == "-" else value)
+                    self.directives[match[1]] = Word(
                         value.removeprefix("="), line
                     )
 
@@ -427,8 +427,8 @@ class _Reader:
                     )
                 end = self.text.find("\n", self.position)
                 end = len(self.text) if end < 0 else end + 1
-                found = self._take(end - self.position).rstrip("\n")
-                if (found.lstrip("\t") if strips else found) == ending:
+                line_text = self._take(end - self.position).rstrip("\n")
+                if (line_text.lstrip("\t") if strips else line_text) == ending:
                     break
         self.documents = []
 
@@ -504,10 +504,10 @@ class _Reader:
         if self._peek() == "{":
             inside = self._bracketed("{", "}")
             return _Piece(inside, line, quoted, True)
-        found = _NAME.match(self.text, self.position)
-        if found:
-            self._take(len(found[0]))
-            return _Piece(found[0], line, quoted, True)
+        name = _NAME.match(self.text, self.position)
+        if name:
+            self._take(len(name[0]))
+            return _Piece(name[0], line, quoted, True)
         if self._peek() and self._peek() in "0123456789@*#?$!-":
             return _Piece(self._take(), line, quoted, True)
         return _Piece("$", line, True)
@@ -691,11 +691,11 @@ class _Reader:
                 with self._under(held):
                     self._list({"elif", "else", "fi"})
             rest = _both(rest, _not(held))
-            found = self._here()
+            keyword = self._here()
             self.at += 1
-            if found == "elif":
+            if keyword == "elif":
                 continue
-            if found == "else":
+            if keyword == "else":
                 with self._under(rest):
                     self._list({"fi"})
                 self.at += 1
@@ -749,10 +749,10 @@ class _Reader:
             held: bool | None = False
             while not self._ends(set()):
                 for raw in self._words():
-                    found = None
+                    matches = None
                     if self.runs is not False:
-                        found = self._matches(value, raw)
-                    held = _not(_both(_not(held), _not(found)))
+                        matches = self._matches(value, raw)
+                    held = _not(_both(_not(held), _not(matches)))
                 if not self._is_separator("|"):
                     break
                 self.at += 1
@@ -770,17 +770,17 @@ class _Reader:
 
     def _matches(self, value: Word, raw: _Raw) -> bool | None:
         """Return whether a value is like a pattern."""
-        known = self._joined(raw, 0)
-        if value.unknown or known.unknown:
+        pattern_word = self._joined(raw, 0)
+        if value.unknown or pattern_word.unknown:
             return None
         # Every star of a pattern may look through the whole value.
-        stars = known.text.count("*")
+        stars = pattern_word.text.count("*")
         self._spend(len(value.text) * (1 + stars), value.line)
         if all(piece.quoted for piece in raw):
-            return value.text == known.text
+            return value.text == pattern_word.text
         if any(piece.expands or piece.text in ("(", "\\") for piece in raw):
-            special = set("*?[(\\") & set(known.text)
-            return None if special else value.text == known.text
+            special = set("*?[(\\") & set(pattern_word.text)
+            return None if special else value.text == pattern_word.text
         pattern = "".join(
             re.sub(r"([*?[])", r"[\1]", piece.text)
             if piece.quoted
@@ -805,17 +805,17 @@ class _Reader:
     def _call(
         self, name: str, arguments: Sequence[Word], line: int
     ) -> bool | None:
-        found = self.functions[name]
-        if self.runs is None and found.start in self.calls:
+        function = self.functions[name]
+        if self.runs is None and function.start in self.calls:
             return None  # What it may set is set on a condition already.
         self.count += 1
         if len(self.calls) >= _DEPTH or self.count > _CALLS:
             raise self.refuse(line, "functions that end", f"{name} again")
         before = self.at, self.arguments, self.goes_on
-        self.at, self.arguments = found.start, tuple(arguments)
+        self.at, self.arguments = function.start, tuple(arguments)
         self.hidden.append({})
-        self.calls.append(found.start)
-        with self._under(found.defined):
+        self.calls.append(function.start)
+        with self._under(function.defined):
             status = self._command()
         self.at, self.arguments, self.goes_on = before
         self.calls.pop()
@@ -861,15 +861,17 @@ class _Reader:
                     word = Word(value, raw[0].line)
                     self._set(name, (word,), raw[0].line)
                 continue
-            found = _ASSIGNMENT.match("".join(piece.text for piece in raw))
-            assert found is not None
+            assignment = _ASSIGNMENT.match(
+                "".join(piece.text for piece in raw)
+            )
+            assert assignment is not None
             if inside:
-                self._hide(found[1])
+                self._hide(assignment[1])
             self._assign(raw)
             if any(re.fullmatch(r"-\w*A\w*", text) for text in texts):
-                why = f"${found[1]}, set element by element"
+                why = f"${assignment[1]}, set element by element"
                 line = raw[0].line
-                self._set(found[1], (_nobody_knows(why, line),), line)
+                self._set(assignment[1], (_nobody_knows(why, line),), line)
 
     def _hide(self, name: str) -> None:
         """Keep a variable until the function ends."""
@@ -882,16 +884,16 @@ class _Reader:
         if plain == "[[":
             return self._compare(words[1:-1])
         first = _text_from(words)
-        found = [w for raw in words[:first] for w in self._expand(raw)]
+        expanded = [w for raw in words[:first] for w in self._expand(raw)]
         self._spend(len(self.variables) // _STEP, line)
         saved = dict(self.variables)
         for raw in before:
             self._assign(raw)
         set_alone = dict(self.variables)
-        found += [w for raw in words[first:] for w in self._reread(raw)]
+        expanded += [w for raw in words[first:] for w in self._reread(raw)]
         status = None
-        if found and found[0].text in self.functions:
-            status = self._call(found[0].text, found[1:], line)
+        if expanded and expanded[0].text in self.functions:
+            status = self._call(expanded[0].text, expanded[1:], line)
             for raw in before:
                 name = "".join(piece.text for piece in raw).partition("=")[0]
                 self.variables.pop(name, None)
@@ -901,7 +903,7 @@ class _Reader:
         if before:
             self.alone |= set_alone
             self.variables = saved
-        return self._builtin(plain, found, line)
+        return self._builtin(plain, expanded, line)
 
     def _builtin(  # noqa: C901
         self, name: str | None, words: list[Word], line: int
@@ -966,10 +968,14 @@ class _Reader:
         """Yield the words of a text that a shell reads once more."""
         for word in words_in(self._joined(raw, raw[0].line if raw else 0)):
             text = re.sub(r"^(['\"])(.*)\1$", r"\2", word.text)
-            found = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text)
-            if found is not None:
-                value = self._lookup(found[1], word.line)
-                one = value[0] if value else self._missing(found[1], word.line)
+            variable = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text)
+            if variable is not None:
+                value = self._lookup(variable[1], word.line)
+                one = (
+                    value[0]
+                    if value
+                    else self._missing(variable[1], word.line)
+                )
                 yield from words_in(one._replace(line=word.line))
             elif text != "\\":
                 yield word._replace(text=text)
@@ -1004,8 +1010,8 @@ class _Reader:
                 empty = None if text.unknown else not text.text
                 return empty if names[0] == "-z" else _not(empty)
             case [_, "=" | "==" | "!=", _]:
-                found = self._matches(self._joined(words[0], 0), words[2])
-                return _not(found) if names[1] == "!=" else found
+                matches = self._matches(self._joined(words[0], 0), words[2])
+                return _not(matches) if names[1] == "!=" else matches
             case [_, str() as name, _] if name in _COMPARED:
                 sides = [self._joined(words[at], 0).text for at in (0, 2)]
                 # A leading zero makes numbers octal here.
@@ -1029,13 +1035,15 @@ class _Reader:
             head += raw[number].text
             number += 1
         rest = raw[number:]
-        found = _ASSIGNMENT.fullmatch(head)
-        assert found is not None
-        name, line = found[1], raw[0].line
+        assignment = _ASSIGNMENT.fullmatch(head)
+        assert assignment is not None
+        name, line = assignment[1], raw[0].line
         before = self.variables.get(name, ())
-        if found[2]:
-            value = self._element(name, found[2], self._joined(rest, line))
-            if found[3] or value is None:
+        if assignment[2]:
+            value = self._element(
+                name, assignment[2], self._joined(rest, line)
+            )
+            if assignment[3] or value is None:
                 why = f"${name}, set element by element"
                 value = (_nobody_knows(why, line),)
         elif rest and rest[0].array:
@@ -1043,12 +1051,12 @@ class _Reader:
             if any(re.match(r"\[[^]]*\]=", word.text) for word in value):
                 why = f"${name}, set element by element"
                 value = (_nobody_knows(why, line),)
-            if found[3]:
+            if assignment[3]:
                 self._spend(len(before), line)
                 value = (*before, *value)
         else:
             value = (self._joined(rest, line),)
-            if found[3]:
+            if assignment[3]:
                 one = before[0] if before else Word("", line)
                 self._limit(len(one.text) + len(value[0].text), line)
                 text = one.text + value[0].text
@@ -1075,8 +1083,8 @@ class _Reader:
                 text *= value[0].text.startswith(text)
                 value = (unknown._replace(text=text + unknown.text),)
             else:
-                kept = before if value[: len(before)] == before else ()
-                value = (*kept, unknown)
+                certain = before if value[: len(before)] == before else ()
+                value = (*certain, unknown)
         self.variables[name] = value
 
     def _element(
@@ -1179,8 +1187,8 @@ class _Reader:
             return (_nobody_knows(f"the output of {program}", line),)
         if counted := re.fullmatch(r"#([A-Za-z_]\w*)(\[[@*]\])?", inside):
             return (self._length(counted[1], bool(counted[2]), line),)
-        found = _NAME.match(inside)
-        if found is None:
+        head = _NAME.match(inside)
+        if head is None:
             if inside in ("@", "*") and self.arguments is not None:
                 return self.arguments
             if inside in ("@", "*"):
@@ -1189,7 +1197,7 @@ class _Reader:
             return self._argument(inside, line) or (
                 _nobody_knows(f"${inside}, an argument of the script", line),
             )
-        name, rest = found[0], inside[found.end() :]
+        name, rest = head[0], inside[head.end() :]
         value = self._lookup(name, line)
         if not rest or rest in ("[@]", "[*]"):
             if value is not None:
@@ -1237,21 +1245,21 @@ class _Reader:
         """Return ``$1`` where it is given, or the default in ``${1:-2}``."""
         if inside == "#" and self.arguments is not None:
             return (Word(str(len(self.arguments)), line),)
-        found = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
-        if found is None:
+        match = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
+        if match is None:
             return ()
         if self.arguments is not None:
-            number = whole_number(found[1])
+            number = whole_number(match[1])
             if number is not None and number <= len(self.arguments):
                 return self.arguments[number - 1 : number]
-            return (self._text(found[2] or "", line),)
-        if found[1] in self.given:
-            self.used.add(found[1])
-            return (Word(self.given[found[1]], line),)
-        if found[2] is None:
+            return (self._text(match[2] or "", line),)
+        if match[1] in self.given:
+            self.used.add(match[1])
+            return (Word(self.given[match[1]], line),)
+        if match[2] is None:
             return ()
-        value = self._text(found[2], line)
-        self.defaults[found[1]] = value
+        value = self._text(match[2], line)
+        self.defaults[match[1]] = value
         return (value,)
 
     def _missing(self, name: str, line: int) -> Word:
@@ -1354,10 +1362,10 @@ def _nobody_knows(why: str, line: int) -> Word:
 def _clean(word: Word) -> Word:
     """Return a word as the shell would pass it on, without signs of ours."""
     text = word.text.replace(_JOINT, "")
-    known, *rest = text.split(_UNKNOWN)
-    known += "".join(rest[1::2])
+    certain, *rest = text.split(_UNKNOWN)
+    certain += "".join(rest[1::2])
     why = rest[0].replace(_BLANK, " ") if rest else word.unknown
-    return Word(known, word.line, why)
+    return Word(certain, word.line, why)
 
 
 def _split(value: Word) -> Iterator[Word | None]:
@@ -1368,8 +1376,8 @@ def _split(value: Word) -> Iterator[Word | None]:
         if part.isspace():
             yield None
         elif part.strip(_JOINT):
-            found = _clean(Word(part, line))
-            yield Word(part, line, found.unknown)
+            cleaned = _clean(Word(part, line))
+            yield Word(part, line, cleaned.unknown)
 
 
 def words_in(value: Word) -> list[Word]:

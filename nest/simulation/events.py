@@ -183,21 +183,21 @@ class Simulation(Tabular):
     """
 
     def __init__(
-        self, problem: Problem, plan: Plan, found: Score | None = None
+        self, problem: Problem, plan: Plan, verdict: Score | None = None
     ) -> None:
-        found = found or score(problem, plan)
-        check_passes(found, MOST_PASSES)
-        timeline, step = found.timeline, found.simulated_quanta
+        verdict = verdict or score(problem, plan)
+        check_passes(verdict, MOST_PASSES)
+        timeline, step = verdict.timeline, verdict.simulated_quanta
         if timeline is None or step is None:
             raise UnsupportedProblemError(
                 f"$.preset: expected one that prices a whole step, got "
                 f"{problem.preset!r}, whose step time is that of a steady "
                 f"state; use 'nest score'"
             )
-        self.problem, self.plan, self.score = problem, plan, found
+        self.problem, self.plan, self.score = problem, plan, verdict
         self.timeline: Timeline = timeline
         self.step: int = step
-        self._times = [pass_times(stage) for stage in found.stages]
+        self._times = [pass_times(stage) for stage in verdict.stages]
 
     def __repr__(self) -> str:
         """Return what it is in a line."""

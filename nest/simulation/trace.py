@@ -36,7 +36,7 @@ def trace(simulation: Simulation) -> dict[str, Any]:
         If it has more than :data:`MOST_TRACED` passes.
     """
     check_passes(simulation.score, MOST_TRACED)
-    problem, found = simulation.problem, simulation.score
+    problem, verdict = simulation.problem, simulation.score
     return {
         "traceEvents": list(_events(simulation)),
         "displayTimeUnit": "ms",
@@ -44,9 +44,9 @@ def trace(simulation: Simulation) -> dict[str, Any]:
             "problem": problem.name,
             "preset": problem.preset,
             "replicas": simulation.plan.replicas,
-            "num_micro_batches": found.num_micro_batches,
-            "step_time_ns": found.step_time_ns,
-            "simulated_step_time_ns": found.simulated_step_time_ns,
+            "num_micro_batches": verdict.num_micro_batches,
+            "step_time_ns": verdict.step_time_ns,
+            "simulated_step_time_ns": verdict.simulated_step_time_ns,
         },
     }
 

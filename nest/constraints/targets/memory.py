@@ -44,8 +44,8 @@ def optimizer_of(
         If the target cannot keep gradients like that.
     """
     rules = target.rules
-    known = ("bf16",) if rules is None else rules.gradients.value
-    gradients = gradients or known[0]
+    known_gradients = ("bf16",) if rules is None else rules.gradients.value
+    gradients = gradients or known_gradients[0]
     optimizer = optimizer or "adam"
     for what, name, all_names in (
         ("gradients", gradients, GRADIENTS),
@@ -53,9 +53,9 @@ def optimizer_of(
     ):
         if name not in all_names:
             raise UnknownNameError(what, name, all_names)
-    if rules is not None and gradients not in known:
+    if rules is not None and gradients not in known_gradients:
         raise InvalidOptionError(
-            f"gradients: expected one of {', '.join(known)}, which "
+            f"gradients: expected one of {', '.join(known_gradients)}, which "
             f"{target.title} can keep, got {gradients}; choose it or another "
             f"target"
         )

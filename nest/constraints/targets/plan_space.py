@@ -154,24 +154,30 @@ def _one_stage(
 
 
 def _both(
-    target: Framework, field: str, allowed: tuple[T, ...], known: Sequence[T]
+    target: Framework,
+    field: str,
+    allowed: tuple[T, ...],
+    expressible: Sequence[T],
 ) -> tuple[T, ...]:
     """Return which allowed values a target knows."""
-    shared = tuple(value for value in allowed if value in known)
+    shared = tuple(value for value in allowed if value in expressible)
     if not shared:
         raise InvalidOptionError(
             f"target {target.name}: expected {field} to have one of "
-            f"{', '.join(map(str, known))}, which {target.title} can "
+            f"{', '.join(map(str, expressible))}, which {target.title} can "
             f"express, got {', '.join(map(str, allowed))}; allow one"
         )
     return shared
 
 
 def _limited(
-    target: Framework, job: Job, field: str, known: tuple[int, ...] | None
+    target: Framework,
+    job: Job,
+    field: str,
+    expressible: tuple[int, ...] | None,
 ) -> tuple[int, ...] | None:
     """Return the allowed degrees that a target knows."""
     allowed: tuple[int, ...] | None = getattr(job, field)
-    if known is None or allowed is None:
-        return known if allowed is None else allowed
-    return _both(target, field, allowed, known)
+    if expressible is None or allowed is None:
+        return expressible if allowed is None else allowed
+    return _both(target, field, allowed, expressible)
