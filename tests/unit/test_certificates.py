@@ -25,7 +25,7 @@ from nest.certificates.certify import certify, certify_infeasible
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, UnsupportedProblemError
 from nest.hardware import parse_cluster
-from nest.ir import Hierarchy, Level, Optimizer, Plan, Problem, Strategy
+from nest.ir import Optimizer, Plan, Problem, Strategy
 from nest.ir.io import decode_problem, encode, problem_hash
 from nest.models import builtin
 from nest.models.choices import Request, choose
@@ -41,7 +41,7 @@ from tests.builders import (
     make_problem,
     two_stages,
 )
-from tests.certified import covered, draw_covered, one_strategy
+from tests.certified import NCCL, covered, draw_covered, one_strategy, put
 from tests.independent.generate import (
     draw_plan,
     draw_problem,
@@ -52,11 +52,6 @@ from tests.properties.test_solvers_agree import solve
 from tests.strategies import count_plans
 
 FOLDER = Path(check.__file__).parent
-NCCL = Hierarchy(
-    levels=(Level(fan_out=4, latency_ns=10.0, bandwidth_bytes_per_s=1e9),),
-    algorithms="nccl",
-)
-
 Certificate = dict[str, Any]
 
 
@@ -882,45 +877,29 @@ def test_no_mutation_of_none_is_believed() -> None:
 # What is covered
 
 
-def layerwise(problem: Problem) -> Problem:
-    return replace(problem, job=replace(problem.job, granularity="layer"))
+def with_job(**fields: Any) -> Callable[[Problem], Problem]:
+    return lambda problem: replace(problem, job=replace(problem.job, **fields))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            layerwise,
-            "job.granularity: expected nothing, for a certificate, got layer; "
-            "change or remove it",
-        ),
-        (
-            lambda p: replace(p, preset="nest-artifact"),
-            "preset: expected standard, for a certificate, got nest-artifact",
-        ),
-        (
-            lambda p: replace(
-                p, job=replace(p.job, overlap={"gradients": 0.5})
-            ),
-            "job.overlap: expected nothing, for a certificate, got ",
-        ),
-        (
-            lambda p: replace(p, job=replace(p.job, virtual_stages=(1, 2))),
-            r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]",
-        ),
-        (
-            lambda p: replace(p, job=replace(p.job, uniform=("tp",))),
-            "job.uniform: expected nothing, for a certificate, got ",
-        ),
-        (
-            lambda p: replace(
-                p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))
-            ),
-            "problem.cluster.topology.algorithms: expected nccl, for a "
-            "certificate, got none, which is best; add it",
-        ),
+        (with_job(granularity="layer"), "job.granularity: expected nothing, "
+         "for a certificate, got layer; change or remove it"),
+        (lambda p: replace(p, preset="nest-artifact"),
+         "preset: expected standard, for a certificate, got nest-artifact"),
+        (with_job(overlap={"gradients": 0.5}),
+         "job.overlap: expected nothing, for a certificate, got "),
+        (with_job(virtual_stages=(1, 2)),
+         r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]"),
+        (with_job(uniform=("tp",)),
+         "job.uniform: expected nothing, for a certificate, got "),
+        (lambda p: replace(
+            p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))),
+         "problem.cluster.topology.algorithms: expected nccl, for a "
+         "certificate, got none, which is best; add it"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_covered_is_refused_by_name(
     change: Callable[[Problem], Problem], message: str
 ) -> None:
@@ -1095,14 +1074,6 @@ def test_nothing_is_in_a_certificate_that_is_not_read() -> None:
 
 
 COSTS = "graph.kinds.0.costs"
-
-
-def put(document: Any, path: str, value: Any) -> None:
-    """Set what a path names; a function gets what was there."""
-    *above, last = (int(x) if x.isdigit() else x for x in path.split("."))
-    for key in above:
-        document = document[key]
-    document[last] = value(document[last]) if callable(value) else value
 
 
 @pytest.mark.parametrize(
