@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.shell import Word
+from nest.frameworks.shell_words import Word
 from nest.util.text import whole_number
 
 #: Options that are read and have underscores.

@@ -40,7 +40,7 @@ from nest.frameworks.megatron_model import (
 )
 from nest.frameworks.scripts import unread as unread_arguments
 from nest.frameworks.settings import Settings
-from nest.frameworks.shell import Word
+from nest.frameworks.shell_words import Word
 from nest.ir.documents import parse_json, refusing
 from nest.ir.plan import Recompute
 from nest.models.architectures import Architecture

@@ -37,7 +37,7 @@ from nest.frameworks.scripts import (
     unread_names,
     with_model,
 )
-from nest.frameworks.shell import Word
+from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 
 #: What a value stands for: options with their values, ``{}`` for the value

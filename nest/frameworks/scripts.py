@@ -18,7 +18,8 @@ from nest.frameworks.arguments import Arguments, passed_over
 from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import MEGATRON, model_flags
-from nest.frameworks.shell import Script, Word, read_script, words_in
+from nest.frameworks.shell import Script, read_script, words_in
+from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
 

@@ -20,26 +20,18 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
 from nest.frameworks.shell_arithmetic import Arithmetic, written_names
+from nest.frameworks.shell_words import (
+    ASSIGNMENT,
+    JOINT,
+    NAME,
+    Budget,
+    Lexer,
+    Piece,
+    RawWord,
+    Word,
+    plain_text,
+)
 from nest.util.text import whole_number
-
-
-class Word(NamedTuple):
-    """A word of a command.
-
-    Attributes
-    ----------
-    text
-        What the shell would pass on.
-    line
-        Where it is written, from 1.
-    unknown
-        Why it is not known (``$NAME, which the script does not set``), or
-        empty.
-    """
-
-    text: str
-    line: int
-    unknown: str = ""
 
 
 class Command(NamedTuple):
@@ -78,42 +70,17 @@ class Script(NamedTuple):
     used: frozenset[str] = frozenset()
 
 
-class _Piece(NamedTuple):
-    """Part of a raw word: text, or what is inside ``$…`` or ``NAME=(…)``."""
-
-    text: str
-    line: int
-    quoted: bool
-    expands: bool = False
-    array: bool = False
-
-
-_Raw = list[_Piece]
-
-#: Words that begin what a script runs on a condition, or go on with it.
-_OPENING = {"if", "while", "until", "for", "select", "case", "{", "function"}
-_BRANCHES = {"then", "elif", "else", "do", "!", "time"}
 _EXPORTING = ("export", "declare", "local", "readonly", "typeset")
-_SEPARATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "\n")
 #: Functions that call each other deeper, or more often, do not end for us.
 _DEPTH, _CALLS = 20, 1000
-#: Maximum lengths of a script and of one word, in characters. Linux passes no
-#: longer word to a program.
-_MAX_SCRIPT, _MAX_WORD = 2**18, 2**17
-#: Maximum work for one script: characters and words that are read or made. A
-#: script that grows its variables, arrays or calls exponentially exceeds it.
-_MAX_WORK = 2**20
+#: Maximum length of a script, in characters.
+_MAX_SCRIPT = 2**18
 #: Work of one command, expansion or condition besides its characters.
 _STEP = 16
 #: ``test`` compares at most so many words.
 _MAX_TEST = 100
-#: Stands where a quoted text goes on in the next line, so that the lines of
-#: its words are known; no script has it.
-_JOINT = "\0"
 #: Stand around why a part of a text is not known, and for its blanks.
 _UNKNOWN, _BLANK = "\1", "\2"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^]]*\])?(\+?)=")
 
 
 def read_script(
@@ -132,7 +99,7 @@ def read_script(
     ------
     InvalidOptionError
         If quotes or brackets do not end, or the script is too long, too deep,
-        or expands to more than :data:`_MAX_WORK` characters and words.
+        or expands to more than :data:`MAX_WORK` characters and words.
     """
     if len(text) > _MAX_SCRIPT:
         raise InvalidOptionError(
@@ -221,12 +188,13 @@ class _Reader:
     """State while a script is read."""
 
     def __init__(self, text: str, where: str, given: Mapping[str, str]):
-        self.text = text.replace("\r\n", "\n")
-        self.where = where
         self.given = given
-        self.position = 0
-        self.line = 1
-        self.tokens: list[_Raw | str] = []
+        self.budget = Budget(where)
+        lexer = Lexer(text.replace("\r\n", "\n"), self.budget)
+        self.tokens = list(lexer.tokens())
+        self.directives = lexer.directives
+        #: The last line of the script.
+        self.line = lexer.line
         self.at = 0
         #: Whether the branch that is read runs, and whether the script or
         #: function has not ended before; ``None`` if nobody knows.
@@ -247,55 +215,8 @@ class _Reader:
         self.defaults: dict[str, Word] = {}
         self.used: set[str] = set()
         self.commands: list[Command] = []
-        self.directives: dict[str, Word] = {}
-        self.documents: list[tuple[str, bool, int]] = []
-        #: Remaining work, shared by all readers of one script.
-        self.budget = [_MAX_WORK]
-
-    def share(self, outer: _Reader, line: int) -> None:
-        """Read a text inside another one, which begins in a line."""
-        self.line = line
-        self.variables = outer.variables
-        self.functions = outer.functions
-        self.arguments = outer.arguments
-        self.branch, self.goes_on = outer.branch, outer.goes_on
-        self.unset, self.used = outer.unset, outer.used
-        self.defaults = outer.defaults
-        self.budget = outer.budget
-        self._spend(len(self.text), line)
-
-    def _spend(self, work: int, line: int) -> None:
-        """Refuse a script that needs more than :data:`_MAX_WORK`."""
-        self.budget[0] -= work
-        if self.budget[0] < 0:
-            raise self.refuse(
-                line,
-                f"a script that expands to at most {_MAX_WORK} characters",
-                "more",
-            )
-
-    def _limit(self, length: int, line: int) -> None:
-        """Refuse a word that is too long, before it is made."""
-        if length > _MAX_WORD:
-            raise self.refuse(
-                line,
-                f"words and variables of at most {_MAX_WORD} characters",
-                length,
-            )
-        self._spend(length, line)
-
-    def refuse(
-        self, line: int, expected: str, got: object
-    ) -> InvalidOptionError:
-        return InvalidOptionError(
-            f"{self.where}:{line}: expected {expected}, got {got}; correct "
-            f"the script"
-        )
-
-    # Raw words
 
     def read(self) -> Script:
-        self.tokens = list(self._tokens())
         while self.at < len(self.tokens):
             self._list(set())
             # What closes nothing, such as a bracket too many.
@@ -309,237 +230,6 @@ class _Reader:
             frozenset(self.used),
         )
 
-    def _peek(self, count: int = 1) -> str:
-        return self.text[self.position : self.position + count]
-
-    def _take(self, count: int = 1) -> str:
-        taken = self._peek(count)
-        self.position += count
-        self.line += taken.count("\n")
-        return taken
-
-    def _tokens(self) -> Iterator[_Raw | str]:  # noqa: C901
-        """Yield words and separators; ``((…))`` as a command ``let``."""
-        begins, compares = True, False
-        while self.position < len(self.text):
-            here = self._peek()
-            if self._peek(2) == "\\\n":
-                self._take(2)
-            elif here in " \t":
-                self._take()
-            elif here == "#":
-                self._comment()
-            elif compares and here == "\n":
-                self._take()
-            elif compares and here in "&|()<>":
-                name = self._peek(2)
-                name = name if name in ("&&", "||") else here
-                yield [_Piece(name, self.line, False)]
-                self._take(len(name))
-            elif self._peek(2) == "<<" and self._peek(3) != "<<<":
-                self._here_document()
-            elif self._peek(2) in ("<(", ">("):
-                self._take()
-                line, inside = self.line, self._bracketed("(", ")")
-                yield [_Piece("(" + inside, line, False, True)]
-            elif self._peek(2) == "&>" or here in "<>":
-                # A redirection: its target is no word of the command.
-                while self._peek() in tuple("<>&|"):
-                    self._take()
-                while self._peek() in (" ", "\t"):
-                    self._take()
-                if self._peek() not in ("\n", ""):
-                    self._word()
-            elif separator := next(
-                (
-                    s
-                    for s in _SEPARATORS
-                    if self.text.startswith(s, self.position)
-                ),
-                None,
-            ):
-                self._take(len(separator))
-                if separator == "\n":
-                    self._skip_documents()
-                begins = True
-                yield separator
-            elif self._peek(2) == "((" and (found := self._double_bracket()):
-                yield [_Piece("let", found.line, False)]
-                yield [found]
-            elif here in "()":
-                self._take()
-                begins = True
-                yield here
-            else:
-                word = self._word()
-                if self._peek() in ("<", ">") and _is_number(word):
-                    continue  # Of what is redirected.
-                plain = _plain(word)
-                compares = plain != "]]" and (
-                    compares or (begins and plain == "[[")
-                )
-                begins = begins and plain in _OPENING | _BRANCHES
-                begins = begins or plain in _BRANCHES
-                yield word
-
-    def _double_bracket(self) -> _Piece | None:
-        """Take ``((…))``, or nothing where it is two subshells."""
-        position, line = self.position, self.line
-        inside = self._bracketed("(", ")")
-        if inside.endswith(")"):
-            return _Piece(inside[1:-1], line, True)
-        self.position, self.line = position, line
-        return None
-
-    def _comment(self) -> None:
-        end = self.text.find("\n", self.position)
-        end = len(self.text) if end < 0 else end
-        comment, line = self.text[self.position : end], self.line
-        self.position = end
-        if re.match(r"#SBATCH\s", comment):
-            options = comment.partition(" #")[0].split()[1:]
-            for option, value in pairwise([*options, ""]):
-                match = re.fullmatch(r"(--[A-Za-z-]+|-[A-Za-z])=?(.*)", option)
-                if match:
-                    value = match[2] or ("" if value[:1] == "-" else value)
-                    self.directives[match[1]] = Word(
-                        value.removeprefix("="), line
-                    )
-
-    def _here_document(self) -> None:
-        self._take(2)
-        strips = self._peek() == "-"
-        if strips:
-            self._take()
-        while self._peek() in (" ", "\t"):
-            self._take()
-        ending = "".join(piece.text for piece in self._word())
-        self.documents.append((ending, strips, self.line))
-
-    def _skip_documents(self) -> None:
-        for ending, strips, line in self.documents:
-            while True:
-                if self.position >= len(self.text):
-                    raise self.refuse(
-                        line,
-                        f"a line {ending!r} that ends the document",
-                        "the end of the file",
-                    )
-                end = self.text.find("\n", self.position)
-                end = len(self.text) if end < 0 else end + 1
-                line_text = self._take(end - self.position).rstrip("\n")
-                if (line_text.lstrip("\t") if strips else line_text) == ending:
-                    break
-        self.documents = []
-
-    def _word(self) -> _Raw:
-        """Read a word up to a blank or a separator outside quotes."""
-        pieces: _Raw = []
-        while self.position < len(self.text):
-            here, line = self._peek(), self.line
-            if self._peek(2) == "\\\n":
-                self._take(2)
-            elif here in " \t\n;|&<>()":
-                if here == "(" and self._opens_array(pieces):
-                    inside = self._bracketed("(", ")")
-                    pieces.append(_Piece(inside, line, True, array=True))
-                    continue
-                break
-            elif here == "\\":
-                self._take()
-                pieces.append(_Piece(self._take(), line, True))
-            elif here == "'":
-                self._take()
-                pieces.append(_Piece(self._until("'", line), line, True))
-            elif here == '"':
-                self._take()
-                pieces += self._double_quoted(line)
-            elif here in "$`":
-                pieces.append(self._expansion(False))
-            else:
-                pieces.append(_Piece(self._take(), line, False))
-        return pieces
-
-    def _opens_array(self, pieces: _Raw) -> bool:
-        text = "".join(piece.text for piece in pieces)
-        return _ASSIGNMENT.fullmatch(text) is not None
-
-    def _until(self, ending: str, line: int) -> str:
-        end = self.text.find(ending, self.position)
-        if end < 0:
-            raise self.refuse(line, f"a closing {ending}", "none")
-        taken = self._take(end - self.position)
-        self._take(len(ending))
-        return taken
-
-    def _double_quoted(self, line: int) -> _Raw:
-        pieces = [_Piece("", line, True)]
-        while self._peek() != '"':
-            if self.position >= len(self.text):
-                raise self.refuse(line, 'a closing "', "none")
-            here = self._peek()
-            if self._peek(2) == "\\\n":
-                pieces.append(_Piece(_JOINT, self.line, True))
-                self._take(2)
-            elif here == "\\" and self._peek(2)[1:] in '$`"\\':
-                self._take()
-                pieces.append(_Piece(self._take(), self.line, True))
-            elif here in "$`":
-                pieces.append(self._expansion(True))
-            else:
-                pieces.append(_Piece(self._take(), self.line, True))
-        self._take()
-        return pieces
-
-    def _expansion(self, quoted: bool) -> _Piece:
-        line = self.line
-        if self._take() == "`":
-            return _Piece("(" + self._until("`", line), line, quoted, True)
-        if self._peek(2) == "((":
-            inside = self._bracketed("(", ")")
-            return _Piece("(" + inside, line, quoted, True)
-        if self._peek() == "(":
-            inside = self._bracketed("(", ")")
-            return _Piece("(" + inside, line, quoted, True)
-        if self._peek() == "{":
-            inside = self._bracketed("{", "}")
-            return _Piece(inside, line, quoted, True)
-        name = _NAME.match(self.text, self.position)
-        if name:
-            self._take(len(name[0]))
-            return _Piece(name[0], line, quoted, True)
-        if self._peek() and self._peek() in "0123456789@*#?$!-":
-            return _Piece(self._take(), line, quoted, True)
-        return _Piece("$", line, True)
-
-    def _bracketed(self, opening: str, closing: str) -> str:
-        """Take a bracket and return what is inside, quotes and all."""
-        line, start = self.line, self.position + 1
-        self._take()
-        depth = 1
-        while depth:
-            if self.position >= len(self.text):
-                raise self.refuse(line, f"a closing {closing}", "none")
-            here = self._take()
-            if here == "\\":
-                self._take()
-            elif here in "'\"":
-                while self._peek() != here:
-                    if self.position >= len(self.text):
-                        raise self.refuse(line, f"a closing {here}", "none")
-                    if self._take() == "\\" and here == '"':
-                        self._take()
-                self._take()
-            elif here == "#" and self.text[self.position - 2] in " \t\n(":
-                while self._peek() not in ("\n", ""):
-                    self._take()
-            elif here == opening:
-                depth += 1
-            elif here == closing:
-                depth -= 1
-        self._spend(self.position - start, line)
-        return self.text[start : self.position - 1]
-
     # Commands
 
     def _here(self) -> str | None:
@@ -547,7 +237,7 @@ class _Reader:
         if self.at >= len(self.tokens):
             return None
         token = self.tokens[self.at]
-        return token if isinstance(token, str) else _plain(token)
+        return token if isinstance(token, str) else plain_text(token)
 
     def _is_separator(self, *among: str) -> bool:
         """Whether a separator comes next, by default any."""
@@ -559,16 +249,16 @@ class _Reader:
     def _ends(self, closing: set[str]) -> bool:
         return self.at >= len(self.tokens) or self._here() in closing
 
-    def _words(self) -> list[_Raw]:
+    def _words(self) -> list[RawWord]:
         """Take words up to a separator."""
-        words: list[_Raw] = []
+        words: list[RawWord] = []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
             if isinstance(token, str):
                 break
             words.append(token)
             self.at += 1
-        self._spend(len(words), self.line)
+        self.budget.spend(len(words), self.line)
         return words
 
     def _skip_lines(self) -> None:
@@ -641,7 +331,7 @@ class _Reader:
     def _state(self) -> tuple[dict[str, tuple[Word, ...]], bool | None, bool]:
         """Return what a shell of its own does not change."""
         # A copy takes about as long as a step for eight variables.
-        self._spend(len(self.variables) // _STEP, self.line)
+        self.budget.spend(len(self.variables) // _STEP, self.line)
         return dict(self.variables), self.goes_on, self.exited
 
     def _restore(
@@ -651,7 +341,7 @@ class _Reader:
         self.variables = dict(variables)
 
     def _command(self) -> bool | None:
-        self._spend(_STEP, self.line)
+        self.budget.spend(_STEP, self.line)
         if self._is_separator():
             if self._here() != "(":
                 return None
@@ -709,7 +399,7 @@ class _Reader:
             if kind in ("while", "until"):
                 self._list({"do", "done"})
             elif words := self._words():
-                name, line = _plain(words[0]) or "", words[0][0].line
+                name, line = plain_text(words[0]) or "", words[0][0].line
                 names = [name]
                 if name == "let":
                     names = [
@@ -732,7 +422,7 @@ class _Reader:
         words = self._words()
         rest: bool | None = True
         # Patterns may follow on the same line.
-        plain = [_plain(raw) for raw in words]
+        plain = [plain_text(raw) for raw in words]
         if "in" in plain[1:]:
             at = plain.index("in", 1)
             self.at -= len(words) - at - 1
@@ -768,14 +458,14 @@ class _Reader:
         self.at += 1
         return None
 
-    def _matches(self, value: Word, raw: _Raw) -> bool | None:
+    def _matches(self, value: Word, raw: RawWord) -> bool | None:
         """Return whether a value is like a pattern."""
         pattern_word = self._joined(raw, 0)
         if value.unknown or pattern_word.unknown:
             return None
         # Every star of a pattern may look through the whole value.
         stars = pattern_word.text.count("*")
-        self._spend(len(value.text) * (1 + stars), value.line)
+        self.budget.spend(len(value.text) * (1 + stars), value.line)
         if all(piece.quoted for piece in raw):
             return value.text == pattern_word.text
         if any(piece.expands or piece.text in ("(", "\\") for piece in raw):
@@ -810,7 +500,9 @@ class _Reader:
             return None  # What it may set is set on a condition already.
         self.count += 1
         if len(self.calls) >= _DEPTH or self.count > _CALLS:
-            raise self.refuse(line, "functions that end", f"{name} again")
+            raise self.budget.refuse(
+                line, "functions that end", f"{name} again"
+            )
         before = self.at, self.arguments, self.goes_on
         self.at, self.arguments = function.start, tuple(arguments)
         self.hidden.append({})
@@ -828,11 +520,11 @@ class _Reader:
             self.goes_on = False
         return status
 
-    def _simple(self, words: list[_Raw]) -> bool | None:
+    def _simple(self, words: list[RawWord]) -> bool | None:
         """Take in a simple command."""
         if self.runs is False or not words:
             return None
-        if _plain(words[0]) in _EXPORTING:
+        if plain_text(words[0]) in _EXPORTING:
             self._export(words)
             return True
         number = 0
@@ -848,22 +540,20 @@ class _Reader:
             return None if ran else True
         return self._start(words, before)
 
-    def _export(self, words: list[_Raw]) -> None:
+    def _export(self, words: list[RawWord]) -> None:
         """Take in ``export``, ``declare``, ``local`` and their like."""
-        texts = [_plain(raw) or "" for raw in words]
+        texts = [plain_text(raw) or "" for raw in words]
         inside = texts[0] in ("local", "declare", "typeset") and self.hidden
         for raw in words[1:]:
             if not self._assigns(raw):
                 name, equals, value = self._joined(raw, 0).text.partition("=")
-                if inside and _NAME.fullmatch(name):
+                if inside and NAME.fullmatch(name):
                     self._hide(name)
-                if equals and _NAME.fullmatch(name):
+                if equals and NAME.fullmatch(name):
                     word = Word(value, raw[0].line)
                     self._set(name, (word,), raw[0].line)
                 continue
-            assignment = _ASSIGNMENT.match(
-                "".join(piece.text for piece in raw)
-            )
+            assignment = ASSIGNMENT.match("".join(piece.text for piece in raw))
             assert assignment is not None
             if inside:
                 self._hide(assignment[1])
@@ -877,15 +567,17 @@ class _Reader:
         """Keep a variable until the function ends."""
         self.hidden[-1].setdefault(name, self.variables.get(name))
 
-    def _start(self, words: list[_Raw], before: Sequence[_Raw]) -> bool | None:
+    def _start(
+        self, words: list[RawWord], before: Sequence[RawWord]
+    ) -> bool | None:
         """Take in a command, with assignments that count for it alone."""
-        plain = _plain(words[0])
+        plain = plain_text(words[0])
         line = words[0][0].line
         if plain == "[[":
             return self._compare(words[1:-1])
         first = _text_from(words)
         expanded = [w for raw in words[:first] for w in self._expand(raw)]
-        self._spend(len(self.variables) // _STEP, line)
+        self.budget.spend(len(self.variables) // _STEP, line)
         saved = dict(self.variables)
         for raw in before:
             self._assign(raw)
@@ -929,12 +621,12 @@ class _Reader:
                 return status
             case "unset":
                 for one in texts if "-f" not in texts else []:
-                    if _NAME.fullmatch(one):
+                    if NAME.fullmatch(one):
                         self._set(one, (), line)
                 return True
             case "read" | "mapfile" | "readarray":
                 for one in texts:
-                    if _NAME.fullmatch(one):
+                    if NAME.fullmatch(one):
                         why = f"${one}, which {name} sets"
                         self._set(one, (_nobody_knows(why, line),), line)
                 return None
@@ -950,21 +642,21 @@ class _Reader:
                 count = whole_number(texts[0]) if texts else None
                 count = 1 if count is None else count
                 if self.arguments is not None and self.runs:
-                    self._spend(len(self.arguments), line)
+                    self.budget.spend(len(self.arguments), line)
                     self.arguments = self.arguments[count:]
                 elif self.arguments is not None:
                     why = "$1, an argument that may be shifted"
                     self.arguments = (_nobody_knows(why, line),) * 9
                 return True
         for word in values if name == "eval" else []:
-            if head := _ASSIGNMENT.match(word.text):
+            if head := ASSIGNMENT.match(word.text):
                 why = f"${head[1]}, which eval sets"
                 self._set(head[1], (_nobody_knows(why, line),), line)
         if words:
             self.commands.append(Command(line, tuple(map(_clean, words))))
         return True if name in ("echo", "export", "set") else None
 
-    def _reread(self, raw: _Raw) -> Iterator[Word]:
+    def _reread(self, raw: RawWord) -> Iterator[Word]:
         """Yield the words of a text that a shell reads once more."""
         for word in words_in(self._joined(raw, raw[0].line if raw else 0)):
             text = re.sub(r"^(['\"])(.*)\1$", r"\2", word.text)
@@ -982,13 +674,13 @@ class _Reader:
 
     # Conditions
 
-    def _compare(self, words: list[_Raw]) -> bool | None:
+    def _compare(self, words: list[RawWord]) -> bool | None:
         """Return what ``[[ … ]]`` gives, ``None`` if nobody knows."""
-        self._spend(_STEP + len(words), self.line)
+        self.budget.spend(_STEP + len(words), self.line)
         for name in ("||", "&&"):
             depth = 0
             for number in range(len(words) - 1, -1, -1):
-                plain = _plain(words[number])
+                plain = plain_text(words[number])
                 depth += {")": 1, "(": -1}.get(plain or "", 0)
                 if plain == name and not depth:
                     one = self._compare(words[:number])
@@ -996,7 +688,7 @@ class _Reader:
                     if name == "&&":
                         return _both(one, other)
                     return _not(_both(_not(one), _not(other)))
-        names = [_plain(raw) for raw in words]
+        names = [plain_text(raw) for raw in words]
         match names:
             case ["!", *_]:
                 return _not(self._compare(words[1:]))
@@ -1020,22 +712,22 @@ class _Reader:
                 return _compared(sides[0], name, sides[1])
         return None
 
-    def _assigns(self, raw: _Raw) -> bool:
+    def _assigns(self, raw: RawWord) -> bool:
         """Whether a word is ``NAME=…``, the name and ``=`` not quoted."""
         head = ""
         for piece in raw:
             if piece.quoted or piece.expands:
                 break
             head += piece.text
-        return _ASSIGNMENT.match(head) is not None
+        return ASSIGNMENT.match(head) is not None
 
-    def _assign(self, raw: _Raw) -> None:
+    def _assign(self, raw: RawWord) -> None:
         head, number = "", 0
         while not head.endswith("="):
             head += raw[number].text
             number += 1
         rest = raw[number:]
-        assignment = _ASSIGNMENT.fullmatch(head)
+        assignment = ASSIGNMENT.fullmatch(head)
         assert assignment is not None
         name, line = assignment[1], raw[0].line
         before = self.variables.get(name, ())
@@ -1052,13 +744,13 @@ class _Reader:
                 why = f"${name}, set element by element"
                 value = (_nobody_knows(why, line),)
             if assignment[3]:
-                self._spend(len(before), line)
+                self.budget.spend(len(before), line)
                 value = (*before, *value)
         else:
             value = (self._joined(rest, line),)
             if assignment[3]:
                 one = before[0] if before else Word("", line)
-                self._limit(len(one.text) + len(value[0].text), line)
+                self.budget.limit(len(one.text) + len(value[0].text), line)
                 text = one.text + value[0].text
                 unknown = one.unknown or value[0].unknown
                 value = (Word(text, one.line, unknown), *before[1:])
@@ -1066,7 +758,7 @@ class _Reader:
 
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
         """Set a variable, or leave it open where nobody knows that it is."""
-        self._spend(_STEP + len(value), line)
+        self.budget.spend(_STEP + len(value), line)
         if name in self.given:
             self.used.add(name)
             value = (Word(self.given[name], line),)
@@ -1079,7 +771,7 @@ class _Reader:
             if len(value) == len(before) == 1:
                 # What was there stays where it only grows.
                 text = before[0].text
-                self._limit(len(text) + len(unknown.text), line)
+                self.budget.limit(len(text) + len(unknown.text), line)
                 text *= value[0].text.startswith(text)
                 value = (unknown._replace(text=text + unknown.text),)
             else:
@@ -1092,7 +784,7 @@ class _Reader:
     ) -> tuple[Word, ...] | None:
         """Return an array with one element set, ``None`` if it is open."""
         before = list(self.variables.get(name, ()))
-        self._spend(len(before), value.line)
+        self.budget.spend(len(before), value.line)
         number = self._arithmetic(index[1:-1], value.line)
         if number.unknown or any(word.unknown for word in before):
             return None
@@ -1102,35 +794,43 @@ class _Reader:
         before[at : at + 1] = [value]
         return tuple(before)
 
-    def _array(self, piece: _Piece) -> tuple[Word, ...]:
-        inner = _Reader(piece.text, self.where, self.given)
-        inner.share(self, piece.line)
+    def _array(self, piece: Piece) -> tuple[Word, ...]:
         return tuple(
             word
-            for token in inner._tokens()
-            if isinstance(token, list)
-            for word in inner._expand(token)
+            for raw in self._words_of(piece.text, piece.line)
+            for word in self._expand(raw)
         )
+
+    def _inside(self, text: str, line: int) -> Lexer:
+        """Return the lexer of a text inside another one."""
+        self.budget.spend(len(text), line)
+        return Lexer(text, self.budget, line)
+
+    def _words_of(self, text: str, line: int) -> Iterator[RawWord]:
+        """Yield the words of a text inside another one."""
+        for token in self._inside(text, line).tokens():
+            if isinstance(token, list):
+                yield token
 
     # Expansion
 
-    def _joined(self, raw: _Raw, line: int) -> Word:
+    def _joined(self, raw: RawWord, line: int) -> Word:
         """Return a word as an assignment takes it: never split."""
-        self._spend(len(raw), line)
+        self.budget.spend(len(raw), line)
         parts = [
             _one(self._value(piece), piece.line)
             if piece.expands
             else Word(piece.text, piece.line)
             for piece in raw
         ]
-        self._limit(sum(len(part.text) for part in parts), line)
+        self.budget.limit(sum(len(part.text) for part in parts), line)
         return Word(
             "".join(part.text for part in parts),
             parts[0].line if parts else line,
             next((part.unknown for part in parts if part.unknown), ""),
         )
 
-    def _expand(self, raw: _Raw) -> list[Word]:
+    def _expand(self, raw: RawWord) -> list[Word]:
         """Return the words that a word becomes."""
         words: list[Word] = []
         parts: list[Word] = []
@@ -1139,8 +839,8 @@ class _Reader:
                 parts.append(part)
             elif parts:
                 line = next((x.line for x in parts if x.text), parts[-1].line)
-                self._spend(_STEP, line)
-                self._limit(sum(len(x.text) for x in parts), line)
+                self.budget.spend(_STEP, line)
+                self.budget.limit(sum(len(x.text) for x in parts), line)
                 text = "".join(x.text for x in parts)
                 unknown = next((x.unknown for x in parts if x.unknown), "")
                 words.append(Word(text, line, unknown))
@@ -1151,11 +851,11 @@ class _Reader:
             return []  # An array without elements is no word.
         return words
 
-    def _parts(self, raw: _Raw) -> Iterator[Word | None]:
+    def _parts(self, raw: RawWord) -> Iterator[Word | None]:
         """Yield the parts of words, ``None`` between two words."""
         for piece in raw:
             if not piece.expands:
-                yield Word(piece.text.replace(_JOINT, ""), piece.line)
+                yield Word(piece.text.replace(JOINT, ""), piece.line)
                 continue
             values = self._value(piece)
             several = _is_several(piece)
@@ -1170,15 +870,15 @@ class _Reader:
                 else:
                     yield from _split(value)
 
-    def _value(self, piece: _Piece) -> tuple[Word, ...]:
+    def _value(self, piece: Piece) -> tuple[Word, ...]:
         """Return what an expansion stands for."""
         values = self._values(piece)
         length = sum(len(value.text) for value in values)
         steps = _STEP * (1 + len(values))
-        self._spend(steps + len(piece.text) + length, piece.line)
+        self.budget.spend(steps + len(piece.text) + length, piece.line)
         return values
 
-    def _values(self, piece: _Piece) -> tuple[Word, ...]:  # noqa: C901
+    def _values(self, piece: Piece) -> tuple[Word, ...]:  # noqa: C901
         inside, line = piece.text, piece.line
         if inside.startswith("(("):
             return (self._arithmetic(inside[2:-1], line),)
@@ -1187,7 +887,7 @@ class _Reader:
             return (_nobody_knows(f"the output of {program}", line),)
         if counted := re.fullmatch(r"#([A-Za-z_]\w*)(\[[@*]\])?", inside):
             return (self._length(counted[1], bool(counted[2]), line),)
-        head = _NAME.match(inside)
+        head = NAME.match(inside)
         if head is None:
             if inside in ("@", "*") and self.arguments is not None:
                 return self.arguments
@@ -1274,22 +974,13 @@ class _Reader:
 
     def _text(self, text: str, line: int) -> Word:
         """Expand text inside ``${NAME:-text}``."""
-        inner = _Reader(text, self.where, self.given)
-        inner.share(self, line)
-        return _one(
-            [
-                inner._joined(token, line)
-                for token in inner._tokens()
-                if isinstance(token, list)
-            ],
-            line,
-        )
+        words = [self._joined(raw, line) for raw in self._words_of(text, line)]
+        return _one(words, line)
 
     def _arithmetic(self, text: str, line: int) -> Word:
         """Compute with whole numbers, and set what the text sets."""
-        inner = _Reader(f'{text}"', self.where, self.given)
-        inner.share(self, line)
-        plain = inner._joined(inner._double_quoted(line), line)
+        raw = self._inside(f'{text}"', line).double_quoted(line)
+        plain = self._joined(raw, line)
         unknown = plain.unknown
 
         def look_up(name: str) -> int:
@@ -1318,25 +1009,14 @@ class _Reader:
         return Word(str(number), line)
 
 
-def _plain(raw: _Raw) -> str | None:
-    """Return a word without quotes and expansions, ``None`` if it has any."""
-    if any(piece.quoted or piece.expands for piece in raw):
-        return None
-    return "".join(piece.text for piece in raw)
-
-
-def _is_several(piece: _Piece) -> bool:
+def _is_several(piece: Piece) -> bool:
     """Whether an expansion is one word for each of its values."""
     return piece.text in ("@", "*") or piece.text[-3:] in ("[@]", "[*]")
 
 
-def _is_number(raw: _Raw) -> bool:
-    return (_plain(raw) or "").isdecimal()
-
-
-def _text_from(words: Sequence[_Raw]) -> int:
+def _text_from(words: Sequence[RawWord]) -> int:
     """Return the first word that is a text for ``eval`` or ``bash -c``."""
-    plain = [_plain(raw) for raw in words]
+    plain = [plain_text(raw) for raw in words]
     if plain[0] == "eval":
         return 1
     for number, pair in enumerate(pairwise(plain)):
@@ -1361,7 +1041,7 @@ def _nobody_knows(why: str, line: int) -> Word:
 
 def _clean(word: Word) -> Word:
     """Return a word as the shell would pass it on, without signs of ours."""
-    text = word.text.replace(_JOINT, "")
+    text = word.text.replace(JOINT, "")
     certain, *rest = text.split(_UNKNOWN)
     certain += "".join(rest[1::2])
     why = rest[0].replace(_BLANK, " ") if rest else word.unknown
@@ -1372,10 +1052,10 @@ def _split(value: Word) -> Iterator[Word | None]:
     """Yield the parts of a text at its blanks, ``None`` for the blanks."""
     line = value.line
     for part in re.split(r"(\s+)", value.text):
-        line += part.count("\n") + part.count(_JOINT)
+        line += part.count("\n") + part.count(JOINT)
         if part.isspace():
             yield None
-        elif part.strip(_JOINT):
+        elif part.strip(JOINT):
             cleaned = _clean(Word(part, line))
             yield Word(part, line, cleaned.unknown)
 
