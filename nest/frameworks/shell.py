@@ -597,64 +597,68 @@ class _Reader:
             self.variables = saved
         return self._builtin(plain, expanded, line)
 
-    def _builtin(  # noqa: C901
+    def _builtin(
         self, name: str | None, words: list[Word], line: int
     ) -> bool | None:
         """Take in a command whose words are known."""
         values = words[1:]
         texts = [_clean(word).text for word in values]
-        certain = not any(word.unknown for word in values)
-        match name:
-            case "true" | ":":
-                return True
-            case "false":
-                return False
-            case "test" | "[":
-                inner = texts[: -1 if name == "[" else None]
-                globs = any(set("*?") & set(text) for text in inner)
-                return _holds(inner) if certain and not globs else None
-            case "let":
-                status: bool | None = None
-                for value in values:
-                    number = self._arithmetic(value.text, line)
-                    status = None if number.unknown else number.text != "0"
-                return status
-            case "unset":
-                for one in texts if "-f" not in texts else []:
-                    if NAME.fullmatch(one):
-                        self._set(one, (), line)
-                return True
-            case "read" | "mapfile" | "readarray":
-                for one in texts:
-                    if NAME.fullmatch(one):
-                        why = f"${one}, which {name} sets"
-                        self._set(one, (_nobody_knows(why, line),), line)
+        if name in ("true", ":", "false"):
+            return name != "false"
+        if name in ("test", "["):
+            inner = texts[: -1 if name == "[" else None]
+            globs = any(set("*?") & set(text) for text in inner)
+            if globs or any(word.unknown for word in values):
                 return None
-            case "exit":
-                if self.runs:
-                    self.goes_on, self.exited = False, True
-                return None
-            case "return":
-                if self.arguments is not None:
-                    self.goes_on = _both(self.goes_on, _not(self.runs))
-                return {"0": True, "1": False}.get("".join(texts))
-            case "shift":
-                count = whole_number(texts[0]) if texts else None
-                count = 1 if count is None else count
-                if self.arguments is not None and self.runs:
-                    self.budget.spend(len(self.arguments), line)
-                    self.arguments = self.arguments[count:]
-                elif self.arguments is not None:
-                    why = "$1, an argument that may be shifted"
-                    self.arguments = (_nobody_knows(why, line),) * 9
-                return True
+            return _holds(inner)
+        if name in ("exit", "return", "shift"):
+            return self._leave(name, texts, line)
+        if name == "let":
+            return self._let(values, line)
+        if name == "unset":
+            for one in texts if "-f" not in texts else []:
+                if NAME.fullmatch(one):
+                    self._set(one, (), line)
+            return True
+        if name in ("read", "mapfile", "readarray"):
+            for one in texts:
+                if NAME.fullmatch(one):
+                    self._set_unknown(one, f"{name} sets", line)
+            return None
         for word in values if name == "eval" else []:
             if head := ASSIGNMENT.match(word.text):
-                why = f"${head[1]}, which eval sets"
-                self._set(head[1], (_nobody_knows(why, line),), line)
+                self._set_unknown(head[1], "eval sets", line)
         if words:
             self.commands.append(Command(line, tuple(map(_clean, words))))
         return True if name in ("echo", "export", "set") else None
+
+    def _leave(
+        self, name: str, texts: Sequence[str], line: int
+    ) -> bool | None:
+        """Take in what ends a script or function, or shifts its arguments."""
+        if name == "exit":
+            if self.runs:
+                self.goes_on, self.exited = False, True
+            return None
+        if name == "return":
+            if self.arguments is not None:
+                self.goes_on = _both(self.goes_on, _not(self.runs))
+            return {"0": True, "1": False}.get("".join(texts))
+        count = whole_number(texts[0]) if texts else None
+        if self.arguments is not None and self.runs:
+            self.budget.spend(len(self.arguments), line)
+            self.arguments = self.arguments[1 if count is None else count :]
+        elif self.arguments is not None:
+            why = "$1, an argument that may be shifted"
+            self.arguments = (_nobody_knows(why, line),) * 9
+        return True
+
+    def _let(self, values: Sequence[Word], line: int) -> bool | None:
+        status: bool | None = None
+        for value in values:
+            number = self._arithmetic(value.text, line)
+            status = None if number.unknown else number.text != "0"
+        return status
 
     def _reread(self, raw: RawWord) -> Iterator[Word]:
         """Yield the words of a text that a shell reads once more."""
@@ -732,7 +736,7 @@ class _Reader:
         name, line = assignment[1], raw[0].line
         before = self.variables.get(name, ())
         if assignment[2]:
-            value = self._element(
+            value = self._with_element(
                 name, assignment[2], self._joined(rest, line)
             )
             if assignment[3] or value is None:
@@ -755,6 +759,11 @@ class _Reader:
                 unknown = one.unknown or value[0].unknown
                 value = (Word(text, one.line, unknown), *before[1:])
         self._set(name, value, line)
+
+    def _set_unknown(self, name: str, why: str, line: int) -> None:
+        """Set a variable to what nobody knows, such as ``which read sets``."""
+        unknown = _nobody_knows(f"${name}, which {why}", line)
+        self._set(name, (unknown,), line)
 
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
         """Set a variable, or leave it open where nobody knows that it is."""
@@ -779,7 +788,7 @@ class _Reader:
                 value = (*certain, unknown)
         self.variables[name] = value
 
-    def _element(
+    def _with_element(
         self, name: str, index: str, value: Word
     ) -> tuple[Word, ...] | None:
         """Return an array with one element set, ``None`` if it is open."""
@@ -878,7 +887,7 @@ class _Reader:
         self.budget.spend(steps + len(piece.text) + length, piece.line)
         return values
 
-    def _values(self, piece: Piece) -> tuple[Word, ...]:  # noqa: C901
+    def _values(self, piece: Piece) -> tuple[Word, ...]:
         inside, line = piece.text, piece.line
         if inside.startswith("(("):
             return (self._arithmetic(inside[2:-1], line),)
@@ -889,46 +898,55 @@ class _Reader:
             return (self._length(counted[1], bool(counted[2]), line),)
         head = NAME.match(inside)
         if head is None:
-            if inside in ("@", "*") and self.arguments is not None:
-                return self.arguments
-            if inside in ("@", "*"):
-                why = f"${inside}, the arguments of the script"
-                return (_nobody_knows(why, line),)
-            return self._argument(inside, line) or (
-                _nobody_knows(f"${inside}, an argument of the script", line),
-            )
+            return self._argument(inside, line)
         name, rest = head[0], inside[head.end() :]
         value = self._lookup(name, line)
         if not rest or rest in ("[@]", "[*]"):
             if value is not None:
                 return value if rest else value[:1] or (Word("", line),)
             return () if rest else (self._missing(name, line),)
-        match = re.match(r"(:?)([-=+?])(.*)", rest, re.DOTALL)
-        if match:
+        if match := re.match(r"(:?)([-=+?])(.*)", rest, re.DOTALL):
             empty = not value or (
-                match[1] and not value[0].text and not value[0].unknown
+                match[1] != "" and value[0][0::2] == ("", "")
             )
-            if match[2] == "+":
-                return () if empty else (self._text(match[3], line),)
-            if not empty:
-                assert value is not None
-                return value[:1]
-            if match[2] == "?":
-                return (self._missing(name, line),)
-            word = self._text(match[3], line)
-            if match[2] == "=":
-                self._set(name, (word,), line)
-            return (word,)
-        if index := re.fullmatch(r"\[([^][]+)\]", rest):
-            at = self._arithmetic(index[1], line)
-            known = value is not None and not at.unknown
-            if known and re.fullmatch(r"\d+", at.text):
-                assert value is not None
-                number = int(at.text)
-                whole = value[: number + 1]
-                if not any(word.unknown for word in whole):
-                    return whole[number:] or (Word("", line),)
-        return (_nobody_knows(f"${{{inside}}}", line),)
+            return self._with_default(name, value, empty, match, line)
+        index = re.fullmatch(r"\[([^][]+)\]", rest)
+        element = index and self._element(value, index[1], line)
+        return (element or _nobody_knows(f"${{{inside}}}", line),)
+
+    def _with_default(
+        self,
+        name: str,
+        value: tuple[Word, ...] | None,
+        empty: bool,
+        match: re.Match[str],
+        line: int,
+    ) -> tuple[Word, ...]:
+        """Return ``${NAME:-text}``, and those with ``=``, ``+`` or ``?``."""
+        kind, text = match[2], match[3]
+        if kind == "+":
+            return () if empty else (self._text(text, line),)
+        if value is not None and not empty:
+            return value[:1]
+        if kind == "?":
+            return (self._missing(name, line),)
+        word = self._text(text, line)
+        if kind == "=":
+            self._set(name, (word,), line)
+        return (word,)
+
+    def _element(
+        self, value: tuple[Word, ...] | None, text: str, line: int
+    ) -> Word | None:
+        """Return an element of an array, ``None`` if nobody knows which."""
+        at = self._arithmetic(text, line)
+        if value is None or at.unknown or not re.fullmatch(r"\d+", at.text):
+            return None
+        index = int(at.text)
+        before = value[: index + 1]
+        if any(word.unknown for word in before):
+            return None
+        return before[index] if index < len(before) else Word("", line)
 
     def _length(self, name: str, several: bool, line: int) -> Word:
         """Return how many elements a variable has, or how long it is."""
@@ -943,21 +961,25 @@ class _Reader:
 
     def _argument(self, inside: str, line: int) -> tuple[Word, ...]:
         """Return ``$1`` where it is given, or the default in ``${1:-2}``."""
+        if inside in ("@", "*"):
+            if self.arguments is not None:
+                return self.arguments
+            why = f"${inside}, the arguments of the script"
+            return (_nobody_knows(why, line),)
         if inside == "#" and self.arguments is not None:
             return (Word(str(len(self.arguments)), line),)
         match = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
-        if match is None:
-            return ()
-        if self.arguments is not None:
+        if match is not None and self.arguments is not None:
             number = whole_number(match[1])
             if number is not None and number <= len(self.arguments):
                 return self.arguments[number - 1 : number]
             return (self._text(match[2] or "", line),)
-        if match[1] in self.given:
+        if match is not None and match[1] in self.given:
             self.used.add(match[1])
             return (Word(self.given[match[1]], line),)
-        if match[2] is None:
-            return ()
+        if match is None or match[2] is None:
+            why = f"${inside}, an argument of the script"
+            return (_nobody_knows(why, line),)
         value = self._text(match[2], line)
         self.defaults[match[1]] = value
         return (value,)

@@ -12,7 +12,7 @@ from nest.errors import InvalidOptionError
 #: Words that begin what a script runs on a condition, or go on with it.
 _OPENING = {"if", "while", "until", "for", "select", "case", "{", "function"}
 _BRANCHES = {"then", "elif", "else", "do", "!", "time"}
-_SEPARATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "\n")
+_SEPARATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;|&\n]")
 #: Maximum length of one word, in characters. Linux passes no longer word to a
 #: program.
 MAX_WORD = 2**17
@@ -124,72 +124,71 @@ class Lexer:
         self.line += taken.count("\n")
         return taken
 
-    def tokens(self) -> Iterator[RawWord | str]:  # noqa: C901
+    def tokens(self) -> Iterator[RawWord | str]:
         """Yield words and separators; ``((…))`` as a command ``let``."""
         begins, compares = True, False
         while self.position < len(self.text):
-            here = self._peek()
-            if self._peek(2) == "\\\n":
-                self._take(2)
-            elif here in " \t":
-                self._take()
-            elif here == "#":
-                self._comment()
-            elif compares and here == "\n":
-                self._take()
-            elif compares and here in "&|()<>":
+            here, line = self._peek(), self.line
+            if self._skips(compares):
+                continue
+            if compares and here in "&|()<>":
                 name = self._peek(2)
                 name = name if name in ("&&", "||") else here
-                yield [Piece(name, self.line, False)]
+                yield [Piece(name, line, False)]
                 self._take(len(name))
-            elif self._peek(2) == "<<" and self._peek(3) != "<<<":
-                self._here_document()
             elif self._peek(2) in ("<(", ">("):
                 self._take()
-                line, inside = self.line, self._bracketed("(", ")")
+                inside = self._bracketed("(", ")")
                 yield [Piece("(" + inside, line, False, True)]
-            elif self._peek(2) == "&>" or here in "<>":
-                # A redirection: its target is no word of the command.
-                while self._peek() in tuple("<>&|"):
-                    self._take()
-                while self._peek() in (" ", "\t"):
-                    self._take()
-                if self._peek() not in ("\n", ""):
-                    self._word()
-            elif separator := next(
-                (
-                    s
-                    for s in _SEPARATORS
-                    if self.text.startswith(s, self.position)
-                ),
-                None,
-            ):
-                self._take(len(separator))
-                if separator == "\n":
+            elif separator := _SEPARATOR.match(self.text, self.position):
+                self._take(len(separator[0]))
+                if separator[0] == "\n":
                     self._skip_documents()
                 begins = True
-                yield separator
-            elif self._peek(2) == "((" and (found := self._double_bracket()):
-                yield [Piece("let", found.line, False)]
-                yield [found]
+                yield separator[0]
+            elif self._peek(2) == "((" and (piece := self._double_bracket()):
+                yield [Piece("let", piece.line, False)]
+                yield [piece]
             elif here in "()":
                 self._take()
                 begins = True
                 yield here
             else:
                 word = self._word()
-                if (
-                    self._peek() in ("<", ">")
-                    and (plain_text(word) or "").isdecimal()
-                ):
-                    continue  # Of what is redirected.
                 plain = plain_text(word)
+                if self._peek() in ("<", ">") and (plain or "").isdecimal():
+                    continue  # Of what is redirected.
                 compares = plain != "]]" and (
                     compares or (begins and plain == "[[")
                 )
                 begins = begins and plain in _OPENING | _BRANCHES
                 begins = begins or plain in _BRANCHES
                 yield word
+
+    def _skips(self, compares: bool) -> bool:
+        """Take what is no token, if it is next: blanks and redirections."""
+        here, two = self._peek(), self._peek(2)
+        if two == "\\\n":
+            self._take(2)
+        elif here in " \t" or (compares and here == "\n"):
+            self._take()
+        elif here == "#":
+            self._comment()
+        elif compares or two in ("<(", ">("):
+            return False
+        elif two == "<<" and self._peek(3) != "<<<":
+            self._here_document()
+        elif two == "&>" or here in "<>":
+            # A redirection: its target is no word of the command.
+            while self._peek() in tuple("<>&|"):
+                self._take()
+            while self._peek() in (" ", "\t"):
+                self._take()
+            if self._peek() not in ("\n", ""):
+                self._word()
+        else:
+            return False
+        return True
 
     def _double_bracket(self) -> Piece | None:
         """Take ``((…))``, or nothing where it is two subshells."""
