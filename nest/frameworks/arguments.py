@@ -298,10 +298,17 @@ def alike(name: str, candidates: Iterable[str]) -> str | None:
     )
 
 
-def passed_over(where: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the note about what a file says and nobody reads, if any."""
-    listed = ", ".join(names)
-    return (f"{where}: passed over: {listed}",) if listed else ()
+def ignored_note(
+    where: str, names: Sequence[str], noun: str = "key"
+) -> tuple[str, ...]:
+    """Return the note about what nest does not read of a file, if anything."""
+    if not names:
+        return ()
+    nouns = noun if len(names) == 1 else f"{noun}s"
+    return (
+        f"{where}: ignored {len(names)} {nouns} that nest does not read: "
+        f"{', '.join(names)}",
+    )
 
 
 def _remedy(word: Word, what: str) -> str:

@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.arguments import Arguments, passed_over
+from nest.frameworks.arguments import Arguments, ignored_note
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
-    Mesh,
     as_run,
     check_memory,
     even_chunks,
@@ -47,6 +46,15 @@ from nest.models.architectures import Architecture
 
 NAME = "deepspeed"
 FILE, ARGUMENTS = "ds.json", "megatron-args.sh"
+START = (
+    f"bash: source {ARGUMENTS}, then deepspeed --hostfile hostfile "
+    f'pretrain_gpt.py of Megatron-DeepSpeed with "${{{{ARGS[@]}}}}" and your '
+    f"arguments for data, tokenizer, learning rate and checkpoints "
+    f"({{world}} ranks)."
+)
+#: Axes pipe, data, model.
+mesh_of = usual_mesh
+stated = as_run
 
 
 class _Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,16 +66,6 @@ class _Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _OLD = read_data("megatron_deepspeed", _Arguments)
-
-
-def mesh_of(launch: Launch) -> Mesh:
-    """Return how ranks are numbered: axes pipe, data, model."""
-    return usual_mesh(launch)
-
-
-def stated(launch: Launch) -> Launch:
-    """Return what of a launch the files say: all of it."""
-    return as_run(launch)
 
 
 def write(
@@ -173,16 +171,6 @@ def present(arguments: Arguments) -> Arguments:
     return present
 
 
-def start(launch: Launch) -> str:
-    """Say in one line how to start it."""
-    return (
-        f"bash: source {ARGUMENTS}, then deepspeed --hostfile hostfile "
-        f'pretrain_gpt.py of Megatron-DeepSpeed with "${{ARGS[@]}}" and your '
-        f"arguments for data, tokenizer, learning rate and checkpoints "
-        f"({launch.world} ranks)."
-    )
-
-
 def read(
     files: Mapping[str, str], model: Architecture
 ) -> tuple[Launch, Groups]:
@@ -240,7 +228,7 @@ def read_script(
         # A name that is written wrongly may be the reason.
         unread_arguments(arguments, words)
         raise
-    notes = (*unread_arguments(arguments, words), *passed_over(name, keys))
+    notes = (*unread_arguments(arguments, words), *ignored_note(name, keys))
     return launch, model, notes
 
 
@@ -364,7 +352,7 @@ def unread(text: str, where: str) -> tuple[str, ...]:
     InvalidPlanError
         As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
     """
-    return passed_over(where, config_file(text, where).ignored())
+    return ignored_note(where, config_file(text, where).ignored())
 
 
 def read_pair(

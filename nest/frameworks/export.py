@@ -46,6 +46,9 @@ TRACES = ("chakra",)
 class ExportModule(Protocol):
     """A module of a target."""
 
+    #: How to start it on ``{world}`` ranks, in one line.
+    START: str
+
     def mesh_of(self, launch: Launch) -> Mesh:
         """Return how ranks are numbered, the fastest axis first."""
 
@@ -65,9 +68,6 @@ class ExportModule(Protocol):
 
     def stated(self, launch: Launch) -> Launch:
         """Return what of a launch the files say."""
-
-    def start(self, launch: Launch) -> str:
-        """Return in one line how to start it."""
 
 
 def target_of(name: str) -> ExportModule:
@@ -211,7 +211,7 @@ def export(
         (
             f"# {heading}: {launch.world} ranks, {launch.micro_batches} "
             f"micro-batches of {launch.samples} samples per data rank.",
-            module.start(launch),
+            module.START.format(world=launch.world),
             hosts.how(),
             "",
         )

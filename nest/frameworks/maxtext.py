@@ -33,6 +33,11 @@ from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 
 NAME = "maxtext"
 FILE = "config.yml"
+START = (
+    f"On the hosts of {{world}} devices: python -m "
+    f"maxtext.trainers.pre_train.train {FILE} and your keys for run_name, "
+    f"data, tokenizer and learning rate."
+)
 
 #: Bytes of the optimiser state beside what layers count: fp32 weights.
 STATE_BYTES = 10
@@ -179,15 +184,6 @@ def _batch(run: Launch) -> dict[str, Any]:
         "per_device_batch_size": samples / run.world if rest else each,
         **cut,
     }
-
-
-def start(launch: Launch) -> str:
-    """Say in one line how to start it."""
-    return (
-        f"On the hosts of {launch.world} devices: python -m "
-        f"maxtext.trainers.pre_train.train {FILE} and your keys for run_name, "
-        f"data, tokenizer and learning rate."
-    )
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:

@@ -43,6 +43,12 @@ from nest.models.hf.config import MOST_LAYERS
 
 NAME = "megatron"
 FILE = "args.sh"
+START = (
+    f"bash: source {FILE}, then torchrun (or srun) {{world}} times "
+    f'pretrain_gpt.py of Megatron-LM with "${{{{ARGS[@]}}}}" and your '
+    f"arguments for data, tokenizer, learning rate and checkpoints."
+)
+stated = as_run
 
 #: What runs behind computation, by nest's name for it.
 _OVERLAP: dict[Overlap, str] = {
@@ -270,20 +276,6 @@ class Reading(NamedTuple):
     launch: Launch
     model: Architecture
     pipelines_inside: bool = False
-
-
-def stated(launch: Launch) -> Launch:
-    """Return what of a launch the files say: all of it."""
-    return as_run(launch)
-
-
-def start(launch: Launch) -> str:
-    """Say in one line how to start it."""
-    return (
-        f"bash: source {FILE}, then torchrun (or srun) {launch.world} times "
-        f'pretrain_gpt.py of Megatron-LM with "${{ARGS[@]}}" and your '
-        f"arguments for data, tokenizer, learning rate and checkpoints."
-    )
 
 
 def read(

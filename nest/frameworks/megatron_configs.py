@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.arguments import Arguments, alike, passed_over
+from nest.frameworks.arguments import Arguments, alike, ignored_note
 from nest.frameworks.configs import Config, Entry
 from nest.frameworks.keyed import read_data, split_path
 from nest.frameworks.megatron import Reading
@@ -255,7 +255,7 @@ def read_config(
     reading = read_checked(arguments, world)
     notes = (
         *notes_of(arguments, layout.title, _first_keys(layout), sources),
-        *passed_over(where, (*ignored, *unread_names(arguments))),
+        *ignored_note(where, (*ignored, *unread_names(arguments))),
     )
     if layout is _NEMO:
         return _as_nemo_keeps(config, reading, notes)

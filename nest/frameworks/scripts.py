@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.arguments import Arguments, passed_over
+from nest.frameworks.arguments import Arguments, ignored_note
 from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import MEGATRON, model_flags
@@ -205,20 +205,22 @@ def check_variables(
 
 
 def unread(arguments: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
-    """Return the note about arguments that are passed over, if there are any.
+    """Return the note about arguments that nest ignores, if there are any.
 
     Raises
     ------
     InvalidPlanError
         If one is nearly that of an argument that is read.
     """
-    return passed_over(arguments.where, unread_names(arguments, words))
+    return ignored_note(
+        arguments.where, unread_names(arguments, words), "argument"
+    )
 
 
 def unread_names(
     arguments: Arguments, words: Sequence[Word] = ()
 ) -> tuple[str, ...]:
-    """Return the arguments that are passed over, as the file calls them.
+    """Return the arguments that nest ignores, as the file calls them.
 
     Options of the launcher, before the program, are none of them.
 

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.arguments import passed_over
+from nest.frameworks.arguments import ignored_note
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
-    Mesh,
     as_run,
     check_memory,
     usual_groups,
@@ -39,6 +38,12 @@ from nest.units import ceil_div
 
 NAME = "torchtitan"
 FILE = "job.toml"
+START = (
+    f"torchrun (or srun) {{world}} times -m torchtitan.train "
+    f"--job.config_file {FILE}, with your sections for data, tokenizer, "
+    f"optimizer and checkpoints."
+)
+mesh_of = usual_mesh
 
 #: Keys of older files, in either of two sections.
 _POINTS = "pipeline_parallel_split_points"
@@ -78,11 +83,6 @@ _GLOBAL_BATCH = "training.global_batch_size"
 #: export says what of it the plan was priced with.
 _BY_ITSELF: tuple[Overlap, ...] = ("weights", "gradients")
 _OVERLAP = "FSDP overlaps in the plan: "
-
-
-def mesh_of(launch: Launch) -> Mesh:
-    """Return how ranks are numbered, the fastest axis first."""
-    return usual_mesh(launch)
 
 
 def stated(launch: Launch) -> Launch:
@@ -208,15 +208,6 @@ def why_not_data(launch: Launch) -> str | None:
         f"zero: expected 2 or 3 over several data ranks together with "
         f"{launch.tp} tensor and {launch.stages} pipeline ranks, got 0 over "
         f"{launch.dp}"
-    )
-
-
-def start(launch: Launch) -> str:
-    """Say in one line how to start it."""
-    return (
-        f"torchrun (or srun) {launch.world} times -m torchtitan.train "
-        f"--job.config_file {FILE}, with your sections for data, tokenizer, "
-        f"optimizer and checkpoints."
     )
 
 
@@ -369,7 +360,7 @@ def unread(text: str, where: str) -> tuple[str, ...]:
     InvalidPlanError
         As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
     """
-    return passed_over(where, job_file(text, where).ignored())
+    return ignored_note(where, job_file(text, where).ignored())
 
 
 def read_foreign(

@@ -323,8 +323,11 @@ def test_variables_can_be_given():
 
 
 def test_defaults_are_named():
-    note, passed = launched().notes
-    assert passed == "run.sh: passed over: --lr, --save, --train-iters"
+    note, ignored = launched().notes
+    assert ignored == (
+        "run.sh: ignored 3 arguments that nest does not read: --lr, --save, "
+        "--train-iters"
+    )
     assert note.startswith("not in the script, so Megatron-LM's defaults: ")
     assert "--kv-channels" in note
     assert "--hidden-size" not in note
@@ -559,7 +562,7 @@ def test_underscores_for_dashes_are_refused(name, line):
 
 def test_arguments_of_others_may_have_underscores():
     text = SCRIPT.replace("--bf16", "--bf16 --own_size 4")
-    assert "passed over: --own_size, --lr" in launched(text).notes[-1]
+    assert "does not read: --own_size, --lr" in launched(text).notes[-1]
 
 
 def test_scripts_without_a_launch_are_refused():

@@ -49,14 +49,14 @@ def test_names_that_are_nearly_known_are_refused(old, new, meant):
 def test_other_names_are_listed():
     notes = launched(with_more("--nonsense-flag 7")).notes
     assert (
-        "run.sh: passed over: --nonsense-flag, --lr, --save, --train-iters"
-        in notes
+        "run.sh: ignored 4 arguments that nest does not read: "
+        "--nonsense-flag, --lr, --save, --train-iters" in notes
     )
 
 
 def test_names_that_megatron_has_are_not_taken_for_others():
     more = "--eval-micro-batch-size 1 --moe-router-topk-scaling-factor 2.5"
-    (note,) = [x for x in launched(with_more(more)).notes if "passed" in x]
+    (note,) = [x for x in launched(with_more(more)).notes if "ignored" in x]
     assert "--eval-micro-batch-size, --moe-router-topk-scaling-factor" in note
 
 
@@ -306,7 +306,8 @@ def test_other_keys_of_deepspeed_are_listed():
     changes = zero(reduce_bucket_size=1, offload_param={"device": "none"})
     document = {**CONFIG, **changes, "scheduler": {}}
     assert deepspeed.unread(json.dumps(document), "ds.json") == (
-        "ds.json: passed over: zero_optimization.reduce_bucket_size, "
+        "ds.json: ignored 3 keys that nest does not read: "
+        "zero_optimization.reduce_bucket_size, "
         "zero_optimization.offload_param, scheduler",
     )
     assert speed(changes).zero == 2
@@ -351,7 +352,8 @@ def test_offloading_of_job_files_is_refused():
 def test_other_keys_of_job_files_are_listed():
     text = f"{OLD}[optimizer]\nname = 'AdamW'\n[compile]\nbackend = 'x'\n"
     assert torchtitan.unread(text, "job.toml") == (
-        "job.toml: passed over: optimizer, compile.backend",
+        "job.toml: ignored 2 keys that nest does not read: optimizer, "
+        "compile.backend",
     )
     assert titan(text)[0].tp == 2
     assert torchtitan.unread(OLD, "job.toml") == ()
