@@ -21,8 +21,8 @@ _MAX_UNREAD = 1000
 MAX_NUMBER = 2**31 - 1
 
 
-class Given(NamedTuple):
-    """One option as it is given: its values, and where it is written."""
+class Option(NamedTuple):
+    """One option of a command: its values, and where it is written."""
 
     values: tuple[Word, ...]
     line: int
@@ -56,7 +56,7 @@ class Arguments:
     ) -> None:
         self.where, self.what = where, what
         self.names = names or {}
-        self.given: dict[str, Given] = {}
+        self.options: dict[str, Option] = {}
         self.used: set[str] = set()
         #: How options with underscores are written, and in which line.
         self.underscored: dict[str, tuple[str, int]] = {}
@@ -86,42 +86,42 @@ class Arguments:
         spelt, name = name, name.replace("_", "-")
         if spelt != name and spelt not in _UNDERSCORED:
             self.underscored.setdefault(name, (spelt, line))
-        before = self.given.get(name)
+        before = self.options.get(name)
         texts = [word.text for word in values]
         if before and [word.text for word in before.values] != texts:
-            place = f"{self.where}:{line}: {name}"
+            location = f"{self.where}:{line}: {name}"
             if not line:
-                place = f"{self.where}: --say {name[2:]}"
+                location = f"{self.where}: --say {name[2:]}"
             raise InvalidPlanError(
-                f"{place}: expected it once, got "
+                f"{location}: expected it once, got "
                 f"{' '.join(texts) or 'no value'} here and "
                 f"{' '.join(w.text for w in before.values) or 'no value'} in "
                 f"{f'line {before.line}' if before.line else '--say'}; "
                 f"remove one"
             )
-        self.given[name] = Given(values, line)
+        self.options[name] = Option(values, line)
 
-    def place(self, name: str, line: int | None = None) -> str:
+    def location(self, name: str, line: int | None = None) -> str:
         """Return where an option is written: ``file:line: --name``."""
         shown = self.names.get(name, name)
-        if line is None and name in self.given:
-            line = self.given[name].line
+        if line is None and name in self.options:
+            line = self.options[name].line
         return (
             f"{self.where}:{line}: {shown}"
             if line
             else (f"{self.where}: {shown}")
         )
 
-    def line_of_value(self, name: str) -> int:
-        """Return the line in which the first value of an option is."""
-        return self.given[name].values[0].line
+    def location_of_value(self, name: str) -> str:
+        """Return the same with the line of the first value."""
+        return self.location(name, self.options[name].values[0].line)
 
     def refuse(
         self, name: str, expected: str, got: object, remedy: str = ""
     ) -> InvalidPlanError:
         """Return the error about one option."""
         return InvalidPlanError(
-            f"{self.place(name)}: expected {expected}, got {got}; "
+            f"{self.location(name)}: expected {expected}, got {got}; "
             f"{remedy or 'correct it'}"
         )
 
@@ -142,22 +142,22 @@ class Arguments:
         self.used.add(name)
         if name in self.underscored:
             spelt, line = self.underscored[name]
-            place = f"{self.where}:{line}" if line else self.where
+            location = f"{self.where}:{line}" if line else self.where
             raise InvalidPlanError(
-                f"{place}: {spelt}: expected an argument with dashes, got "
+                f"{location}: {spelt}: expected an argument with dashes, got "
                 f"underscores; did you mean {name!r}?"
             )
 
     def has(self, name: str) -> bool:
         """Whether an option without a value is given."""
         self._use(name)
-        if name not in self.given:
+        if name not in self.options:
             return False
-        values = self.given[name].values
+        values = self.options[name].values
         if all(word.unknown for word in values):
             # What follows is no value, but may hold further options.
             self.unknown += values
-            self.given[name] = self.given[name]._replace(values=())
+            self.options[name] = self.options[name]._replace(values=())
         else:
             raise self.refuse(name, "no value", repr(values[0].text))
         return True
@@ -165,9 +165,9 @@ class Arguments:
     def texts(self, name: str) -> tuple[str, ...] | None:
         """Return all values of an option, ``None`` if it is not given."""
         self._use(name)
-        if name not in self.given:
+        if name not in self.options:
             return None
-        for word in self.given[name].values:
+        for word in self.options[name].values:
             if word.unknown:
                 raise self.refuse(
                     name,
@@ -175,7 +175,7 @@ class Arguments:
                     word.unknown,
                     _remedy(word, self.what),
                 )
-        return tuple(word.text for word in self.given[name].values)
+        return tuple(word.text for word in self.options[name].values)
 
     def text(
         self, name: str, values_known: Sequence[str] | None = None
@@ -250,7 +250,7 @@ class Arguments:
             If one is nearly the name of an option that was asked for, or
             begins like one: whoever wrote it may mean that.
         """
-        unread = [name for name in self.given if name not in self.used]
+        unread = [name for name in self.options if name not in self.used]
         # Each one is compared with all that are read.
         if len(unread) > _MAX_UNREAD:
             raise InvalidPlanError(
@@ -270,7 +270,7 @@ class Arguments:
 
     def check_all_used(self) -> None:
         """Refuse options that nobody asked for."""
-        for name in self.given:
+        for name in self.options:
             if name not in self.used:
                 raise self.refuse(
                     name, "an option that exports write", name, "remove it"

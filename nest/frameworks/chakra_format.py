@@ -203,11 +203,11 @@ def decode(data: bytes, where: str) -> Trace:
     kinds = {code: kind for kind, code in KINDS.items()}
     nodes = []
     for count, record in enumerate(records, 1):
-        place = f"{where}: node {count}"
-        message = _parse(NODE, record, place)
+        location = f"{where}: node {count}"
+        message = _parse(NODE, record, location)
         if message.type not in kinds:
             raise refuse(
-                place, f"a type among {', '.join(KINDS)}", f"{message.type}"
+                location, f"a type among {', '.join(KINDS)}", f"{message.type}"
             )
         nodes.append(
             Node(
@@ -216,7 +216,7 @@ def decode(data: bytes, where: str) -> Trace:
                 kinds[message.type],
                 tuple(message.ctrl_deps),
                 tuple(message.data_deps),
-                _attributes(message, place),
+                _attributes(message, location),
                 message.start_time_micros,
                 message.duration_micros,
             )

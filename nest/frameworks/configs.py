@@ -51,9 +51,9 @@ class Config:
     ----------
     text, where
         The file, and its name for messages.
-    given
+    variables
         Values of environment variables, such as ``${SEQ_LEN}``.
-    said
+    overrides
         Values of keys, instead of the file's.
 
     Raises
@@ -71,8 +71,8 @@ class Config:
         overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.where = where
-        self._given = variables or {}
-        self._found: dict[str, Entry] = {}
+        self._variables = variables or {}
+        self._entries: dict[str, Entry] = {}
         #: Keys that hold keys, with their lines.
         self.sections: dict[str, int] = {}
         try:
@@ -88,16 +88,16 @@ class Config:
             self._walk(loader, root, "")
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            place = where if mark is None else f"{where}:{mark.line + 1}"
+            location = where if mark is None else f"{where}:{mark.line + 1}"
             what = getattr(error, "problem", None) or str(error)
             what = " ".join(what.split())
             raise InvalidPlanError(
-                f"{place}: expected YAML, got a syntax error ({what}); "
+                f"{location}: expected YAML, got a syntax error ({what}); "
                 f"correct it"
             ) from None
         for key, value in (overrides or {}).items():
             with refusing(f"--say {key}", InvalidPlanError):
-                self._found[key] = Entry(parse_yaml(value), 0)
+                self._entries[key] = Entry(parse_yaml(value), 0)
 
     def _walk(
         self, loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str
@@ -128,12 +128,12 @@ class Config:
                         f"{self.where}:{line}: {name}: expected a value, got "
                         f"{error}; correct it"
                     ) from None
-                self._found[name] = Entry(made, line)
+                self._entries[name] = Entry(made, line)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All keys that hold values."""
-        return tuple(self._found)
+        return tuple(self._entries)
 
     def get(self, key: str) -> Entry | None:
         """Return a value with what it stands for, ``None`` if it is not said.
@@ -143,17 +143,17 @@ class Config:
         InvalidPlanError
             If it stands for itself.
         """
-        if key not in self._found:
+        if key not in self._entries:
             return None
         entry = self._resolved(key, ())
         if entry.value is None and not entry.unknown:
             return None
         return None if entry.value == MISSING else entry
 
-    def place(self, key: str) -> str:
+    def location(self, key: str) -> str:
         """Return where a key is written: ``file:line: key``."""
-        if key in self._found:
-            line = self._found[key].line
+        if key in self._entries:
+            line = self._entries[key].line
             return f"{self.where}:{line}: {key}" if line else f"--say {key}"
         if key in self.sections:
             return f"{self.where}:{self.sections[key]}: {key}"
@@ -164,13 +164,13 @@ class Config:
     ) -> InvalidPlanError:
         """Return the error about one key."""
         return InvalidPlanError(
-            f"{self.place(key)}: expected {expected}, got {got}; "
+            f"{self.location(key)}: expected {expected}, got {got}; "
             f"{remedy or 'correct it'}"
         )
 
     def _resolved(self, key: str, through: tuple[str, ...]) -> Entry:
         """Return a value; its line is that of the key."""
-        entry = self._found[key]
+        entry = self._entries[key]
         if key in through:
             raise self.refuse(
                 key, "a value", f"{entry.value}, which is itself"
@@ -189,13 +189,13 @@ class Config:
             return entry._replace(value=None, unknown=entry.value)
         name = whole[1].strip()
         target = _absolute(name, key)
-        if target in self._found:
+        if target in self._entries:
             other = self._resolved(target, (*through, key))
             return other._replace(line=entry.line)
         name = name.removeprefix("oc.env:").partition(",")[0].strip()
-        if name in self._given:
+        if name in self._variables:
             with refusing(f"--set {name}", InvalidPlanError):
-                made = parse_yaml(self._given[name])
+                made = parse_yaml(self._variables[name])
             return entry._replace(value=made)
         if re.fullmatch(r"[A-Za-z_]\w*", name):
             reason = f"${name}, which the file does not set"

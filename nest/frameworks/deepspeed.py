@@ -148,11 +148,11 @@ def _old(flags: Flags, model: Architecture) -> Flags:
 def present(arguments: Arguments) -> Arguments:
     """Return arguments under the names of Megatron-LM's present ones."""
     words: list[Word] = []
-    for name, given in arguments.given.items():
+    for name, option in arguments.options.items():
         new: tuple[str, ...] = (name,)
-        values = given.values
+        values = option.values
         if name == "--num-key-value-heads":
-            words.append(Word("--group-query-attention", given.line))
+            words.append(Word("--group-query-attention", option.line))
             new = ("--num-query-groups",)
         elif name == "--normalization":
             values = tuple(
@@ -163,7 +163,7 @@ def present(arguments: Arguments) -> Arguments:
                 )
                 for word in values
             )
-        words += [Word(text, given.line) for text in new]
+        words += [Word(text, option.line) for text in new]
         words += values
     present = Arguments(words, arguments.where)
     present.unknown = arguments.unknown
@@ -376,8 +376,8 @@ def read_pair(
             f"{stages} stages",
             "the opposite",
         )
-    place = arguments.place("--tensor-model-parallel-size")
-    _check_autotp(config, tp, f"in {place}")
+    location = arguments.location("--tensor-model-parallel-size")
+    _check_autotp(config, tp, f"in {location}")
     check_tensor_split(arguments, model, tp)
     samples, batch = (
         arguments.integer_or_none(f"--{name}-batch-size")
@@ -451,7 +451,7 @@ def _launch(
     return as_run(launch)
 
 
-def _check_autotp(config: KeyedFile, tp: int, place: str) -> None:
+def _check_autotp(config: KeyedFile, tp: int, location: str) -> None:
     """Refuse another tensor parallel degree than ``place`` states."""
     section = config.document.get("tensor_parallel", {})
     degree = tp
@@ -459,7 +459,7 @@ def _check_autotp(config: KeyedFile, tp: int, place: str) -> None:
         degree = section.get("autotp_size", tp)
     if degree != tp:
         raise config.refuse(
-            "tensor_parallel.autotp_size", f"{tp} as {place}", degree
+            "tensor_parallel.autotp_size", f"{tp} as {location}", degree
         )
 
 

@@ -30,7 +30,7 @@ class Site(NamedTuple):
 
     Attributes
     ----------
-    parts
+    machines
         Runs of machines, with their devices.
     cluster
         Their cluster, where a file gives it.
@@ -42,7 +42,7 @@ class Site(NamedTuple):
         What the runs behind it leave unknown.
     """
 
-    parts: Sequence[tuple[Machine, int]]
+    machines: Sequence[tuple[Machine, int]]
     cluster: Cluster | None = None
     software: Software | None = None
     calibration: str | None = None
@@ -50,8 +50,8 @@ class Site(NamedTuple):
 
     @property
     def num_devices(self) -> int:
-        """Devices of all parts."""
-        return sum(count for _, count in self.parts)
+        """Devices of all machines."""
+        return sum(count for _, count in self.machines)
 
 
 class Imported(NamedTuple):
@@ -204,7 +204,7 @@ def _problem(
     layers_per_node: int,
     target: str,
 ) -> Problem:
-    machine, _ = site.parts[0]
+    machine, _ = site.machines[0]
     total = site.num_devices
     request = Request(
         global_batch=launch.global_batch,
@@ -229,7 +229,7 @@ def _problem(
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
     elif choices.sequence_parallel and _has_no_sequences(target):
         choices = replace(choices, sequence_parallel=(False, True))
-    problem = build_on(model, site.parts, choices, site.cluster)
+    problem = build_on(model, site.machines, choices, site.cluster)
     job = replace(
         problem.job,
         schedule=launch.schedule,

@@ -150,9 +150,9 @@ class KeyedFile:
     ) -> InvalidPlanError:
         """Return the error about one key."""
         line = self.line_of(path)
-        place = f"{self.where}:{line}" if line else self.where
+        location = f"{self.where}:{line}" if line else self.where
         return InvalidPlanError(
-            f"{place}: {path}: expected {expected}, got {got}; {remedy}"
+            f"{location}: {path}: expected {expected}, got {got}; {remedy}"
         )
 
     def get(self, path: str) -> Any:
@@ -178,8 +178,8 @@ class KeyedFile:
         if key.minimum is not None and value < key.minimum:
             raise self.refuse(path, f"at least {key.minimum}", value)
         if key.values and value not in key.values:
-            known = ", ".join(map(str, key.values))
-            raise self.refuse(path, f"one of {known}", repr(value))
+            values = ", ".join(map(str, key.values))
+            raise self.refuse(path, f"one of {values}", repr(value))
         return value
 
     def check_values(self) -> None:

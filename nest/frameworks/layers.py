@@ -51,17 +51,17 @@ def with_ends(counts: Sequence[int], modules: int = 0) -> tuple[Chunk, ...]:
 class Placement(NamedTuple):
     """The layers of a graph from first to last, with what they stand for."""
 
-    parts: tuple[tuple[LayerId, Chunk], ...]
+    pieces: tuple[tuple[LayerId, Chunk], ...]
 
     @property
     def layers(self) -> int:
         """Blocks of the whole graph."""
-        return sum(chunk.layers for _, chunk in self.parts)
+        return sum(chunk.layers for _, chunk in self.pieces)
 
     @property
     def mtp(self) -> int:
         """Modules for multi-token prediction of the whole graph."""
-        return sum(chunk.mtp for _, chunk in self.parts)
+        return sum(chunk.mtp for _, chunk in self.pieces)
 
     def cut(self, chunks: Sequence[Chunk]) -> list[list[LayerId]]:
         """Return the layers of every chunk.
@@ -72,7 +72,7 @@ class Placement(NamedTuple):
             If a chunk begins or ends inside a layer of the graph, or they
             hold more or fewer layers.
         """
-        remaining = list(reversed(self.parts))
+        remaining = list(reversed(self.pieces))
         cuts: list[list[LayerId]] = []
         for number, chunk in enumerate(chunks, 1):
             layers: list[LayerId] = []
@@ -87,7 +87,7 @@ class Placement(NamedTuple):
                 raise InvalidPlanError(
                     f"stages: expected cuts between layers of the graph "
                     f"({self.layers} blocks, "
-                    f"{max(piece.layers for _, piece in self.parts)} at most "
+                    f"{max(piece.layers for _, piece in self.pieces)} at most "
                     f"in a layer), got a chunk {number} of {chunk.layers} "
                     f"blocks; use a graph with finer layers"
                 )
@@ -172,7 +172,7 @@ def _read(name: str, blocks: int, modules: int) -> Chunk | None:
 
 def chunks_of(plan: Plan, placement: Placement) -> tuple[Chunk, ...]:
     """Return what every stage of a plan holds."""
-    stands_for = {str(name): piece for name, piece in placement.parts}
+    stands_for = {str(name): piece for name, piece in placement.pieces}
     chunks = []
     for stage in plan.stages:
         chunk = Chunk(False, 0, False)

@@ -566,7 +566,7 @@ def _recompute(
             granularity != "full",
             "--recompute-activations",
             "one choice of what is recomputed",
-            f"{arguments.place('--recompute-granularity')} full too",
+            f"{arguments.location('--recompute-granularity')} full too",
             "remove one",
         )
         granularity = "selective"
@@ -657,7 +657,7 @@ def _check_hidden_experts(arguments: Arguments, launch: Launch) -> None:
         launch.recompute != "full",
         _OVERLAP["ep"],
         "no full recomputation",
-        f"{arguments.place('--recompute-granularity')} full too",
+        f"{arguments.location('--recompute-granularity')} full too",
         "remove one",
     )
 
@@ -769,12 +769,12 @@ def _chunks(
     loss = arguments.has("--account-for-loss-in-pipeline-split")
     embedding = arguments.has("--account-for-embedding-in-pipeline-split")
     if layout is not None:
-        other = next((x for x in _SPLITS if x in arguments.given), None)
+        other = next((x for x in _SPLITS if x in arguments.options), None)
         arguments.check(
             other is None,
             _LAYOUT,
             "no other argument about layers of stages",
-            f"{arguments.place(other or '')} too",
+            f"{arguments.location(other or '')} too",
             "remove one",
         )
         return _read_layout(arguments, layout, layers, modules, stages)
@@ -784,7 +784,7 @@ def _chunks(
             virtual is None,
             _LAYERS_PER_CHUNK,
             "one number of chunks",
-            f"{arguments.place(_VIRTUAL)} too",
+            f"{arguments.location(_VIRTUAL)} too",
             "remove one",
         )
         arguments.check(
@@ -849,15 +849,17 @@ def _read_layout(
     arguments: Arguments, layout: str, layers: int, modules: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Read a pipeline layout, such as ``Et*7|(t*9|)*2t*7,mL``."""
-    parts = [
-        _letters(arguments, part, number)
-        for number, part in enumerate(
+    stage_texts = [
+        _letters(arguments, text, number)
+        for number, text in enumerate(
             _without_groups(arguments, layout).split("|"), 1
         )
     ]
-    joined = "".join(parts)
-    homes = [number for number, part in enumerate(parts, 1) if "m" in part]
-    empty = parts.index("") + 1 if "" in parts else 0
+    joined = "".join(stage_texts)
+    homes = [
+        number for number, text in enumerate(stage_texts, 1) if "m" in text
+    ]
+    empty = stage_texts.index("") + 1 if "" in stage_texts else 0
     predicting = f"--mtp-num-layers {modules} times m"
     for holds, expected, got in (
         (
@@ -882,23 +884,23 @@ def _read_layout(
             f"them in stages {' and '.join(map(str, homes))}",
         ),
         (
-            len(parts) % stages == 0,
+            len(stage_texts) % stages == 0,
             f"a multiple of --pipeline-model-parallel-size {stages} stages",
-            len(parts),
+            len(stage_texts),
         ),
         (not empty, "something in every stage", f"nothing in stage {empty}"),
         (
-            stages > 1 or len(parts) == 1,
+            stages > 1 or len(stage_texts) == 1,
             "one stage without pipeline parallelism",
-            len(parts),
+            len(stage_texts),
         ),
     ):
         arguments.check(bool(holds), _LAYOUT, expected, got)
     chunks = tuple(
-        Chunk("E" in part, part.count("t"), "L" in part, part.count("m"))
-        for part in parts
+        Chunk("E" in text, text.count("t"), "L" in text, text.count("m"))
+        for text in stage_texts
     )
-    return chunks, len(parts) // stages
+    return chunks, len(stage_texts) // stages
 
 
 def _without_groups(arguments: Arguments, layout: str) -> str:
@@ -917,17 +919,17 @@ def _without_groups(arguments: Arguments, layout: str) -> str:
     return text
 
 
-def _letters(arguments: Arguments, part: str, number: int) -> str:
+def _letters(arguments: Arguments, text: str, number: int) -> str:
     """Return the letters of one stage, such as ``Ettt`` for ``Et*3``."""
     arguments.check(
-        re.fullmatch(r"(?:[EtmL](?:\*\d{1,5})?)*", part) is not None,
+        re.fullmatch(r"(?:[EtmL](?:\*\d{1,5})?)*", text) is not None,
         _LAYOUT,
         "stages of E, t, t*N, m and L between |",
-        f"{part!r} as stage {number}",
+        f"{text!r} as stage {number}",
     )
     pairs = [
         (letter, int(count or 1))
-        for letter, count in re.findall(r"([EtmL])(?:\*(\d+))?", part)
+        for letter, count in re.findall(r"([EtmL])(?:\*(\d+))?", text)
     ]
     arguments.check(
         sum(count for _, count in pairs) <= _MAX_LAYOUT,

@@ -331,9 +331,9 @@ def _options(config: Config, keys: Mapping[str, Key]) -> dict[str, _Source]:
                     if entry is not None
                 ]
                 raise InvalidPlanError(
-                    f"{config.place(before.key)} and {config.place(name)}: "
-                    f"expected them to say the same, got "
-                    f"{' and '.join(values)}; correct one of them"
+                    f"{config.location(before.key)} and "
+                    f"{config.location(name)}: expected them to say the same, "
+                    f"got {' and '.join(values)}; correct one of them"
                 )
     return sources
 
@@ -476,7 +476,7 @@ def _check_required(
     for key in required:
         option = layout.keys[key].option
         if config.get(key) or (
-            option and (option in sources or option in arguments.given)
+            option and (option in sources or option in arguments.options)
         ):
             continue
         shape = _is_shape(key)
@@ -505,15 +505,15 @@ def _world(config: Config, layout: Format) -> Count | None:
     if each is None or type(each.value) is not int or each.value < 1:
         return None
     nodes = config.get(layout.nodes)
-    count, place = 1, ""
+    count, location = 1, ""
     if nodes is not None:
         if type(nodes.value) is not int:
             return None
         count = nodes.value
-        place = f" and {config.place(layout.nodes)} {count}"
+        location = f" and {config.location(layout.nodes)} {count}"
     return Count(
         each.value * count,
-        f"{config.place(layout.devices)} {each.value}{place}",
+        f"{config.location(layout.devices)} {each.value}{location}",
     )
 
 
@@ -525,7 +525,10 @@ def _check_checkpoints(config: Config, arguments: Arguments) -> None:
     """
     method = "model.activations_checkpoint_method"
     granularity = "model.activations_checkpoint_granularity"
-    if config.get(method) and "--recompute-granularity" not in arguments.given:
+    if (
+        config.get(method)
+        and "--recompute-granularity" not in arguments.options
+    ):
         raise config.refuse(
             granularity,
             f"a value with {method}",

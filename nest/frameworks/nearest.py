@@ -96,14 +96,14 @@ def nearest(
         else:
             after = score(as_run, plan)
             return Nearest(as_run, plan, changes, files, before, after)
-    there = for_target(as_run, target, as_run.job.optimizer)
-    costs = CostModel(there)
+    targeted = for_target(as_run, target, as_run.job.optimizer)
+    costs = CostModel(targeted)
     refusal: InvalidPlanError | None = None
-    for group in _candidates(there, plan):
+    for group in _candidates(targeted, plan):
         feasible: list[tuple[int, int, Plan, Score]] = []
         for candidate in group:
             try:
-                verdict = score(there, candidate, costs)
+                verdict = score(targeted, candidate, costs)
             except InvalidPlanError:
                 continue
             if verdict.feasible:
@@ -112,11 +112,13 @@ def nearest(
                 )
         for _, _, candidate, verdict in sorted(feasible, key=lambda x: x[:2]):
             try:
-                files = export(there, candidate, target, settings)
+                files = export(targeted, candidate, target, settings)
             except InvalidPlanError as error:
                 refusal = error
                 continue
-            return Nearest(there, candidate, changes, files, before, verdict)
+            return Nearest(
+                targeted, candidate, changes, files, before, verdict
+            )
     raise InvalidPlanError(
         f"--nearest: expected a plan that fits and that {target} can run, "
         f"got none ({refusal or 'too little memory, or no such split'}); "

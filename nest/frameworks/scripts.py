@@ -144,7 +144,7 @@ def read_launch(
     arguments = Arguments((*words, *override_words(overrides)), where)
     if model is not None:
         arguments = with_model(arguments, model)
-    if "--yaml-cfg" in arguments.given:
+    if "--yaml-cfg" in arguments.options:
         raise arguments.refuse(
             "--yaml-cfg",
             "arguments",
@@ -314,11 +314,11 @@ def with_model(
     length = arguments.needed("--seq-length")
     words = [
         word
-        for name, option in arguments.given.items()
+        for name, option in arguments.options.items()
         for word in (Word(name, option.line), *option.values)
     ]
     for name, values in model_flags(model, length):
-        if name not in arguments.given and name not in stated:
+        if name not in arguments.options and name not in stated:
             words += [Word(name, 0), *(Word(str(v), 0) for v in values)]
     completed = Arguments(
         words, arguments.where, arguments.names, arguments.what
@@ -349,8 +349,8 @@ def _counted(
             continue
         number = whole_number(text)
         if number is not None and not value.unknown:
-            place = f"{where}:{value.line}: {name} {text}"
-            counts[kind] = program, Count(number, place)
+            location = f"{where}:{value.line}: {name} {text}"
+            counts[kind] = program, Count(number, location)
         else:
             unknown.setdefault(kind, (name, value))
     stated = [counts["devices"][1]] if "devices" in counts else []
@@ -365,20 +365,22 @@ def _counted(
         if "nodes" in unknown:
             name, value = unknown["nodes"]
             got = value.unknown or repr(value.text)
-            place = f"{where}:{value.line}: {name}"
+            location = f"{where}:{value.line}: {name}"
             if "nodes" not in counts:
                 variable = re.match(r"\$(\w+)", value.unknown)
                 raise InvalidPlanError(
-                    f"{place}: expected a number of nodes that the script "
+                    f"{location}: expected a number of nodes that the script "
                     f"states, got {got}; say it with --set "
                     f"{variable[1] if variable else 'NAME'}=VALUE"
                     + (", NAME being its variable" * (variable is None))
                 )
-            notes = (f"{place}: {got}; counted is {counts['nodes'][1].place}",)
+            notes = (
+                f"{location}: {got}; counted is {counts['nodes'][1].place}",
+            )
         each = counts["each"][1]
         nodes = counts["nodes"][1] if "nodes" in counts else Count(1, "")
-        places = " and ".join(filter(None, (each.place, nodes.place)))
-        stated.insert(0, Count(nodes.value * each.value, places))
+        locations = " and ".join(filter(None, (each.place, nodes.place)))
+        stated.insert(0, Count(nodes.value * each.value, locations))
     for other in stated[1:]:
         if other.value != stated[0].value:
             raise InvalidPlanError(
@@ -390,8 +392,8 @@ def _counted(
     world = script.variables.get("WORLD_SIZE", ())
     number = whole_number(world[0].text) if world else None
     if number is not None:
-        place = f"{where}:{world[0].line}: WORLD_SIZE"
-        return Count(number, place), ()
+        location = f"{where}:{world[0].line}: WORLD_SIZE"
+        return Count(number, location), ()
     return None, ()
 
 
@@ -486,14 +488,14 @@ def check_world(
     for _, degree in degrees:
         product *= degree
     if stated.value % product:
-        places = ", ".join(
-            f"{arguments.place(name, arguments.line_of_value(name))} {degree}"
+        locations = ", ".join(
+            f"{arguments.location_of_value(name)} {degree}"
             for name, degree in degrees
             if degree > 1
         )
         raise InvalidPlanError(
             f"{stated.place}: expected devices for {product} ranks of a data "
-            f"rank ({places}), got {stated.value}; correct one of them"
+            f"rank ({locations}), got {stated.value}; correct one of them"
         )
     if stated.value != world:
         raise InvalidPlanError(
@@ -521,7 +523,7 @@ def notes_of(
     stated
         Options that the file switches off.
     """
-    names = {*arguments.given, *stated}
+    names = {*arguments.options, *stated}
     absent = [
         (keys or {}).get(option, option)
         for option in (f"--{name}" for name in MEGATRON.shaping)
@@ -533,10 +535,10 @@ def notes_of(
             f"not in the {arguments.what}, so {title}'s defaults: "
             f"{', '.join(absent)}"
         )
-    if "--rampup-batch-size" in arguments.given:
-        place = arguments.place("--rampup-batch-size")
+    if "--rampup-batch-size" in arguments.options:
+        location = arguments.location("--rampup-batch-size")
         notes.append(
-            f"{place}: the global batch grows to its last size, with which "
+            f"{location}: the global batch grows to its last size, with which "
             f"the plan counts; steps before are shorter"
         )
     for word in arguments.unknown:

@@ -59,7 +59,7 @@ class Script(NamedTuple):
         Arguments of the script that count with its default: number, line
         and value.
     used
-        Those of the given variables that the script has a place for.
+        The overridden variables that the script uses.
     """
 
     commands: tuple[Command, ...]
@@ -84,7 +84,7 @@ _UNKNOWN, _BLANK = "\1", "\2"
 
 
 def read_script(
-    text: str, where: str, given: Mapping[str, str] | None = None
+    text: str, where: str, overrides: Mapping[str, str] | None = None
 ) -> Script:
     """Read a script.
 
@@ -92,7 +92,7 @@ def read_script(
     ----------
     text, where
         What it says, and its name for messages.
-    given
+    overrides
         Values of variables; they win over those of the script.
 
     Raises
@@ -107,7 +107,7 @@ def read_script(
             f"got {len(text)}; pass only the part that starts the training"
         )
     try:
-        return _Reader(text, where, given or {}).read()
+        return _Reader(text, where, overrides or {}).read()
     except RecursionError:
         raise InvalidOptionError(
             f"{where}: expected commands and expansions at most about a "
@@ -187,8 +187,8 @@ class _Function(NamedTuple):
 class _Reader:
     """State while a script is read."""
 
-    def __init__(self, text: str, where: str, given: Mapping[str, str]):
-        self.given = given
+    def __init__(self, text: str, where: str, overrides: Mapping[str, str]):
+        self.overrides = overrides
         self.budget = Budget(where)
         lexer = Lexer(text.replace("\r\n", "\n"), self.budget)
         self.tokens = list(lexer.tokens())
@@ -768,9 +768,9 @@ class _Reader:
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
         """Set a variable, or leave it open where nobody knows that it is."""
         self.budget.spend(_STEP + len(value), line)
-        if name in self.given:
+        if name in self.overrides:
             self.used.add(name)
-            value = (Word(self.given[name], line),)
+            value = (Word(self.overrides[name], line),)
         elif self.runs is None:
             before = self.variables.get(name, ())
             if [w.text for w in before] == [w.text for w in value] != []:
@@ -974,9 +974,9 @@ class _Reader:
             if number is not None and number <= len(self.arguments):
                 return self.arguments[number - 1 : number]
             return (self._text(match[2] or "", line),)
-        if match is not None and match[1] in self.given:
+        if match is not None and match[1] in self.overrides:
             self.used.add(match[1])
-            return (Word(self.given[match[1]], line),)
+            return (Word(self.overrides[match[1]], line),)
         if match is None or match[2] is None:
             why = f"${inside}, an argument of the script"
             return (_nobody_knows(why, line),)
@@ -989,9 +989,9 @@ class _Reader:
         return _nobody_knows(f"${name}, which the script does not set", line)
 
     def _lookup(self, name: str, line: int) -> tuple[Word, ...] | None:
-        if name in self.given:
+        if name in self.overrides:
             self.used.add(name)
-            return (Word(self.given[name], line),)
+            return (Word(self.overrides[name], line),)
         return self.variables.get(name)
 
     def _text(self, text: str, line: int) -> Word:

@@ -165,7 +165,7 @@ def _of_plan(rules: Rules, problem: Problem, plan: Plan) -> Iterator[_Check]:
 
 
 def _of_stage(
-    rules: Rules, problem: Problem, place: str, stage: Stage
+    rules: Rules, problem: Problem, location: str, stage: Stage
 ) -> Iterator[_Check]:
     """Yield the checks of the strategies of a stage, each value once."""
     fields: tuple[tuple[str, Rule[Any]], ...] = (
@@ -177,7 +177,7 @@ def _of_stage(
         for value in {getattr(s, name): None for s in stage.layer_strategies}:
             yield _Check(
                 rule.value is None or value in rule.value,
-                place,
+                location,
                 f"{name}={value}",
                 f"{name} {_listed(rule.value or ())}",
                 rule,
@@ -192,7 +192,7 @@ def _of_stage(
     }
     for tp in wrong:
         expected = f"tp 1, or more {kind} sequence parallelism"
-        yield _Check(False, place, f"tp={tp}", expected, split)
+        yield _Check(False, location, f"tp={tp}", expected, split)
 
 
 def _hiding(plan: Plan) -> Plan:

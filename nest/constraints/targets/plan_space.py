@@ -126,11 +126,11 @@ def _sequences(
     """
     job = problem.job
     split = job.sequence_parallel
-    known = sequence_rule(rules, problem).value
+    expressible = sequence_rule(rules, problem).value
     allowed = tuple(
         value
         for value in ((split,) if isinstance(split, bool) else split)
-        if known in (None, value)
+        if expressible in (None, value)
     )
     if not allowed:
         return {
