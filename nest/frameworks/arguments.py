@@ -49,7 +49,7 @@ class Arguments:
 
     def __init__(
         self,
-        words: Iterable[Word],
+        tokens: Iterable[Word],
         where: str,
         names: Mapping[str, str] | None = None,
         what: str = "script",
@@ -64,31 +64,31 @@ class Arguments:
         self.unknown: list[Word] = []
         name, line = "", 0
         values: list[Word] = []
-        for word in (*words, Word("--", 0)):
+        for token in (*tokens, Word("--", 0)):
             if (
-                word.unknown
-                and not word.text.startswith("--")
-                and (not name or values or word.unknown[:2] in ("$@", "$*"))
+                token.unknown
+                and not token.text.startswith("--")
+                and (not name or values or token.unknown[:2] in ("$@", "$*"))
             ):
-                self.unknown.append(word)
+                self.unknown.append(token)
                 continue
-            if not word.text.startswith("--"):
-                values.append(word)
+            if not token.text.startswith("--"):
+                values.append(token)
                 continue
             if name:
                 self._add(name, tuple(values), line)
-            name, equals, value = word.text.partition("=")
-            line, values = word.line, []
+            name, equals, value = token.text.partition("=")
+            line, values = token.line, []
             if equals:
-                values = [word._replace(text=value)]
+                values = [token._replace(text=value)]
 
     def _add(self, name: str, values: tuple[Word, ...], line: int) -> None:
         spelt, name = name, name.replace("_", "-")
         if spelt != name and spelt not in _UNDERSCORED:
             self.underscored.setdefault(name, (spelt, line))
         before = self.options.get(name)
-        texts = [word.text for word in values]
-        if before and [word.text for word in before.values] != texts:
+        texts = [token.text for token in values]
+        if before and [token.text for token in before.values] != texts:
             location = f"{self.where}:{line}: {name}"
             if not line:
                 location = f"{self.where}: --say {name[2:]}"
@@ -154,7 +154,7 @@ class Arguments:
         if name not in self.options:
             return False
         values = self.options[name].values
-        if all(word.unknown for word in values):
+        if all(token.unknown for token in values):
             # What follows is no value, but may hold further options.
             self.unknown += values
             self.options[name] = self.options[name]._replace(values=())
@@ -167,15 +167,15 @@ class Arguments:
         self._use(name)
         if name not in self.options:
             return None
-        for word in self.options[name].values:
-            if word.unknown:
+        for token in self.options[name].values:
+            if token.unknown:
                 raise self.refuse(
                     name,
                     f"a value that the {self.what} states",
-                    word.unknown,
-                    _remedy(word, self.what),
+                    token.unknown,
+                    _remedy(token, self.what),
                 )
-        return tuple(word.text for word in self.options[name].values)
+        return tuple(token.text for token in self.options[name].values)
 
     def text(
         self, name: str, values_known: Sequence[str] | None = None
@@ -218,7 +218,7 @@ class Arguments:
         value = self.integer_or_none(name)
         if value is None:
             hidden = ", ".join(
-                f"line {word.line}: {word.unknown}" for word in self.unknown
+                f"line {token.line}: {token.unknown}" for token in self.unknown
             )
             raise self.refuse(
                 name,
@@ -288,10 +288,10 @@ def near(name: str, candidates: Iterable[str]) -> str | None:
         for one in names
         if one.startswith(name) or name.startswith(f"{one}-")
     )
-    return alike(name, names) or next(begins, None)
+    return similar_name(name, names) or next(begins, None)
 
 
-def alike(name: str, candidates: Iterable[str]) -> str | None:
+def similar_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the name that is spelt nearly so, ``None`` if there is none."""
     return next(
         iter(get_close_matches(name, candidates, n=1, cutoff=0.85)), None
@@ -311,9 +311,9 @@ def ignored_note(
     )
 
 
-def _remedy(word: Word, what: str) -> str:
+def _remedy(token: Word, what: str) -> str:
     """Say how to give a value that is not known."""
-    variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", word.unknown)
+    variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", token.unknown)
     if variable is not None:
         return f"say it with --set {variable[1]}=VALUE"
     return f"write the value into the {what}"

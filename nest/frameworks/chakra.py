@@ -99,8 +99,8 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
             f"in duration_ps.",
             "Block "
             + ", ".join(
-                f"{number} is devices {trace.attributes['devices']}"
-                for number, trace in enumerate(traces)
+                f"{block} is devices {trace.attributes['devices']}"
+                for block, trace in enumerate(traces)
             )
             + ".",
             "",

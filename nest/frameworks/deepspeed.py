@@ -134,38 +134,38 @@ def _old(flags: Flags, model: Architecture) -> Flags:
                 f"model: expected one without {_OLD.unknown[name]}, got "
                 f"{model.name}; Megatron-DeepSpeed's arguments do not say it"
             )
-        words = [name, *map(str, values)]
-        line = " ".join(words)
+        tokens = [name, *map(str, values)]
+        line = " ".join(tokens)
         if line in _OLD.renamed:
-            words = _OLD.renamed[line].split()
+            tokens = _OLD.renamed[line].split()
         else:
-            words[:1] = _OLD.renamed.get(name, name).split()
-        if words:
-            old.append((words[0], tuple(words[1:])))
+            tokens[:1] = _OLD.renamed.get(name, name).split()
+        if tokens:
+            old.append((tokens[0], tuple(tokens[1:])))
     return old
 
 
 def present(arguments: Arguments) -> Arguments:
     """Return arguments under the names of Megatron-LM's present ones."""
-    words: list[Word] = []
+    tokens: list[Word] = []
     for name, option in arguments.options.items():
         new: tuple[str, ...] = (name,)
         values = option.values
         if name == "--num-key-value-heads":
-            words.append(Word("--group-query-attention", option.line))
+            tokens.append(Word("--group-query-attention", option.line))
             new = ("--num-query-groups",)
         elif name == "--normalization":
             values = tuple(
-                word._replace(
+                token._replace(
                     text={"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}.get(
-                        word.text, word.text
+                        token.text, token.text
                     )
                 )
-                for word in values
+                for token in values
             )
-        words += [Word(text, option.line) for text in new]
-        words += values
-    present = Arguments(words, arguments.where)
+        tokens += [Word(text, option.line) for text in new]
+        tokens += values
+    present = Arguments(tokens, arguments.where)
     present.unknown = arguments.unknown
     present.underscored = arguments.underscored
     return present
@@ -192,7 +192,7 @@ def read(
 
 
 def read_script(
-    words: Sequence[Word], where: str, world: int, find: Callable[[str], str]
+    tokens: Sequence[Word], where: str, world: int, find: Callable[[str], str]
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read arguments of Megatron-DeepSpeed with their configuration.
 
@@ -212,7 +212,7 @@ def read_script(
     InvalidPlanError
         If they contradict each other, or no run can start with them.
     """
-    arguments = present(Arguments(words, where))
+    arguments = present(Arguments(tokens, where))
     name = arguments.text("--deepspeed-config")
     if name is None:
         raise arguments.refuse(
@@ -226,9 +226,9 @@ def read_script(
         launch, model = read_pair(config, arguments, world)
     except InvalidPlanError:
         # A name that is written wrongly may be the reason.
-        unread_arguments(arguments, words)
+        unread_arguments(arguments, tokens)
         raise
-    notes = (*unread_arguments(arguments, words), *ignored_note(name, keys))
+    notes = (*unread_arguments(arguments, tokens), *ignored_note(name, keys))
     return launch, model, notes
 
 

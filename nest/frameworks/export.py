@@ -196,9 +196,9 @@ def export(
     placement = placement_of(problem.graph)
     launch = launch_of(problem, plan, placement)
     model = model_of(problem, placement, settings.model)
-    pitch = problem.cluster.num_devices // plan.replicas
+    stride = problem.cluster.num_devices // plan.replicas
     hosts = Hosts(
-        rank_map_of(launch, pitch, module.mesh_of(launch)),
+        rank_map_of(launch, stride, module.mesh_of(launch)),
         node_size(problem.cluster, settings.gpus_per_node),
     )
     heading = f"{problem.name}, plan {plan.replicas} x {launch.strategy}"

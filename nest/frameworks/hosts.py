@@ -92,14 +92,14 @@ def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
         If a line or an entry is malformed, or they disagree.
     """
     world = 0
-    for number, line in enumerate(files[HOSTS].splitlines(), 1):
+    for row, line in enumerate(files[HOSTS].splitlines(), 1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
         match = re.fullmatch(r"(\S+)\s+slots=([1-9]\d{0,6})", text)
         if match is None:
             raise InvalidPlanError(
-                f"{HOSTS}:{number}: expected 'name slots=N', got {line!r}; "
+                f"{HOSTS}:{row}: expected 'name slots=N', got {line!r}; "
                 f"correct it"
             )
         world += int(match[2])

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.arguments import MAX_NUMBER, alike
+from nest.frameworks.arguments import MAX_NUMBER, similar_name
 from nest.util.text import count_text
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ class KeyedFile:
             if path in (*table.keys, *table.elsewhere, *table.moved):
                 continue
             name = split_path(path)[1]
-            meant = alike(name, table.siblings(path))
+            meant = similar_name(name, table.siblings(path))
             if meant is not None and path not in table.unsupported:
                 raise self.refuse(
                     path,

@@ -169,9 +169,9 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
     """
     job = problem.job
     first = plan.stages[0].layer_strategies[0]
-    for number, stage in enumerate(plan.stages, 1):
+    for stage_number, stage in enumerate(plan.stages, 1):
         for strategy in stage.layer_strategies:
-            _check_alike(first, strategy, number)
+            _check_alike(first, strategy, stage_number)
     if job.global_batch % (plan.replicas * plan.micro_batch):
         raise InvalidPlanError(
             f"global_batch: expected a multiple of replicas * micro_batch = "
@@ -298,13 +298,15 @@ def as_run(launch: Launch) -> Launch:
     )
 
 
-def _check_alike(first: Strategy, strategy: Strategy, number: int) -> None:
+def _check_alike(
+    first: Strategy, strategy: Strategy, stage_number: int
+) -> None:
     for field in Strategy.__struct_fields__:
         expected, got = getattr(first, field), getattr(strategy, field)
         if expected != got:
             raise InvalidPlanError(
                 f"{field}: expected one value for all layers ({expected} as "
-                f"in stage 1), got {got} in stage {number}; choose one"
+                f"in stage 1), got {got} in stage {stage_number}; choose one"
             )
 
 

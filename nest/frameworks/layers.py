@@ -74,7 +74,7 @@ class Placement(NamedTuple):
         """
         remaining = list(reversed(self.pieces))
         cuts: list[list[LayerId]] = []
-        for number, chunk in enumerate(chunks, 1):
+        for index, chunk in enumerate(chunks, 1):
             layers: list[LayerId] = []
             held = Chunk(False, 0, False)
             while remaining and held != chunk:
@@ -88,7 +88,7 @@ class Placement(NamedTuple):
                     f"stages: expected cuts between layers of the graph "
                     f"({self.layers} blocks, "
                     f"{max(piece.layers for _, piece in self.pieces)} at most "
-                    f"in a layer), got a chunk {number} of {chunk.layers} "
+                    f"in a layer), got a chunk {index} of {chunk.layers} "
                     f"blocks; use a graph with finer layers"
                 )
             cuts.append(layers)

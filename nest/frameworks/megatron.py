@@ -235,9 +235,9 @@ def read_array(
             f"something else; remove it"
         )
     arguments = Arguments(script.variables.get("ARGS", ()), where)
-    for word in arguments.unknown:
+    for token in arguments.unknown:
         raise InvalidPlanError(
-            f"{where}:{word.line}: expected values, got {word.unknown}; "
+            f"{where}:{token.line}: expected values, got {token.unknown}; "
             f"write it out"
         )
     return arguments
@@ -301,7 +301,7 @@ def read(
     arguments.check_all_used()
     launch = reading.launch
     setting = read_script(files[FILE], FILE).variables.get(_CONNECTIONS, ())
-    if [word.text for word in setting] != ["1"] * _one_connection(launch):
+    if [token.text for token in setting] != ["1"] * _one_connection(launch):
         raise InvalidPlanError(
             f"{FILE}: {_CONNECTIONS}: expected "
             f"{'1' if _one_connection(launch) else 'no such setting'} with "
@@ -849,17 +849,15 @@ def _read_layout(
     arguments: Arguments, layout: str, layers: int, modules: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Read a pipeline layout, such as ``Et*7|(t*9|)*2t*7,mL``."""
-    stage_texts = [
-        _letters(arguments, text, number)
-        for number, text in enumerate(
+    letters = [
+        _letters(arguments, text, stage)
+        for stage, text in enumerate(
             _without_groups(arguments, layout).split("|"), 1
         )
     ]
-    joined = "".join(stage_texts)
-    homes = [
-        number for number, text in enumerate(stage_texts, 1) if "m" in text
-    ]
-    empty = stage_texts.index("") + 1 if "" in stage_texts else 0
+    joined = "".join(letters)
+    homes = [stage for stage, text in enumerate(letters, 1) if "m" in text]
+    empty = letters.index("") + 1 if "" in letters else 0
     predicting = f"--mtp-num-layers {modules} times m"
     for holds, expected, got in (
         (
@@ -884,23 +882,23 @@ def _read_layout(
             f"them in stages {' and '.join(map(str, homes))}",
         ),
         (
-            len(stage_texts) % stages == 0,
+            len(letters) % stages == 0,
             f"a multiple of --pipeline-model-parallel-size {stages} stages",
-            len(stage_texts),
+            len(letters),
         ),
         (not empty, "something in every stage", f"nothing in stage {empty}"),
         (
-            stages > 1 or len(stage_texts) == 1,
+            stages > 1 or len(letters) == 1,
             "one stage without pipeline parallelism",
-            len(stage_texts),
+            len(letters),
         ),
     ):
         arguments.check(bool(holds), _LAYOUT, expected, got)
     chunks = tuple(
         Chunk("E" in text, text.count("t"), "L" in text, text.count("m"))
-        for text in stage_texts
+        for text in letters
     )
-    return chunks, len(stage_texts) // stages
+    return chunks, len(letters) // stages
 
 
 def _without_groups(arguments: Arguments, layout: str) -> str:
@@ -919,13 +917,13 @@ def _without_groups(arguments: Arguments, layout: str) -> str:
     return text
 
 
-def _letters(arguments: Arguments, text: str, number: int) -> str:
+def _letters(arguments: Arguments, text: str, stage_number: int) -> str:
     """Return the letters of one stage, such as ``Ettt`` for ``Et*3``."""
     arguments.check(
         re.fullmatch(r"(?:[EtmL](?:\*\d{1,5})?)*", text) is not None,
         _LAYOUT,
         "stages of E, t, t*N, m and L between |",
-        f"{text!r} as stage {number}",
+        f"{text!r} as stage {stage_number}",
     )
     pairs = [
         (letter, int(count or 1))
@@ -935,6 +933,6 @@ def _letters(arguments: Arguments, text: str, number: int) -> str:
         sum(count for _, count in pairs) <= _MAX_LAYOUT,
         _LAYOUT,
         f"at most {_MAX_LAYOUT} layers",
-        f"more in stage {number}",
+        f"more in stage {stage_number}",
     )
     return "".join(letter * count for letter, count in pairs)

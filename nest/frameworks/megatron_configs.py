@@ -21,7 +21,11 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.arguments import Arguments, alike, ignored_note
+from nest.frameworks.arguments import (
+    Arguments,
+    ignored_note,
+    similar_name,
+)
 from nest.frameworks.configs import Config, Entry
 from nest.frameworks.keyed import read_data, split_path
 from nest.frameworks.megatron import Reading
@@ -191,7 +195,7 @@ class _Source(NamedTuple):
     """The key that gives an option, and the words of its value."""
 
     key: str
-    words: tuple[Word, ...]
+    tokens: tuple[Word, ...]
 
 
 def read_config(
@@ -241,10 +245,10 @@ def read_config(
     if layout is _NEMO:
         sources |= _nemo_fp8(config)
     ignored = _unread(config, layout.read)
-    words = [word for source in sources.values() for word in source.words]
-    words += override_words(options)
+    tokens = [token for source in sources.values() for token in source.tokens]
+    tokens += override_words(options)
     names = {option: source.key for option, source in sources.items()}
-    arguments = Arguments(words, where, names, "file")
+    arguments = Arguments(tokens, where, names, "file")
     _check_supported(config, layout)
     _check_required(config, layout, arguments, sources, model)
     if model is not None:
@@ -281,7 +285,7 @@ def _unread(config: Config, read: Collection[str]) -> tuple[str, ...]:
             continue
         first = next((x for x in _prefixes(key) if x not in paths), key)
         section, name = split_path(first)
-        close = alike(name, siblings.get(section, ()))
+        close = similar_name(name, siblings.get(section, ()))
         if close not in (None, name) and name not in _TABLES.harmless:
             raise config.refuse(
                 first, "a key that is known", name, f"did you mean {close!r}?"
@@ -322,9 +326,9 @@ def _options(config: Config, keys: Mapping[str, Key]) -> dict[str, _Source]:
         options = _by_option(_words(config, name, key, entry))
         if not options and key.option:
             options = {key.option: ()}
-        for option, words in options.items():
-            before = sources.setdefault(option, _Source(name, words))
-            if [x.text for x in before.words] != [x.text for x in words]:
+        for option, tokens in options.items():
+            before = sources.setdefault(option, _Source(name, tokens))
+            if [x.text for x in before.tokens] != [x.text for x in tokens]:
                 values = [
                     entry.unknown or _text(entry.value)
                     for entry in map(config.get, (before.key, name))
@@ -338,18 +342,18 @@ def _options(config: Config, keys: Mapping[str, Key]) -> dict[str, _Source]:
     return sources
 
 
-def _by_option(words: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
+def _by_option(tokens: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
     """Return words by the option that they begin with."""
     options: dict[str, tuple[Word, ...]] = {}
     name = ""
-    for word in words:
-        if word.text.startswith("!"):
-            options[word.text[1:]] = ()
+    for token in tokens:
+        if token.text.startswith("!"):
+            options[token.text[1:]] = ()
             continue
-        if word.text.startswith("--"):
-            name = word.text
+        if token.text.startswith("--"):
+            name = token.text
             options[name] = ()
-        options[name] += (word,)
+        options[name] += (token,)
     return options
 
 
@@ -390,11 +394,13 @@ def _meaning(config: Config, name: str, key: Key, value: Any) -> Meaning:
     """Return what one of the values of a key stands for."""
     if key.any:
         return key.any
-    for known, meaning in key.meanings:
+    for candidate, meaning in key.meanings:
         # True is 1 to Python, and 16 is not "16".
-        if known == value and type(known) is type(value):
+        if candidate == value and type(candidate) is type(value):
             return meaning
-    known_values = dict.fromkeys(_text(known) for known, _ in key.meanings)
+    known_values = dict.fromkeys(
+        _text(candidate) for candidate, _ in key.meanings
+    )
     raise config.refuse(
         name, f"one of {', '.join(known_values)}", _text(value)
     )
@@ -434,11 +440,11 @@ def _nemo_fp8(config: Config) -> dict[str, _Source]:
     for name, text in (("fp8_hybrid", "hybrid"), ("fp8_e4m3", "e4m3")):
         enabled = config.get(f"model.{name}")
         if enabled is not None and enabled.value is True:
-            words = (
+            tokens = (
                 Word("--fp8-format", enabled.line),
                 Word(text, enabled.line),
             )
-            return {"--fp8-format": _Source(f"model.{name}", words)}
+            return {"--fp8-format": _Source(f"model.{name}", tokens)}
     raise config.refuse(
         "model.fp8",
         "fp8_hybrid or fp8_e4m3 with it",

@@ -480,10 +480,10 @@ def _frequency(
         return [True] * layers
     text = re.sub(r"[\s()]", "", pattern)
     if every := whole_number(text):
-        return [number % every == 0 for number in range(layers)]
+        return [index % every == 0 for index in range(layers)]
     has_experts: list[bool] = []
-    for part in text.split("+"):
-        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", part)
+    for term in text.split("+"):
+        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", term)
         if match is None:
             raise arguments.refuse(
                 "--moe-layer-freq",

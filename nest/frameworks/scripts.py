@@ -90,7 +90,7 @@ class Count(NamedTuple):
     """A number that a script states, and where."""
 
     value: int
-    place: str
+    location: str
 
 
 class Launched(NamedTuple):
@@ -140,8 +140,8 @@ def read_launch(
     """
     script = read_script(text, where, variables)
     check_variables(variables or {}, script.used, where)
-    words = find_words(script, where)
-    arguments = Arguments((*words, *override_words(overrides)), where)
+    tokens = find_words(script, where)
+    arguments = Arguments((*tokens, *override_words(overrides)), where)
     if model is not None:
         arguments = with_model(arguments, model)
     if "--yaml-cfg" in arguments.options:
@@ -151,9 +151,9 @@ def read_launch(
             "a configuration",
             "import that file: nest import megatron-args FILE.yaml",
         )
-    taken = check_devices(script, words, arguments, world)
-    reading = read_checked(arguments, world, words)
-    notes = (*taken, *notes_of(arguments), *unread(arguments, words))
+    taken = check_devices(script, tokens, arguments, world)
+    reading = read_checked(arguments, world, tokens)
+    notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))
     return Launched(reading, notes)
 
 
@@ -168,7 +168,7 @@ def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
 
 
 def read_checked(
-    arguments: Arguments, world: int, words: Sequence[Word] = ()
+    arguments: Arguments, world: int, tokens: Sequence[Word] = ()
 ) -> Reading:
     """Return what arguments say; the model is called as the file is.
 
@@ -182,7 +182,7 @@ def read_checked(
     try:
         return read_arguments(arguments, world, name)
     except InvalidPlanError:
-        unread_names(arguments, words)
+        unread_names(arguments, tokens)
         raise
 
 
@@ -204,7 +204,7 @@ def check_variables(
             )
 
 
-def unread(arguments: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
+def unread(arguments: Arguments, tokens: Sequence[Word]) -> tuple[str, ...]:
     """Return the note about arguments that nest ignores, if there are any.
 
     Raises
@@ -213,12 +213,12 @@ def unread(arguments: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
         If one is nearly that of an argument that is read.
     """
     return ignored_note(
-        arguments.where, unread_names(arguments, words), "argument"
+        arguments.where, unread_names(arguments, tokens), "argument"
     )
 
 
 def unread_names(
-    arguments: Arguments, words: Sequence[Word] = ()
+    arguments: Arguments, tokens: Sequence[Word] = ()
 ) -> tuple[str, ...]:
     """Return the arguments that nest ignores, as the file calls them.
 
@@ -231,7 +231,7 @@ def unread_names(
     """
     launcher = {
         *(name.replace("_", "-") for name in _USUAL),
-        *(_name(word) for word in _launcher(words)),
+        *(_name(token) for token in _launcher(tokens)),
     }
     ignored = arguments.unread({*_NAMES, *launcher})
     read = {*launcher, "--rampup-batch-size"}
@@ -240,11 +240,11 @@ def unread_names(
     return tuple(names.get(x, x) for x in ignored if x not in read)
 
 
-def _launcher(words: Sequence[Word]) -> tuple[Word, ...]:
+def _launcher(tokens: Sequence[Word]) -> tuple[Word, ...]:
     """Return the words up to the program, none if there is none."""
-    for number, word in enumerate(words, 1):
-        if word.text.endswith(".py"):
-            return tuple(words[:number])
+    for end, token in enumerate(tokens, 1):
+        if token.text.endswith(".py"):
+            return tuple(tokens[:end])
     return ()
 
 
@@ -261,7 +261,7 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     commands = [
         command
         for command in script.commands
-        if _SIGNS & {_name(word) for word in command.words}
+        if _SIGNS & {_name(token) for token in command.words}
     ]
     if len({_arguments(command.words) for command in commands}) > 1:
         lines = ", ".join(str(command.line) for command in commands)
@@ -271,35 +271,35 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
         )
     if commands:
         return _before_redirection(commands[0].words)
-    words = [
-        word
+    tokens = [
+        token
         for values in script.variables.values()
         for value in values
-        for word in words_in(value)
+        for token in words_in(value)
     ]
-    if _SIGNS & {_name(word) for word in words}:
-        return tuple(words)
+    if _SIGNS & {_name(token) for token in tokens}:
+        return tuple(tokens)
     raise InvalidPlanError(
         f"{where}: expected a command with arguments of Megatron-LM such as "
         f"--num-layers, got none; pass the script that starts it"
     )
 
 
-def _before_redirection(words: Sequence[Word]) -> tuple[Word, ...]:
+def _before_redirection(tokens: Sequence[Word]) -> tuple[Word, ...]:
     """Return words up to a redirection in a text that ``eval`` would run."""
-    for number, word in enumerate(words):
-        if re.fullmatch(r"[&\d]?>>?|[<|]", word.text):
-            return tuple(words[:number])
-    return tuple(words)
+    for end, token in enumerate(tokens):
+        if re.fullmatch(r"[&\d]?>>?|[<|]", token.text):
+            return tuple(tokens[:end])
+    return tuple(tokens)
 
 
-def _name(word: Word) -> str:
-    return word.text.partition("=")[0].replace("_", "-")
+def _name(token: Word) -> str:
+    return token.text.partition("=")[0].replace("_", "-")
 
 
-def _arguments(words: Sequence[Word]) -> tuple[str, ...]:
+def _arguments(tokens: Sequence[Word]) -> tuple[str, ...]:
     """Return what follows the program: people echo what they then run."""
-    texts = [word.text for word in words]
+    texts = [token.text for token in tokens]
     first = next((i for i, x in enumerate(texts) if x.endswith(".py")), 0)
     return tuple(texts[first:])
 
@@ -312,16 +312,16 @@ def with_model(
     ``said`` are options that the file is not silent about.
     """
     length = arguments.needed("--seq-length")
-    words = [
-        word
+    tokens = [
+        token
         for name, option in arguments.options.items()
-        for word in (Word(name, option.line), *option.values)
+        for token in (Word(name, option.line), *option.values)
     ]
     for name, values in model_flags(model, length):
         if name not in arguments.options and name not in stated:
-            words += [Word(name, 0), *(Word(str(v), 0) for v in values)]
+            tokens += [Word(name, 0), *(Word(str(v), 0) for v in values)]
     completed = Arguments(
-        words, arguments.where, arguments.names, arguments.what
+        tokens, arguments.where, arguments.names, arguments.what
     )
     completed.unknown = arguments.unknown
     completed.underscored = arguments.underscored
@@ -329,7 +329,7 @@ def with_model(
 
 
 def _counted(
-    script: Script, words: Sequence[Word], where: str
+    script: Script, tokens: Sequence[Word], where: str
 ) -> tuple[Count | None, tuple[str, ...]]:
     """Return the devices, and from where else nodes were taken.
 
@@ -340,17 +340,17 @@ def _counted(
     """
     counts: dict[str, tuple[str, Count]] = {}
     unknown: dict[str, tuple[str, Word]] = {}
-    launcher = _launcher(words) or tuple(words)
+    launcher = _launcher(tokens) or tuple(tokens)
     options = [*_launcher_options(launcher), *_directives(script)]
     for program, name, kind, value in options:
         text = re.sub(r"^(?:gpu:)?(?:[A-Za-z]\w*:)?", "", value.text)
         # One task may start all ranks of a node.
         if kind in counts or (name == "--ntasks-per-node" and text == "1"):
             continue
-        number = whole_number(text)
-        if number is not None and not value.unknown:
+        value_stated = whole_number(text)
+        if value_stated is not None and not value.unknown:
             location = f"{where}:{value.line}: {name} {text}"
-            counts[kind] = program, Count(number, location)
+            counts[kind] = program, Count(value_stated, location)
         else:
             unknown.setdefault(kind, (name, value))
     stated = [counts["devices"][1]] if "devices" in counts else []
@@ -375,25 +375,25 @@ def _counted(
                     + (", NAME being its variable" * (variable is None))
                 )
             notes = (
-                f"{location}: {got}; counted is {counts['nodes'][1].place}",
+                f"{location}: {got}; counted is {counts['nodes'][1].location}",
             )
         each = counts["each"][1]
         nodes = counts["nodes"][1] if "nodes" in counts else Count(1, "")
-        locations = " and ".join(filter(None, (each.place, nodes.place)))
+        locations = " and ".join(filter(None, (each.location, nodes.location)))
         stated.insert(0, Count(nodes.value * each.value, locations))
     for other in stated[1:]:
         if other.value != stated[0].value:
             raise InvalidPlanError(
-                f"{other.place}: expected the {stated[0].value} devices of "
-                f"{stated[0].place}, got {other.value}; correct one of them"
+                f"{other.location}: expected the {stated[0].value} devices of "
+                f"{stated[0].location}, got {other.value}; correct one of them"
             )
     if stated:
         return stated[0], notes
     world = script.variables.get("WORLD_SIZE", ())
-    number = whole_number(world[0].text) if world else None
-    if number is not None:
+    value_stated = whole_number(world[0].text) if world else None
+    if value_stated is not None:
         location = f"{where}:{world[0].line}: WORLD_SIZE"
-        return Count(number, location), ()
+        return Count(value_stated, location), ()
     return None, ()
 
 
@@ -402,36 +402,36 @@ def _are_ranks(
 ) -> bool:
     """Whether tasks are ranks, and do not start all those of a node."""
     before = Word("", 0)
-    for word in launcher:
+    for token in launcher:
         # What is not known may start ranks, unless an option has it.
-        hides = word.unknown and not before.text.startswith("-")
-        if hides or _program(word) in _LAUNCHERS.per_node_programs:
+        may_start_ranks = token.unknown and not before.text.startswith("-")
+        if may_start_ranks or _program(token) in _LAUNCHERS.per_node_programs:
             return False
-        before = word
+        before = token
     program, tasks = counts["ranks"]
     nodes = counts["nodes"][1].value if "nodes" in counts else 1
     return program != "#SBATCH" or tasks.value != nodes
 
 
-def _program(word: Word) -> str:
-    return word.text.rpartition("/")[2]
+def _program(token: Word) -> str:
+    return token.text.rpartition("/")[2]
 
 
 def _launcher_options(launcher: Sequence[Word]) -> Iterator[_Option]:
     """Yield what the options of programs say that start others."""
     program, kinds = "", _USUAL
-    for number, word in enumerate(launcher):
-        following = launcher[number + 1 : number + 2]
-        name, equals, text = word.text.partition("=")
+    for index, token in enumerate(launcher):
+        following = launcher[index + 1 : index + 2]
+        name, equals, text = token.text.partition("=")
         if not name.startswith("-"):
-            new = _program(word)
+            new = _program(token)
             if new in _STARTERS or new in _LAUNCHERS.per_node_programs:
                 program, kinds = new, _STARTERS.get(new, _USUAL)
             continue
         if short := re.fullmatch(r"(-[nNG])(\d+)", name):
             name, equals, text = short[1], "=", short[2]
         if name in kinds and (equals or following):
-            value = word._replace(text=text) if equals else following[0]
+            value = token._replace(text=text) if equals else following[0]
             yield _Option(program, name, kinds[name], value)
 
 
@@ -442,7 +442,7 @@ def _directives(script: Script) -> Iterator[_Option]:
 
 
 def check_devices(
-    script: Script, words: Sequence[Word], arguments: Arguments, world: int
+    script: Script, tokens: Sequence[Word], arguments: Arguments, world: int
 ) -> tuple[str, ...]:
     """Refuse a script whose degrees or cluster are not what it starts on.
 
@@ -454,7 +454,7 @@ def check_devices(
         If it says on how many devices it starts, and they are others; the
         text names both places.
     """
-    stated, notes = _counted(script, words, arguments.where)
+    stated, notes = _counted(script, tokens, arguments.where)
     check_world(stated, arguments, world)
     return notes + tuple(
         f"{arguments.where}:{value.line}: ${number} is {value.text}, the "
@@ -494,13 +494,13 @@ def check_world(
             if degree > 1
         )
         raise InvalidPlanError(
-            f"{stated.place}: expected devices for {product} ranks of a data "
-            f"rank ({locations}), got {stated.value}; correct one of them"
+            f"{stated.location}: expected devices for {product} ranks of a "
+            f"data rank ({locations}), got {stated.value}; correct one of them"
         )
     if stated.value != world:
         raise InvalidPlanError(
-            f"{stated.place}: expected the {world} devices of --cluster, got "
-            f"{stated.value}; name a cluster of {stated.value} devices"
+            f"{stated.location}: expected the {world} devices of --cluster, "
+            f"got {stated.value}; name a cluster of {stated.value} devices"
         )
 
 
@@ -541,9 +541,9 @@ def notes_of(
             f"{location}: the global batch grows to its last size, with which "
             f"the plan counts; steps before are shorter"
         )
-    for word in arguments.unknown:
+    for token in arguments.unknown:
         notes.append(
-            f"{arguments.where}:{word.line}: not read: {word.unknown}; what "
+            f"{arguments.where}:{token.line}: not read: {token.unknown}; what "
             f"it holds is left out"
         )
     return notes

@@ -93,16 +93,16 @@ def stated(launch: Launch) -> Launch:
 
 def modules_of(chunks: Sequence[Chunk]) -> list[list[str]]:
     """Return the modules of every part of the model."""
-    parts, first = [], 0
+    model_parts, first = [], 0
     for chunk in chunks:
         last = first + chunk.layers
-        parts.append(
+        model_parts.append(
             ["tok_embeddings"] * chunk.embedding
-            + [f"layers.{number}" for number in range(first, last)]
+            + [f"layers.{index}" for index in range(first, last)]
             + ["norm", "output"] * chunk.head
         )
         first = last
-    return parts
+    return model_parts
 
 
 def write(
@@ -187,8 +187,8 @@ def _toml(values: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f"\n[{section}]")
         for key, value in keys.items():
             if value and isinstance(value, list) and value[0] != _FLOAT8:
-                parts = [f"    {json.dumps(part)}," for part in value]
-                lines += [f"{key} = [", *parts, "]"]
+                rows = [f"    {json.dumps(names)}," for names in value]
+                lines += [f"{key} = [", *rows, "]"]
             else:
                 lines.append(f"{key} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"
@@ -244,10 +244,10 @@ def job_file(text: str, where: str) -> KeyedFile:
         If it is no TOML.
     """
     # What reads TOML needs memory that grows with the square of a key.
-    for number, line in enumerate(text.splitlines(), 1):
+    for line_number, line in enumerate(text.splitlines(), 1):
         if line.count(".") > _MAX_DOTS and line.lstrip()[0] != "#":
             raise InvalidPlanError(
-                f"{where}:{number}: expected at most {_MAX_DOTS} dots, "
+                f"{where}:{line_number}: expected at most {_MAX_DOTS} dots, "
                 f"got {line.count('.')}; correct the line"
             )
     try:
@@ -265,12 +265,12 @@ def _line(text: str, path: str) -> int | None:
     """Return the line of a key, if it is on a line of its own."""
     section, key = split_path(path)
     inside = False
-    for number, line in enumerate(text.splitlines(), 1):
+    for line_number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if stripped.startswith("["):
             inside = stripped.partition("]")[0] == f"[{section}"
         elif inside and stripped.partition("=")[0].strip() == key:
-            return number
+            return line_number
     return None
 
 
@@ -509,30 +509,30 @@ def _default_split(job: KeyedFile, layers: int) -> None:
     ]
     name = job.get(_SCHEDULE)
     several = name == _SCHEDULES["1f1b", True]
-    parts = stages * (2 if several else 1)
+    num_parts = stages * (2 if several else 1)
     path = "parallelism.pipeline_parallel_layers_per_stage"
     max_layers = job.get(path)
     total = layers + sum(ends)
     if max_layers is not None:
-        parts = ceil_div(total, max_layers) if max_layers > 0 else 0
-        each, rest = divmod(parts, stages)
+        num_parts = ceil_div(total, max_layers) if max_layers > 0 else 0
+        each, rest = divmod(num_parts, stages)
         if rest or (each < 2 if several else each != 1):
             raise job.refuse(
                 path,
                 f"a number that makes "
                 f"{'2 or more parts' if several else '1 part'} on each of "
                 f"{stages} stages under {name}",
-                f"{parts} parts of {max_layers}",
+                f"{num_parts} parts of {max_layers}",
             )
-    each, rest = divmod(total, parts)
+    each, rest = divmod(total, num_parts)
     if min(ends) < 0 or max(ends) > each or each == 0:
         raise job.refuse(
             "parallelism.pipeline_parallel_degree",
             f"stages for {layers} layers, {ends[0]} for the embedding and "
             f"{ends[1]} for the head",
-            f"{parts} parts",
+            f"{num_parts} parts",
         )
-    counts = [each + (index < rest) for index in range(parts)]
+    counts = [each + (index < rest) for index in range(num_parts)]
     counts[0] -= ends[0]
     counts[-1] -= ends[1]
     section, key = split_path(_PARTS)
@@ -617,18 +617,20 @@ def _chunks(
     job: KeyedFile, layers: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Return what every chunk holds, and how many are on a stage."""
-    parts = job.get(_PARTS)
-    if parts is None:
+    model_parts = job.get(_PARTS)
+    if model_parts is None:
         if stages > 1:
             raise job.refuse(_PARTS, "the modules of every part", "none")
         return (Chunk(True, layers, True),), 1
     if not all(
-        isinstance(part, list) and all(isinstance(x, str) for x in part)
-        for part in parts
+        isinstance(names, list) and all(isinstance(x, str) for x in names)
+        for names in model_parts
     ):
-        raise job.refuse(_PARTS, "lists of names", json.dumps(parts)[:80])
+        raise job.refuse(
+            _PARTS, "lists of names", json.dumps(model_parts)[:80]
+        )
     expected = modules_of((Chunk(True, layers, True),))[0]
-    got = [name for part in parts for name in part]
+    got = [name for names in model_parts for name in names]
     if got != expected:
         wrong = next(
             (
@@ -639,20 +641,22 @@ def _chunks(
             f"{len(got)} modules",
         )
         raise job.refuse(_PARTS, f"{len(expected)} modules in order", wrong)
-    if not all(parts):
+    if not all(model_parts):
         raise job.refuse(_PARTS, "modules in every part", "a part of none")
-    if any(("norm" in part) != ("output" in part) for part in parts):
+    if any(("norm" in names) != ("output" in names) for names in model_parts):
         raise job.refuse(_PARTS, "norm and output together", "them apart")
-    if len(parts) % stages or (stages == 1 and len(parts) > 1):
+    if len(model_parts) % stages or (stages == 1 and len(model_parts) > 1):
         raise job.refuse(
-            _PARTS, f"a multiple of {stages} stages", f"{len(parts)} parts"
+            _PARTS,
+            f"a multiple of {stages} stages",
+            f"{len(model_parts)} parts",
         )
     chunks = tuple(
         Chunk(
-            "tok_embeddings" in part,
-            sum(name.startswith("layers.") for name in part),
-            "output" in part,
+            "tok_embeddings" in names,
+            sum(name.startswith("layers.") for name in names),
+            "output" in names,
         )
-        for part in parts
+        for names in model_parts
     )
-    return chunks, len(parts) // stages
+    return chunks, len(model_parts) // stages

@@ -57,17 +57,17 @@ def _events(simulation: Simulation) -> Iterator[dict[str, Any]]:
     blocks = get_rules(problem.preset).blocks(plan, split.devices)
     text = f"replica 1 of {plan.replicas}"
     yield _name("process_name", text)
-    for number, block in enumerate(simulation.score.blocks):
+    for index, block in enumerate(simulation.score.blocks):
         stages = ", ".join(map(str, block.stages))
-        first, end = next(blocks[number].ranges())
-        text = f"block {number + 1}: stage {stages}, devices {first}–{end - 1}"
-        yield _name("thread_name", text, number)
+        first, end = next(blocks[index].ranges())
+        text = f"block {index + 1}: stage {stages}, devices {first}–{end - 1}"
+        yield _name("thread_name", text, index)
         yield {
-            **_name("thread_sort_index", "", number),
-            "args": {"sort_index": number},
+            **_name("thread_sort_index", "", index),
+            "args": {"sort_index": index},
         }
-        for event in simulation.events(number):
-            yield _complete(event, number, problem.quantum_ps)
+        for event in simulation.events(index):
+            yield _complete(event, index, problem.quantum_ps)
 
 
 def _name(what: str, text: str, block: int = 0) -> dict[str, Any]:

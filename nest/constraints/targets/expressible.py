@@ -77,8 +77,8 @@ def inexpressible(
         *_of_plan(rules, problem, plan),
         *(
             check
-            for number, stage in enumerate(plan.stages, 1)
-            for check in _of_stage(rules, problem, f"stage {number}", stage)
+            for index, stage in enumerate(plan.stages, 1)
+            for check in _of_stage(rules, problem, f"stage {index}", stage)
         ),
     ]
     return [
