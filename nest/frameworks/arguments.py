@@ -101,6 +101,13 @@ class Arguments:
             )
         self.options[name] = Option(values, line)
 
+    def with_tokens(self, tokens: Iterable[Word]) -> Arguments:
+        """Return the options of other tokens of the same file."""
+        arguments = Arguments(tokens, self.where, self.names, self.what)
+        arguments.unknown = self.unknown
+        arguments.underscored = self.underscored
+        return arguments
+
     def location(self, name: str, line: int | None = None) -> str:
         """Return where an option is written: ``file:line: --name``."""
         shown = self.names.get(name, name)

@@ -22,6 +22,7 @@ from nest.frameworks.launch import (
     Groups,
     Launch,
     as_run,
+    check_dtype,
     check_memory,
     even_chunks,
     length_of,
@@ -81,11 +82,7 @@ def write(
     """
     check_memory(launch)
     run = as_run(launch)
-    if run.dtype not in ("bf16", "fp16"):
-        raise InvalidPlanError(
-            f"dtype: expected bf16 or fp16, got {run.dtype}; DeepSpeed "
-            f"computes in no other"
-        )
+    check_dtype(run, ("bf16", "fp16"), "DeepSpeed computes in no other")
     length = length_of(run)
     narrow = run.dtype if run.gradient_bytes == 2 else "fp32"
     document = {
@@ -147,28 +144,20 @@ def _old(flags: Flags, model: Architecture) -> Flags:
 
 def present(arguments: Arguments) -> Arguments:
     """Return arguments under the names of Megatron-LM's present ones."""
+    norms = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
     tokens: list[Word] = []
     for name, option in arguments.options.items():
-        new: tuple[str, ...] = (name,)
         values = option.values
         if name == "--num-key-value-heads":
             tokens.append(Word("--group-query-attention", option.line))
-            new = ("--num-query-groups",)
+            name = "--num-query-groups"
         elif name == "--normalization":
             values = tuple(
-                token._replace(
-                    text={"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}.get(
-                        token.text, token.text
-                    )
-                )
+                token._replace(text=norms.get(token.text, token.text))
                 for token in values
             )
-        tokens += [Word(text, option.line) for text in new]
-        tokens += values
-    present = Arguments(tokens, arguments.where)
-    present.unknown = arguments.unknown
-    present.underscored = arguments.underscored
-    return present
+        tokens += [Word(name, option.line), *values]
+    return arguments.with_tokens(tokens)
 
 
 def read(

@@ -262,6 +262,20 @@ def check_memory(
             )
 
 
+def check_dtype(launch: Launch, dtypes: Sequence[str], why: str) -> None:
+    """Refuse data types that a framework does not compute in.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the launch has another one than those.
+    """
+    if launch.dtype not in dtypes:
+        raise InvalidPlanError(
+            f"dtype: expected {' or '.join(dtypes)}, got {launch.dtype}; {why}"
+        )
+
+
 def length_of(launch: Launch) -> int:
     """Return the tokens of a sample.
 

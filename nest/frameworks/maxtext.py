@@ -19,6 +19,7 @@ from nest.frameworks.launch import (
     Launch,
     Mesh,
     as_run,
+    check_dtype,
     check_memory,
     even_chunks,
     length_of,
@@ -114,11 +115,7 @@ def write(
             f"ep: expected a divisor of dp {run.dp}, as experts are an axis "
             f"beside cp, got {run.ep}; choose another plan"
         )
-    if run.dtype not in ("bf16", "fp8"):
-        raise InvalidPlanError(
-            f"dtype: expected bf16 or fp8, got {run.dtype}; MaxText's weights "
-            f"are for these"
-        )
+    check_dtype(run, ("bf16", "fp8"), "MaxText's weights are for these")
     if run.even_layers is None:
         raise InvalidPlanError(
             "stages: expected as many layers in every stage, got others; "

@@ -21,11 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.arguments import (
-    Arguments,
-    ignored_note,
-    similar_name,
-)
+from nest.frameworks.arguments import Arguments, ignored_note, similar_name
 from nest.frameworks.configs import Config, Entry
 from nest.frameworks.keyed import read_data, split_path
 from nest.frameworks.megatron import Reading

@@ -75,10 +75,8 @@ def _why_not(
             f"prediction as the graph, {placement.mtp}, got {model.name} "
             f"with {modules}"
         )
-    flops, length = (
-        problem.job.model_flops_per_sample,
-        (problem.job.sequence_length),
-    )
+    job = problem.job
+    flops, length = job.model_flops_per_sample, job.sequence_length
     if flops is None or length is None:
         return None
     counted = float(model.model_flops(length))

@@ -309,7 +309,7 @@ def with_model(
 ) -> Arguments:
     """Return arguments with those of a model's shape that are not given.
 
-    ``said`` are options that the file is not silent about.
+    ``stated`` are options that the file switches off or gives.
     """
     length = arguments.needed("--seq-length")
     tokens = [
@@ -320,12 +320,7 @@ def with_model(
     for name, values in model_flags(model, length):
         if name not in arguments.options and name not in stated:
             tokens += [Word(name, 0), *(Word(str(v), 0) for v in values)]
-    completed = Arguments(
-        tokens, arguments.where, arguments.names, arguments.what
-    )
-    completed.unknown = arguments.unknown
-    completed.underscored = arguments.underscored
-    return completed
+    return arguments.with_tokens(tokens)
 
 
 def _counted(

@@ -24,6 +24,7 @@ from nest.frameworks.launch import (
     Groups,
     Launch,
     as_run,
+    check_dtype,
     check_memory,
     usual_groups,
     usual_mesh,
@@ -127,11 +128,7 @@ def write(
             f"{'none' if flavor is None else repr(flavor)}; add "
             f"it to nest export"
         )
-    if launch.dtype not in ("bf16", "fp8"):
-        raise InvalidPlanError(
-            f"dtype: expected bf16 or fp8, got {launch.dtype}; torchtitan "
-            f"computes in no other"
-        )
+    check_dtype(launch, ("bf16", "fp8"), "torchtitan computes in no other")
     run = as_run(launch)
     reason = why_not_data(run)
     if reason is not None:
