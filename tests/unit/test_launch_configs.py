@@ -184,12 +184,7 @@ MODEL_ARGS:
   --wandb-exp-name: run-TP${TP}-${COMMENT}
 """
 
-TEXTS = {
-    "megatron": MEGATRON,
-    "nemo": NEMO,
-    "bridge": BRIDGE,
-    "plain": PLAIN,
-}
+TEXTS = {"megatron": MEGATRON, "nemo": NEMO, "bridge": BRIDGE, "plain": PLAIN}
 VARIABLES = {"SEQ": "1024"}
 OVERRIDES = {
     "nemo": [("vocab-size", "1024"), ("model.ffn_hidden_size", "512")]
