@@ -28,10 +28,11 @@ from nest.frameworks.launch import launch_of
 from nest.frameworks.layers import Chunk, placement_of
 from nest.frameworks.nearest import nearest
 from nest.frameworks.settings import Settings
-from nest.ir import Edge, Optimizer, Plan, Stage, Strategy
+from nest.ir import Edge, Optimizer, Strategy
 from nest.models import builtin
 from tests.exports import (
     LAYERS,
+    cut_plan,
     small_model,
     small_plan,
     small_problem,
@@ -464,47 +465,24 @@ def test_broken_exports_are_refused(exports, name, file, old, new, message):
         reread(name, files)
 
 
-def test_layouts_say_embedding_and_head_alone(exports):
-    problem = problem_for("megatron")
-    names = [layer.id for layer in problem.graph.layers]
-    plan = small_plan(problem, Strategy(dp=2, tp=2), (2, 2, 2, 2))
-    cuts = ([0, 1], [1, 4], [4, 9], [9, 10])
-    plan = replace(
-        plan,
-        stages=tuple(
-            replace(stage, layers=tuple(names[first:last]))
-            for stage, (first, last) in zip(plan.stages, cuts, strict=True)
-        ),
-    )
-    files = export(problem, plan, "megatron", settings())
-    assert "--pipeline-model-parallel-layout 'E|t*3|t*5|L'" in files["args.sh"]
-
-
 @pytest.mark.parametrize(
-    ("modules", "cuts", "layout"),
+    ("modules", "bounds", "layout"),
     [
-        (1, ([0, 5], [5, 9], [9, 10], [10, 11]), "Et*4|t*4|m|L"),
-        (1, ([0, 3], [3, 5], [5, 7], [7, 11]), "Et*2|t*2|t*2|t*2mL"),
-        (2, ([0, 5], [5, 11], [11, 12]), "Et*4|t*4m*2|L"),
-        (2, ([0, 5], [5, 9], [9, 12]), "Et*4|t*4|m*2L"),
+        # Embedding and head alone.
+        (0, (0, 1, 4, 9, 10), "E|t*3|t*5|L"),
+        (1, (0, 5, 9, 10, 11), "Et*4|t*4|m|L"),
+        (1, (0, 3, 5, 7, 11), "Et*2|t*2|t*2|t*2mL"),
+        (2, (0, 5, 11, 12), "Et*4|t*4m*2|L"),
+        (2, (0, 5, 9, 12), "Et*4|t*4|m*2L"),
     ],
 )
-def test_layouts_say_where_modules_of_predictions_are(modules, cuts, layout):
+def test_layouts_say_what_stages_hold(modules, bounds, layout):
     problem = problem_for("megatron", modules=modules)
-    names = [layer.id for layer in problem.graph.layers]
-    strategy = Strategy(dp=2, tp=2)
-    plan = Plan(
-        replicas=1,
-        micro_batch=8,
-        stages=tuple(
-            Stage.of(names[first:last], [strategy] * (last - first))
-            for first, last in cuts
-        ),
-    )
+    plan = cut_plan(problem, Strategy(dp=2, tp=2), *bounds)
     known = settings(modules=modules)
     args = export(problem, plan, "megatron", known)["args.sh"]
     assert f"--pipeline-model-parallel-layout '{layout}'\n" in args
-    assert f"--mtp-num-layers {modules}\n" in args
+    assert (f"--mtp-num-layers {modules}\n" in args) == (modules > 0)
 
 
 def test_modules_of_predictions_on_one_stage_need_no_layout():
@@ -517,11 +495,7 @@ def test_modules_of_predictions_on_one_stage_need_no_layout():
 
 def test_parted_modules_of_predictions_are_refused():
     problem = small_problem(modules=2)
-    names = [layer.id for layer in problem.graph.layers]
-    strategy = Strategy(dp=4)
-    stages = (Stage.of(names[:10], [strategy] * 10),)
-    stages += (Stage.of(names[10:], [strategy] * 2),)
-    plan = Plan(replicas=1, micro_batch=8, stages=stages)
+    plan = cut_plan(problem, Strategy(dp=4), 0, 10, 12)
     with pytest.raises(
         InvalidPlanError,
         match="^stage 1: expected all 2 layers of kind 'mtp' or 'mtp-next', "

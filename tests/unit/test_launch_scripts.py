@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -23,9 +22,15 @@ from nest.frameworks.settings import Settings
 from nest.frameworks.shell import read_script
 from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
-from nest.ir import Plan, Stage, Strategy
+from nest.ir import Strategy
 from nest.models.zoo import architecture
-from tests.exports import small_model, small_plan, small_problem, uniform_plans
+from tests.exports import (
+    cut_plan,
+    small_model,
+    small_plan,
+    small_problem,
+    uniform_plans,
+)
 
 # The shell
 
@@ -669,7 +674,6 @@ def test_modules_of_predictions_are_read():
 def test_modules_of_predictions_there_and_back_score_the_same(modules):
     problem = for_target(small_problem(modules=modules), "megatron")
     settings = Settings(model=small_model(modules=modules))
-    names = [layer.id for layer in problem.graph.layers]
     behind = 9 + modules
     strategy = Strategy(dp=2, tp=2, zero=1)
     for cuts in (
@@ -679,14 +683,7 @@ def test_modules_of_predictions_there_and_back_score_the_same(modules):
         (0, 5, 9, behind, behind + 1),
         (0, 3, 9, behind + 1),
     ):
-        plan = Plan(
-            replicas=1,
-            micro_batch=8,
-            stages=tuple(
-                Stage.of(names[a:b], [strategy] * (b - a))
-                for a, b in pairwise(cuts)
-            ),
-        )
+        plan = cut_plan(problem, strategy, *cuts)
         for chunks in (1, 2):
             if chunks == 2 and len(plan.stages) != 4:
                 continue
