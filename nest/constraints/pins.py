@@ -447,7 +447,7 @@ def _refuse(
 
 
 def _too_many_devices(problem: Problem, needed: Restrictions) -> str:
-    """Say that the least degrees take more devices than there are, if so."""
+    """Return that the smallest degrees need too many devices, if so."""
     smallest = {
         name: min(map(int, needed[name]))
         for name in ("r", "pp", "dp", "tp", "cp")
@@ -466,7 +466,7 @@ def _changes(
     forbids: Restrictions,
     possible: Restrictions,
 ) -> str:
-    """Say which value of one pin has plans with the rest; empty if none.
+    """Return which value of one pin has plans with the rest, or nothing.
 
     It is the nearest such value; only the nearest few are tried.
     """

@@ -60,7 +60,7 @@ class Arguments:
         self.used: set[str] = set()
         #: How options with underscores are written, and in which line.
         self.underscored: dict[str, tuple[str, int]] = {}
-        #: Words that nobody knows and that may hide options.
+        #: Words of unknown text, which may contain options.
         self.unknown: list[Word] = []
         name, line = "", 0
         values: list[Word] = []
@@ -244,18 +244,18 @@ class Arguments:
             raise self.refuse(name, "a number", repr(text)) from None
 
     def unread(self, others: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the options that nobody asked for.
+        """Return the options that no reader has used.
 
         Parameters
         ----------
         others
-            Names of options that are known although nobody asks for them.
+            Names of options that exist although no reader uses them.
 
         Raises
         ------
         InvalidPlanError
-            If one is nearly the name of an option that was asked for, or
-            begins like one: whoever wrote it may mean that.
+            If one is nearly the name of an option that was used, or
+            begins like one, so that it may be a misspelling.
         """
         unread = [name for name in self.options if name not in self.used]
         # Each one is compared with all that are read.
@@ -276,7 +276,7 @@ class Arguments:
         return tuple(unread)
 
     def check_all_used(self) -> None:
-        """Refuse options that nobody asked for."""
+        """Refuse options that no reader has used."""
         for name in self.options:
             if name not in self.used:
                 raise self.refuse(
@@ -319,7 +319,7 @@ def ignored_note(
 
 
 def _remedy(token: Word, what: str) -> str:
-    """Say how to give a value that is not known."""
+    """Return how the user can give a value that is not known."""
     variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", token.unknown)
     if variable is not None:
         return f"say it with --set {variable[1]}=VALUE"

@@ -330,7 +330,7 @@ class _Writer:
         node_id: int,
         passes: dict[tuple[str, int, int], int],
     ) -> None:
-        """Note a pass, and add the message to the block that waits for it."""
+        """Record a pass, and add the message to the block that needs it."""
         if run.gradients == "weights":
             return
         letter = "B" if run.backward else "F"

@@ -52,7 +52,7 @@ class Node(NamedTuple):
     number
         Its id, from 1.
     name
-        For people.
+        For readers of the trace.
     kind
         One of :data:`KINDS`.
     ctrl_deps, data_deps

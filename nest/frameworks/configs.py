@@ -19,7 +19,7 @@ from nest.ir.yaml_documents import check_yaml, parse_yaml
 #: OmegaConf's value of what must be given by others.
 MISSING = "???"
 
-#: An interpolation leads to a value through at most so many others.
+#: Maximum number of interpolations between a key and its value.
 _MAX_CHAIN = 50
 
 _WHOLE = re.compile(r"\$\{([^${}]*)\}")
@@ -102,7 +102,7 @@ class Config:
     def _walk(
         self, loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str
     ) -> None:
-        """Note the keys of a section."""
+        """Store the keys of a section."""
         lines: dict[str, int] = {}
         for key_node, _ in node.value:
             key, line = str(key_node.value), key_node.start_mark.line + 1
@@ -136,7 +136,7 @@ class Config:
         return tuple(self._entries)
 
     def get(self, key: str) -> Entry | None:
-        """Return a value with what it stands for, ``None`` if it is not said.
+        """Return the resolved value of a key, ``None`` if the file has none.
 
         Raises
         ------

@@ -185,7 +185,7 @@ def read_script(
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read arguments of Megatron-DeepSpeed with their configuration.
 
-    Returns what runs, the model, and what to tell people.
+    Returns the launch, the model, and notes for the user.
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ def unread(text: str, where: str) -> tuple[str, ...]:
 def read_pair(
     config: KeyedFile, arguments: Arguments, world: int
 ) -> tuple[Launch, Architecture]:
-    """Return what configuration and arguments say on so many devices.
+    """Return the launch that both files describe on ``world`` devices.
 
     Raises
     ------
@@ -461,7 +461,7 @@ def read_foreign(
     tp: int = 1,
     stages: int = 1,
 ) -> Launch:
-    """Read somebody's configuration.
+    """Read the configuration of a user.
 
     Parameters
     ----------

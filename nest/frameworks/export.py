@@ -67,7 +67,7 @@ class ExportModule(Protocol):
         """Return what files say, and the devices of every group if known."""
 
     def stated(self, launch: Launch) -> Launch:
-        """Return what of a launch the files say."""
+        """Return a launch as the files state it."""
 
 
 def target_of(name: str) -> ExportModule:
@@ -95,7 +95,7 @@ def as_run_by(
     Returns
     -------
     tuple
-        The problem, and what is otherwise than in the job, for people.
+        The problem, and its differences from the job as texts for the user.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class Hosts(NamedTuple):
         return files
 
     def how(self) -> str:
-        """Say in one line where ranks run."""
+        """Return in one line where ranks run."""
         if self.in_order:
             return (
                 f"Rank i is device i mod {self.per_node} of the host in line "
@@ -71,7 +71,7 @@ def node_size(cluster: Cluster, num_devices: int | None = None) -> int:
     Raises
     ------
     InvalidOptionError
-        If the network does not say, and nobody else does.
+        If neither the network nor the caller states it.
     """
     if num_devices is not None:
         return num_devices

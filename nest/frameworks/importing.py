@@ -1,4 +1,4 @@
-"""From what a framework runs to a problem and the plan of it."""
+"""Turns the launch of a framework into a problem and a plan of it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Site(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """A problem, a plan of it, and what to tell people about them."""
+    """A problem, a plan of it, and notes for the user."""
 
     problem: Problem
     plan: Plan
@@ -178,7 +178,7 @@ def _divisors(count: int) -> Iterable[int]:
 
 
 def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
-    """Return the same run with so many replicas, ``None`` if it is none."""
+    """Return the same run with other replicas, ``None`` if impossible."""
     data = launch.dp * launch.replicas
     changed = replace(
         launch,

@@ -1,4 +1,4 @@
-"""What all frameworks can say about a plan: one record, and its groups.
+"""Launches: plans as all frameworks can express them, and rank groups.
 
 A :class:`Launch` has one set of degrees for all stages. Writers turn it into
 a framework's files; readers get it back from the files alone, together with
@@ -51,7 +51,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     micro_batch, global_batch
         ``B`` and ``A`` in samples.
     sequence_length
-        Tokens per sample, ``None`` if nobody says so.
+        Tokens per sample, ``None`` if not stated.
     overlap
         Names of the communication that runs behind computation.
     sequence_parallel
@@ -496,7 +496,7 @@ def mesh_groups(
 def differences(
     expected: Launch, got: Launch, groups: Groups, written: Groups | None
 ) -> str | None:
-    """Say what of a plan the files do not say, or ``None``.
+    """Return the first difference of files from their plan, or ``None``.
 
     ``written`` is ``None`` where files do not say which rank is where.
     """

@@ -1,4 +1,4 @@
-"""What the layers of a graph stand for: embedding, blocks, modules, head.
+"""The model parts that layers of a graph are: embedding, blocks, head.
 
 Frameworks count the blocks of a decoder, and its modules for multi-token
 prediction, and know its embedding and its head. Graphs of models name their
@@ -20,7 +20,7 @@ from nest.ir.plan import Plan
 
 
 class Chunk(NamedTuple):
-    """What one stage, or one chunk of an interleaved plan, holds.
+    """The model parts of one stage, or of one chunk of an interleaved plan.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Chunk(NamedTuple):
 
 
 def with_ends(counts: Sequence[int], modules: int = 0) -> tuple[Chunk, ...]:
-    """Return chunks of so many blocks, with embedding and head at the ends.
+    """Return chunks with these numbers of blocks, and the ends of the model.
 
     The last one has the modules for multi-token prediction, before the head.
     """
@@ -158,7 +158,7 @@ def placement_of(graph: Graph) -> Placement:
 
 
 def _read(name: str, blocks: int, modules: int) -> Chunk | None:
-    """Return what a layer stands for that follows so many others."""
+    """Return the model parts of a layer, given the number of those before."""
     if name in ("embedding", "head"):
         return Chunk(name == "embedding", 0, name == "head")
     if name == f"mtp-{modules}":

@@ -55,7 +55,7 @@ def mesh_of(launch: Launch) -> Mesh:
 
 
 def stated(launch: Launch) -> Launch:
-    """Return what of a launch the file says: all but the overlap."""
+    """Return a launch as the file states it: without the overlap."""
     return replace(as_run(launch), overlap=())
 
 

@@ -261,7 +261,7 @@ def _quoted(value: object) -> str:
 
 
 class Reading(NamedTuple):
-    """What arguments say.
+    """A launch that arguments describe.
 
     Attributes
     ----------
@@ -332,7 +332,7 @@ def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
 
 
 def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
-    """Return what arguments say on so many devices, without groups.
+    """Return the launch that arguments describe on ``world`` devices.
 
     Raises
     ------
@@ -396,7 +396,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
 def data_ranks(
     arguments: Arguments, world: int, tp: int, stages: int, cp: int = 1
 ) -> int:
-    """Return the data parallel degree on so many devices.
+    """Return the data parallel degree on ``world`` devices.
 
     Raises
     ------

@@ -46,7 +46,7 @@ Meaning = tuple[str, ...]
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a key of a configuration stands for.
+    """The meaning of a key of a configuration, in arguments.
 
     Attributes
     ----------
@@ -469,7 +469,7 @@ def _check_required(
     sources: Mapping[str, _Source],
     model: Architecture | None,
 ) -> None:
-    """Ask for what is not said and has no default."""
+    """Refuse a configuration without a key that has no default."""
     required = list(layout.required)
     gates = sources.get("--swiglu")
     if layout is _MEGATRON and gates and not gates.key.endswith("_func"):
@@ -520,7 +520,7 @@ def _world(config: Config, layout: Format) -> Count | None:
 
 
 def _check_checkpoints(config: Config, arguments: Arguments) -> None:
-    """Ask what a method of recomputation without a granularity is.
+    """Refuse a method of recomputation without a granularity.
 
     Versions before granularities recompute whole layers then, later ones
     nothing.

@@ -121,7 +121,7 @@ def _positions(model: Architecture) -> int:
 
 
 def why_not(model: Architecture) -> str | None:
-    """Say which part of a model the arguments do not say, or ``None``."""
+    """Return what the arguments cannot express of a model, or ``None``."""
     if len(model.towers) > 1:
         return "towers: expected one, got several"
     tower, head = model.towers[0], model.head

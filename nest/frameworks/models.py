@@ -62,7 +62,7 @@ def _is_named(problem: Problem, model: Architecture) -> bool:
 def _why_not(
     problem: Problem, placement: Placement, model: Architecture
 ) -> str | None:
-    """Say what of a model does not fit a problem, or ``None``."""
+    """Return why a model does not fit a problem, or ``None``."""
     if model.layers != placement.layers:
         return (
             f"expected a model of {placement.layers} blocks, as the graph "

@@ -31,14 +31,14 @@ from nest.ir.problem import Problem
 
 
 class Nearest(NamedTuple):
-    """What takes the place of a plan.
+    """The plan that a framework can run in place of another one.
 
     Attributes
     ----------
     problem, plan
         The problem as the framework has it, and the plan.
     changes
-        What of the job the framework has otherwise, for people.
+        Differences of the framework from the job, as texts for the user.
     files
         The export.
     before, after
@@ -54,7 +54,7 @@ class Nearest(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The price, for people."""
+        """Return the change of the step time, as a text for the user."""
         before, after = self.before.step_time_ns, self.after.step_time_ns
         percent = (after / before - 1) * 100 if before else 0.0
         return (

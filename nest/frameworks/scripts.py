@@ -1,4 +1,4 @@
-"""Launch lines of Megatron-LM as people have them: from a script to a launch.
+"""Launch scripts of Megatron-LM: from the text of a script to a launch.
 
 The script is read, never run. What it says twice and differently is refused
 with both lines; what it does not say is asked for, or left at the framework's
@@ -94,14 +94,14 @@ class Count(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """What a script starts.
+    """The launch that a script starts.
 
     Attributes
     ----------
     reading
         What runs, the model, and the order of ranks.
     notes
-        What was left at its default or left out, for people.
+        Defaults that count, and ignored arguments, as texts for the user.
     """
 
     reading: Reading
@@ -298,7 +298,7 @@ def _name(token: Word) -> str:
 
 
 def _arguments(tokens: Sequence[Word]) -> tuple[str, ...]:
-    """Return what follows the program: people echo what they then run."""
+    """Return the words after the program: scripts echo what they run."""
     texts = [token.text for token in tokens]
     first = next((i for i, x in enumerate(texts) if x.endswith(".py")), 0)
     return tuple(texts[first:])

@@ -42,7 +42,7 @@ class Command(NamedTuple):
 
 
 class Script(NamedTuple):
-    """What was read.
+    """The commands and variables of a script.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ _DEPTH, _CALLS = 20, 1000
 _MAX_SCRIPT = 2**18
 #: Work of one command, expansion or condition besides its characters.
 _STEP = 16
-#: ``test`` compares at most so many words.
+#: Maximum number of words of a ``test``.
 _MAX_TEST = 100
 #: Stand around why a part of a text is not known, and for its blanks.
 _UNKNOWN, _BLANK = "\1", "\2"
@@ -116,14 +116,14 @@ def read_script(
 
 
 def _both(one: bool | None, other: bool | None) -> bool | None:
-    """Return whether both hold; ``None`` if nobody knows."""
+    """Return whether both hold; ``None`` if unknown."""
     if one is False or other is False:
         return False
     return None if one is None or other is None else True
 
 
 def _not(held: bool | None) -> bool | None:
-    """Return the opposite; ``None`` if nobody knows."""
+    """Return the opposite; ``None`` if unknown."""
     return None if held is None else not held
 
 
@@ -197,7 +197,7 @@ class _Reader:
         self.line = lexer.line
         self.at = 0
         #: Whether the branch that is read runs, and whether the script or
-        #: function has not ended before; ``None`` if nobody knows.
+        #: function has not ended before; ``None`` if unknown.
         self.branch: bool | None = True
         self.goes_on: bool | None = True
         self.exited = False
@@ -267,7 +267,7 @@ class _Reader:
 
     @property
     def runs(self) -> bool | None:
-        """Whether what is read now would run; ``None`` if nobody knows."""
+        """Whether the text that is read would run; ``None`` if unknown."""
         return _both(self.branch, self.goes_on)
 
     @contextmanager
@@ -409,7 +409,7 @@ class _Reader:
                     ]
                 for one in names if self.runs is not False else []:
                     why = f"${one}, which a loop sets"
-                    self.variables[one] = (_nobody_knows(why, line),)
+                    self.variables[one] = (_unknown(why, line),)
             self._skip_lines()
             if self._here() == "do":
                 self.at += 1
@@ -561,7 +561,7 @@ class _Reader:
             if any(re.fullmatch(r"-\w*A\w*", text) for text in texts):
                 why = f"${assignment[1]}, set element by element"
                 line = raw[0].line
-                self._set(assignment[1], (_nobody_knows(why, line),), line)
+                self._set(assignment[1], (_unknown(why, line),), line)
 
     def _hide(self, name: str) -> None:
         """Keep a variable until the function ends."""
@@ -650,7 +650,7 @@ class _Reader:
             self.arguments = self.arguments[1 if count is None else count :]
         elif self.arguments is not None:
             why = "$1, an argument that may be shifted"
-            self.arguments = (_nobody_knows(why, line),) * 9
+            self.arguments = (_unknown(why, line),) * 9
         return True
 
     def _let(self, values: Sequence[Word], line: int) -> bool | None:
@@ -679,7 +679,7 @@ class _Reader:
     # Conditions
 
     def _compare(self, words: list[RawWord]) -> bool | None:
-        """Return what ``[[ … ]]`` gives, ``None`` if nobody knows."""
+        """Return what ``[[ … ]]`` gives, ``None`` if unknown."""
         self.budget.spend(_STEP + len(words), self.line)
         for name in ("||", "&&"):
             depth = 0
@@ -741,12 +741,12 @@ class _Reader:
             )
             if assignment[3] or value is None:
                 why = f"${name}, set element by element"
-                value = (_nobody_knows(why, line),)
+                value = (_unknown(why, line),)
         elif rest and rest[0].array:
             value = self._array(rest[0])
             if any(re.match(r"\[[^]]*\]=", word.text) for word in value):
                 why = f"${name}, set element by element"
-                value = (_nobody_knows(why, line),)
+                value = (_unknown(why, line),)
             if assignment[3]:
                 self.budget.spend(len(before), line)
                 value = (*before, *value)
@@ -761,12 +761,12 @@ class _Reader:
         self._set(name, value, line)
 
     def _set_unknown(self, name: str, why: str, line: int) -> None:
-        """Set a variable to what nobody knows, such as ``which read sets``."""
-        unknown = _nobody_knows(f"${name}, which {why}", line)
+        """Set a variable to an unknown value; ``why``: ``read sets``."""
+        unknown = _unknown(f"${name}, which {why}", line)
         self._set(name, (unknown,), line)
 
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
-        """Set a variable, or leave it open where nobody knows that it is."""
+        """Set a variable; to an unknown value where the branch may not run."""
         self.budget.spend(_STEP + len(value), line)
         if name in self.overrides:
             self.used.add(name)
@@ -776,7 +776,7 @@ class _Reader:
             if [w.text for w in before] == [w.text for w in value] != []:
                 return
             why = f"${name}, which is set on a condition in line {line}"
-            unknown = _nobody_knows(why, line)
+            unknown = _unknown(why, line)
             if len(value) == len(before) == 1:
                 # What was there stays where it only grows.
                 text = before[0].text
@@ -893,7 +893,7 @@ class _Reader:
             return (self._arithmetic(inside[2:-1], line),)
         if inside.startswith("("):
             program = (inside[1:].split() or ["a command"])[0]
-            return (_nobody_knows(f"the output of {program}", line),)
+            return (_unknown(f"the output of {program}", line),)
         if counted := re.fullmatch(r"#([A-Za-z_]\w*)(\[[@*]\])?", inside):
             return (self._length(counted[1], bool(counted[2]), line),)
         head = NAME.match(inside)
@@ -912,7 +912,7 @@ class _Reader:
             return self._with_default(name, value, empty, match, line)
         index = re.fullmatch(r"\[([^][]+)\]", rest)
         element = index and self._element(value, index[1], line)
-        return (element or _nobody_knows(f"${{{inside}}}", line),)
+        return (element or _unknown(f"${{{inside}}}", line),)
 
     def _with_default(
         self,
@@ -938,7 +938,7 @@ class _Reader:
     def _element(
         self, value: tuple[Word, ...] | None, text: str, line: int
     ) -> Word | None:
-        """Return an element of an array, ``None`` if nobody knows which."""
+        """Return an element of an array, ``None`` if unknown."""
         at = self._arithmetic(text, line)
         if value is None or at.unknown or not re.fullmatch(r"\d+", at.text):
             return None
@@ -955,7 +955,7 @@ class _Reader:
             return self._missing(name, line)
         why = next((word.unknown for word in value if word.unknown), "")
         if why:
-            return _nobody_knows(why, line)
+            return _unknown(why, line)
         length = len(value) if several else len(_one(value[:1], line).text)
         return Word(str(length), line)
 
@@ -965,7 +965,7 @@ class _Reader:
             if self.arguments is not None:
                 return self.arguments
             why = f"${inside}, the arguments of the script"
-            return (_nobody_knows(why, line),)
+            return (_unknown(why, line),)
         if inside == "#" and self.arguments is not None:
             return (Word(str(len(self.arguments)), line),)
         match = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
@@ -979,14 +979,14 @@ class _Reader:
             return (Word(self.overrides[match[1]], line),)
         if match is None or match[2] is None:
             why = f"${inside}, an argument of the script"
-            return (_nobody_knows(why, line),)
+            return (_unknown(why, line),)
         value = self._text(match[2], line)
         self.defaults[match[1]] = value
         return (value,)
 
     def _missing(self, name: str, line: int) -> Word:
         self.unset.add(name)
-        return _nobody_knows(f"${name}, which the script does not set", line)
+        return _unknown(f"${name}, which the script does not set", line)
 
     def _lookup(self, name: str, line: int) -> tuple[Word, ...] | None:
         if name in self.overrides:
@@ -1024,8 +1024,8 @@ class _Reader:
         except (ValueError, ZeroDivisionError, RecursionError):
             for name in written_names(plain.text):
                 why = f"${name}, which is computed in line {line}"
-                self._set(name, (_nobody_knows(unknown or why, line),), line)
-            return _nobody_knows(unknown or f"$(({text}))", line)
+                self._set(name, (_unknown(unknown or why, line),), line)
+            return _unknown(unknown or f"$(({text}))", line)
         for name, value in arithmetic.written.items():
             self._set(name, (Word(str(value), line),), line)
         return Word(str(number), line)
@@ -1056,7 +1056,7 @@ def _one(values: Sequence[Word], line: int) -> Word:
     )
 
 
-def _nobody_knows(why: str, line: int) -> Word:
+def _unknown(why: str, line: int) -> Word:
     """Return what stands for a value that is not known, inside a text too."""
     return Word(f"{_UNKNOWN}{why.replace(' ', _BLANK)}{_UNKNOWN}", line, why)
 

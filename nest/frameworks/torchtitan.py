@@ -87,7 +87,7 @@ _OVERLAP = "FSDP overlaps in the plan: "
 
 
 def stated(launch: Launch) -> Launch:
-    """Return what of a launch the file says: not what FSDP overlaps."""
+    """Return a launch as the file states it: without the overlap of FSDP."""
     overlap = tuple(name for name in launch.overlap if name == "tp")
     return replace(as_run(launch), overlap=overlap)
 
@@ -192,7 +192,7 @@ def _toml(values: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def why_not_data(launch: Launch) -> str | None:
-    """Say why data ranks cannot go together with others, or ``None``.
+    """Return why data ranks cannot run together with others, or ``None``.
 
     Weights are sharded and computed with in bf16 by FSDP only; replicas
     without it are a mode of their own, over all ranks (``parallelize.py``).
@@ -209,7 +209,7 @@ def why_not_data(launch: Launch) -> str | None:
 
 
 class Reading(NamedTuple):
-    """What a job file says, and what it calls the model."""
+    """The launch that a job file describes, and its name of the model."""
 
     launch: Launch
     flavor: str
@@ -272,7 +272,7 @@ def _line(text: str, path: str) -> int | None:
 
 
 def read_job(job: KeyedFile, world: int, layers: int) -> Reading:
-    """Return what a job file says on so many devices, without groups.
+    """Return the launch that a job file describes on ``world`` devices.
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ def read_foreign(
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
 ) -> tuple[Launch, Architecture]:
-    """Read somebody's job file, of torchtitan 0.1 or later.
+    """Read a job file of a user, of torchtitan 0.1 or later.
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockUse:
-    """What a block does in a step; times in quanta.
+    """How a block spends a step; times in quanta.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What of a plan a target cannot express."""
+"""Finds the properties of a plan that a framework cannot express."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training keeps per weight: gradients and optimisers by name.
+"""Bytes that training keeps per weight: gradients and optimisers.
 
 Layers count 2 bytes per weight. On top come the gradient, the master copy of
 the weight as far as the 2 bytes are not exact, and the moments.

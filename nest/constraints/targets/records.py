@@ -1,4 +1,4 @@
-"""What a target is, and where its file is read."""
+"""Records of targets, the frameworks that run plans, and their files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(Record, Generic[T], frozen=True):
-    """What a framework can say about one thing.
+    """What a framework can express about one property of plans.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Rule(Record, Generic[T], frozen=True):
 
 
 class Rules(Record, frozen=True, kw_only=True):
-    """What a framework can say.
+    """The plans that a framework can express.
 
     Attributes
     ----------
