@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
-from nest.ir import Hierarchy, Plan, Problem
+from nest.ir import Hierarchy, Level, Plan, Problem
 from nest.ir.job import Job
 from tests.independent.generate import draw_problem
+
+NCCL = Hierarchy(
+    levels=(Level(fan_out=4, latency_ns=10.0, bandwidth_bytes_per_s=1e9),),
+    algorithms="nccl",
+)
 
 #: What of a job is not covered, at its default.
 _USUAL = Job(global_batch=1)
@@ -27,6 +33,14 @@ _LEFT_OUT = (
     "micro_batch_count",
     "overlap_needs",
 )
+
+
+def put(document: Any, path: str, value: Any) -> None:
+    """Set what a path names; a function gets what was there."""
+    *above, last = (int(x) if x.isdigit() else x for x in path.split("."))
+    for key in above:
+        document = document[key]
+    document[last] = value(document[last]) if callable(value) else value
 
 
 def covered(problem: Problem) -> Problem | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -103,6 +104,16 @@ def small_plan(
     return Plan(
         **{"replicas": 1, "micro_batch": 8, **fields}, stages=tuple(stages)
     )
+
+
+def cut_plan(problem: Problem, strategy: Strategy, *bounds: int) -> Plan:
+    """Return a plan with a stage between each two of some layers."""
+    names = [layer.id for layer in problem.graph.layers]
+    stages = tuple(
+        Stage.of(names[first:last], [strategy] * (last - first))
+        for first, last in pairwise(bounds)
+    )
+    return Plan(replicas=1, micro_batch=8, stages=stages)
 
 
 def uniform_plans(problem: Problem, every: int = 1) -> Iterator[Plan]:

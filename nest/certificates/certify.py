@@ -70,9 +70,9 @@ def certify(
     step_quanta = _step_quanta(problem, plan)
     terms, problem_hash = _terms(problem, document)
     written = plan_to_json(plan)
-    found = check.score(terms, written)
-    if found != step_quanta:
-        raise AssertionError(f"two scores: {step_quanta} and {found} quanta")
+    checked = check.score(terms, written)
+    if checked != step_quanta:
+        raise AssertionError(f"two scores: {step_quanta} and {checked} quanta")
     stop: KeyboardInterrupt | None = None
     try:
         bound, proof = _prove(terms, step_quanta)
@@ -172,13 +172,13 @@ def _step_quanta(problem: Problem, plan: Plan) -> int:
             "plan.stages: expected one strategy per stage, got one per layer; "
             "there is no certificate for it"
         )
-    found = score(problem, plan)
-    if not found.feasible:
+    verdict = score(problem, plan)
+    if not verdict.feasible:
         raise InvalidPlanError(
-            f"plan: expected one that fits, got {found.violations[0]}; there "
-            f"is no certificate for it"
+            f"plan: expected one that fits, got {verdict.violations[0]}; "
+            f"there is no certificate for it"
         )
-    return found.step_quanta
+    return verdict.step_quanta
 
 
 def _prove(

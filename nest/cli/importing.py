@@ -380,14 +380,14 @@ def deepspeed_command(  # noqa: PLR0913
         from nest.frameworks.arguments import Arguments
         from nest.frameworks.scripts import (
             check_devices,
-            check_given,
+            check_variables,
             find_words,
         )
         from nest.frameworks.shell import read_script as read_shell
 
         given = dict(_pairs(variables, "--set"))
         script = read_shell(_text(path), path, given)
-        check_given(given, script.used, path)
+        check_variables(given, script.used, path)
         words = find_words(script, path)
         taken = check_devices(script, words, Arguments(words, path), world)
         launch, shape, notes = read_script(

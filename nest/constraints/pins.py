@@ -108,13 +108,15 @@ def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
     UnknownNameError
         If there is no such setting.
     """
-    found: dict[str, tuple[Value, ...]] = {}
-    for part in (part for text in texts for part in text.split(",")):
-        name, equals, values_text = part.strip().partition("=")
+    settings: dict[str, tuple[Value, ...]] = {}
+    for assignment in (
+        assignment for text in texts for assignment in text.split(",")
+    ):
+        name, equals, values_text = assignment.strip().partition("=")
         if not (name and equals and values_text):
             raise InvalidOptionError(
                 f"{option}: expected SETTING=VALUE, several separated by "
-                f"commas, got {part!r}; {_hint(option, texts)}"
+                f"commas, got {assignment!r}; {_hint(option, texts)}"
             )
         if name not in _SHORT:
             raise UnknownNameError(option, name, _SHORT)
@@ -125,24 +127,24 @@ def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
             )
         )
         if option == "--forbid":
-            values = tuple(dict.fromkeys((*found.get(name, ()), *values)))
-        elif set(found.get(name, values)) != set(values):
+            values = tuple(dict.fromkeys((*settings.get(name, ()), *values)))
+        elif set(settings.get(name, values)) != set(values):
             raise InvalidOptionError(
                 f"{option}: expected {name} once, got "
-                f"{_text(name, found[name])} and {_text(name, values)}, "
+                f"{_text(name, settings[name])} and {_text(name, values)}, "
                 f"which contradict each other; keep one, or write "
-                f"{_text(name, (*found[name], *values))} for either"
+                f"{_text(name, (*settings[name], *values))} for either"
             )
-        found[name] = values
-    return found
+        settings[name] = values
+    return settings
 
 
 def _hint(option: str, texts: Sequence[str]) -> str:
     """Return what was meant by settings without a sign of equality."""
-    words = [word.strip() for text in texts for word in text.split(",")]
-    found = [re.fullmatch(r"([a-z]+)=?(\d+)", word) for word in words]
-    pairs = [f"{x[1]}={x[2]}" for x in found if x and x[1] in _SHORT]
-    if words and len(pairs) == len(words):
+    tokens = [token.strip() for text in texts for token in text.split(",")]
+    matches = [re.fullmatch(r"([a-z]+)=?(\d+)", token) for token in tokens]
+    pairs = [f"{x[1]}={x[2]}" for x in matches if x and x[1] in _SHORT]
+    if tokens and len(pairs) == len(tokens):
         return f"did you mean {','.join(pairs)!r}?"
     return f"for example {option} tp=8,zero=0|1"
 
@@ -156,15 +158,15 @@ def _read(option: str, name: str, text: str) -> Value:
     text, setting = text.strip(), SETTINGS[name]
     if text in setting.words:
         return text
-    number = whole_number(text)
-    if number is not None and number in setting.numbers:
-        return number
+    value = whole_number(text)
+    if value is not None and value in setting.numbers:
+        return value
     expected = f"an integer >= {setting.numbers.start}"
     if setting.words:
         expected = f"one of {', '.join(setting.words)}"
     elif len(setting.numbers) < _SHOWN:
-        *most, last = map(str, setting.numbers)
-        expected = f"{', '.join(most)} or {last}"
+        *others, last = map(str, setting.numbers)
+        expected = f"{', '.join(others)} or {last}"
     raise InvalidOptionError(
         f"{option} {name}: expected {expected}, got {text!r}; correct the "
         f"value"
@@ -178,12 +180,14 @@ def describe(
 
     ``option`` is the one that the pins come from.
     """
-    parts = []
-    for name, given in ((option, pins), ("--forbid", forbids)):
-        if given:
-            texts = (_text(key, values) for key, values in given.items())
-            parts.append(f"{name} {','.join(texts)}")
-    return " ".join(parts)
+    options = []
+    for name, restrictions in ((option, pins), ("--forbid", forbids)):
+        if restrictions:
+            texts = (
+                _text(key, values) for key, values in restrictions.items()
+            )
+            options.append(f"{name} {','.join(texts)}")
+    return " ".join(options)
 
 
 def _text(name: str, values: Iterable[Value]) -> str:
@@ -195,27 +199,27 @@ def choices(problem: Problem) -> dict[str, tuple[Value, ...]]:
 
     By the counting rules and the layers' costs; memory is not looked at.
     """
-    found: dict[str, set[Any]] = {name: set() for name in SETTINGS}
+    values_of: dict[str, set[Any]] = {name: set() for name in SETTINGS}
     used: set[Strategy] = set()
     for case, virtual, family in _families(problem):
-        found["r"].add(case.replicas)
-        found["b"].add(case.micro_batch)
-        found["pp"].update(family.stage_counts)
-        found["v"].add(virtual)
+        values_of["r"].add(case.replicas)
+        values_of["b"].add(case.micro_batch)
+        values_of["pp"].update(family.stage_counts)
+        values_of["v"].add(virtual)
         used.update(family.strategies)
     for strategy in used:
         for name, setting in SETTINGS.items():
             if setting.of_strategy:
-                found[name].add(getattr(strategy, name))
+                values_of[name].add(getattr(strategy, name))
     # On one data rank all ZeRO stages are one plan, and one is listed.
     if not zero_is_named(problem) and any(s.data_ranks == 1 for s in used):
-        found["zero"].update(problem.job.zero)
+        values_of["zero"].update(problem.job.zero)
     # In the order of their words, numbers ascending.
     return {
         name: tuple(sorted(values, key=SETTINGS[name].words.index))
         if SETTINGS[name].words
         else tuple(sorted(values))
-        for name, values in found.items()
+        for name, values in values_of.items()
     }
 
 
@@ -225,15 +229,15 @@ def _families(problem: Problem) -> Iterator[tuple[BatchSplit, int, Family]]:
     With the numbers of blocks that the schedule can run.
     """
     job = problem.job
-    known: dict[int, list[Strategy]] = {}
+    by_size: dict[int, list[Strategy]] = {}
     for case in batch_splits(problem):
         size = case.micro_batch
-        if size not in known:
-            known[size] = strategies(problem, size)
-        for virtual in job.chunk_counts if known[size] else ():
+        if size not in by_size:
+            by_size[size] = strategies(problem, size)
+        for virtual in job.chunk_counts if by_size[size] else ():
             schedule = schedule_of(job.schedule, virtual)
             runtime = PLAIN._replace(virtual_stages=virtual)
-            for family in families(problem, case, known[size], runtime):
+            for family in families(problem, case, by_size[size], runtime):
                 blocks = tuple(
                     count
                     for count in family.stage_counts
@@ -313,7 +317,7 @@ def _refuse_value(
     option: str,
     hint: str,
 ) -> None:
-    most = max(
+    largest = max(
         (max_stages(problem, case) for case in batch_splits(problem)),
         default=0,
     )
@@ -321,11 +325,11 @@ def _refuse_value(
     if (
         name == "pp"
         and problem.job.pipeline_parallel is None
-        and int(value) > most
+        and int(value) > largest
     ):
         layers = len(problem.graph.layers)
         raise InvalidOptionError(
-            f"{option} pp={value}: expected at most {most} stages "
+            f"{option} pp={value}: expected at most {largest} stages "
             f"({layers} layers, {problem.cluster.num_devices} devices), "
             f"got {value}; pin fewer"
         )
@@ -353,11 +357,11 @@ def _hint_of_ranks(
     (replicas,), (dp,) = pins.get("r", (1,)), pins.get("dp", (1,))
     ranks = int(replicas) * int(dp)
     batch = int(pins["b"][0]) if "b" in pins else None
-    left = {
+    allowed = {
         name: tuple(value for value in possible[name] if value not in values)
         for name, values in forbids.items()
     }
-    found = []
+    alternatives = []
     for inside in possible["dp"]:
         outside, rest = divmod(ranks, int(inside))
         if rest or ranks == 1:
@@ -367,17 +371,17 @@ def _hint_of_ranks(
             samples = batch if batch % int(dp) else batch // int(dp)
             meant["b"] = (samples * int(inside),)
         if all(
-            value in {**possible, **left}[name]
+            value in {**possible, **allowed}[name]
             for name, values in meant.items()
             for value in values
-        ) and _is_possible(_apply(problem, {**left, **meant})):
+        ) and _is_possible(_apply(problem, {**allowed, **meant})):
             changed = ("r", "dp", "b")
-            found.append(
+            alternatives.append(
                 ",".join(_text(x, meant[x]) for x in changed if x in meant)
             )
-    if not found:
+    if not alternatives:
         return ""
-    either = " or ".join(dict.fromkeys((found[-1], found[0])))
+    either = " or ".join(dict.fromkeys((alternatives[-1], alternatives[0])))
     return (
         f"for {ranks} data-parallel ranks in all write {either} (r replicas "
         f"of dp ranks, b samples per replica); --distributed-optimizer "
@@ -443,16 +447,16 @@ def _refuse(
 
 
 def _too_many_devices(problem: Problem, needed: Restrictions) -> str:
-    """Say that the least degrees take more devices than there are, if so."""
-    least = {
+    """Return that the smallest degrees need too many devices, if so."""
+    smallest = {
         name: min(map(int, needed[name]))
         for name in ("r", "pp", "dp", "tp", "cp")
         if name in needed
     }
-    count = math.prod(least.values())
+    count = math.prod(smallest.values())
     if count <= problem.cluster.num_devices:
         return ""
-    return f"{' × '.join(least)} is {count:,} devices; "
+    return f"{' × '.join(smallest)} is {count:,} devices; "
 
 
 def _changes(
@@ -462,7 +466,7 @@ def _changes(
     forbids: Restrictions,
     possible: Restrictions,
 ) -> str:
-    """Say which value of one pin has plans with the rest; empty if none.
+    """Return which value of one pin has plans with the rest, or nothing.
 
     It is the nearest such value; only the nearest few are tried.
     """

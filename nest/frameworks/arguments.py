@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.shell import Word
+from nest.frameworks.shell_words import Word
 from nest.util.text import whole_number
 
 #: Options that are read and have underscores.
@@ -21,8 +21,8 @@ _MAX_UNREAD = 1000
 MAX_NUMBER = 2**31 - 1
 
 
-class Given(NamedTuple):
-    """One option as it is given: its values, and where it is written."""
+class Option(NamedTuple):
+    """One option of a command: its values, and where it is written."""
 
     values: tuple[Word, ...]
     line: int
@@ -49,99 +49,122 @@ class Arguments:
 
     def __init__(
         self,
-        words: Iterable[Word],
+        tokens: Iterable[Word],
         where: str,
         names: Mapping[str, str] | None = None,
         what: str = "script",
     ) -> None:
         self.where, self.what = where, what
         self.names = names or {}
-        self.given: dict[str, Given] = {}
+        self.options: dict[str, Option] = {}
         self.used: set[str] = set()
         #: How options with underscores are written, and in which line.
         self.underscored: dict[str, tuple[str, int]] = {}
-        #: Words that nobody knows and that may hide options.
+        #: Words of unknown text, which may contain options.
         self.unknown: list[Word] = []
         name, line = "", 0
         values: list[Word] = []
-        for word in (*words, Word("--", 0)):
+        for token in (*tokens, Word("--", 0)):
             if (
-                word.unknown
-                and not word.text.startswith("--")
-                and (not name or values or word.unknown[:2] in ("$@", "$*"))
+                token.unknown
+                and not token.text.startswith("--")
+                and (not name or values or token.unknown[:2] in ("$@", "$*"))
             ):
-                self.unknown.append(word)
+                self.unknown.append(token)
                 continue
-            if not word.text.startswith("--"):
-                values.append(word)
+            if not token.text.startswith("--"):
+                values.append(token)
                 continue
             if name:
                 self._add(name, tuple(values), line)
-            name, equals, value = word.text.partition("=")
-            line, values = word.line, []
+            name, equals, value = token.text.partition("=")
+            line, values = token.line, []
             if equals:
-                values = [word._replace(text=value)]
+                values = [token._replace(text=value)]
 
     def _add(self, name: str, values: tuple[Word, ...], line: int) -> None:
         spelt, name = name, name.replace("_", "-")
         if spelt != name and spelt not in _UNDERSCORED:
             self.underscored.setdefault(name, (spelt, line))
-        before = self.given.get(name)
-        texts = [word.text for word in values]
-        if before and [word.text for word in before.values] != texts:
-            place = f"{self.where}:{line}: {name}"
+        before = self.options.get(name)
+        texts = [token.text for token in values]
+        if before and [token.text for token in before.values] != texts:
+            location = f"{self.where}:{line}: {name}"
             if not line:
-                place = f"{self.where}: --say {name[2:]}"
+                location = f"{self.where}: --say {name[2:]}"
             raise InvalidPlanError(
-                f"{place}: expected it once, got "
+                f"{location}: expected it once, got "
                 f"{' '.join(texts) or 'no value'} here and "
                 f"{' '.join(w.text for w in before.values) or 'no value'} in "
                 f"{f'line {before.line}' if before.line else '--say'}; "
                 f"remove one"
             )
-        self.given[name] = Given(values, line)
+        self.options[name] = Option(values, line)
 
-    def place(self, name: str, line: int | None = None) -> str:
+    def with_tokens(self, tokens: Iterable[Word]) -> Arguments:
+        """Return the options of other tokens of the same file."""
+        arguments = Arguments(tokens, self.where, self.names, self.what)
+        arguments.unknown = self.unknown
+        arguments.underscored = self.underscored
+        return arguments
+
+    def location(self, name: str, line: int | None = None) -> str:
         """Return where an option is written: ``file:line: --name``."""
         shown = self.names.get(name, name)
-        if line is None and name in self.given:
-            line = self.given[name].line
+        if line is None and name in self.options:
+            line = self.options[name].line
         return (
             f"{self.where}:{line}: {shown}"
             if line
             else (f"{self.where}: {shown}")
         )
 
+    def location_of_value(self, name: str) -> str:
+        """Return the same with the line of the first value."""
+        return self.location(name, self.options[name].values[0].line)
+
     def refuse(
         self, name: str, expected: str, got: object, remedy: str = ""
     ) -> InvalidPlanError:
         """Return the error about one option."""
         return InvalidPlanError(
-            f"{self.place(name)}: expected {expected}, got {got}; "
+            f"{self.location(name)}: expected {expected}, got {got}; "
             f"{remedy or 'correct it'}"
         )
+
+    def check(
+        self,
+        holds: bool,
+        name: str,
+        expected: str,
+        got: object,
+        remedy: str = "",
+    ) -> None:
+        """Refuse an option unless a condition holds."""
+        if not holds:
+            raise self.refuse(name, expected, got, remedy)
 
     def _use(self, name: str) -> None:
         """Refuse an option that is read, with underscores for its dashes."""
         self.used.add(name)
         if name in self.underscored:
             spelt, line = self.underscored[name]
-            place = f"{self.where}:{line}" if line else self.where
+            location = f"{self.where}:{line}" if line else self.where
             raise InvalidPlanError(
-                f"{place}: {spelt}: expected an argument with dashes, got "
+                f"{location}: {spelt}: expected an argument with dashes, got "
                 f"underscores; did you mean {name!r}?"
             )
 
     def has(self, name: str) -> bool:
         """Whether an option without a value is given."""
         self._use(name)
-        if name not in self.given:
+        if name not in self.options:
             return False
-        values = self.given[name].values
-        if all(word.unknown for word in values):
+        values = self.options[name].values
+        if all(token.unknown for token in values):
             # What follows is no value, but may hold further options.
             self.unknown += values
-            self.given[name] = self.given[name]._replace(values=())
+            self.options[name] = self.options[name]._replace(values=())
         else:
             raise self.refuse(name, "no value", repr(values[0].text))
         return True
@@ -149,20 +172,20 @@ class Arguments:
     def texts(self, name: str) -> tuple[str, ...] | None:
         """Return all values of an option, ``None`` if it is not given."""
         self._use(name)
-        if name not in self.given:
+        if name not in self.options:
             return None
-        for word in self.given[name].values:
-            if word.unknown:
+        for token in self.options[name].values:
+            if token.unknown:
                 raise self.refuse(
                     name,
                     f"a value that the {self.what} states",
-                    word.unknown,
-                    _remedy(word, self.what),
+                    token.unknown,
+                    _remedy(token, self.what),
                 )
-        return tuple(word.text for word in self.given[name].values)
+        return tuple(token.text for token in self.options[name].values)
 
     def text(
-        self, name: str, known: Sequence[str] | None = None
+        self, name: str, values_known: Sequence[str] | None = None
     ) -> str | None:
         """Return the only value of an option."""
         values = self.texts(name)
@@ -170,36 +193,39 @@ class Arguments:
             return None
         if len(values) != 1:
             raise self.refuse(name, "one value", len(values))
-        if known is not None and values[0] not in known:
+        if values_known is not None and values[0] not in values_known:
             raise self.refuse(
-                name, f"one of {', '.join(known)}", repr(values[0])
+                name, f"one of {', '.join(values_known)}", repr(values[0])
             )
         return values[0]
 
-    def integer(
-        self, name: str, least: int = 1, default: int | None = None
-    ) -> int | None:
-        """Return a whole number, by default another."""
+    def integer_or_none(self, name: str, minimum: int = 1) -> int | None:
+        """Return a whole number, ``None`` if the option is not given."""
         text = self.text(name)
         if text is None:
-            return default
-        number = whole_number(text.removeprefix("-"))
-        if number is not None and text.startswith("-"):
-            number = -number
-        if number is None or number < least:
-            raise self.refuse(name, f"an integer >= {least}", repr(text))
-        return number
+            return None
+        value = whole_number(text.removeprefix("-"))
+        if value is not None and text.startswith("-"):
+            value = -value
+        if value is None or value < minimum:
+            raise self.refuse(name, f"an integer >= {minimum}", repr(text))
+        return value
+
+    def integer(self, name: str, default: int, minimum: int = 1) -> int:
+        """Return a whole number, or its default."""
+        value = self.integer_or_none(name, minimum)
+        return default if value is None else value
 
     def count(self, name: str) -> int:
         """Return a degree: 1 if it is not given."""
-        return self.integer(name) or 1
+        return self.integer(name, default=1)
 
     def needed(self, name: str) -> int:
         """Return a whole number that must be given."""
-        value = self.integer(name)
+        value = self.integer_or_none(name)
         if value is None:
             hidden = ", ".join(
-                f"line {word.line}: {word.unknown}" for word in self.unknown
+                f"line {token.line}: {token.unknown}" for token in self.unknown
             )
             raise self.refuse(
                 name,
@@ -218,27 +244,27 @@ class Arguments:
             raise self.refuse(name, "a number", repr(text)) from None
 
     def unread(self, others: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the options that nobody asked for.
+        """Return the options that no reader has used.
 
         Parameters
         ----------
         others
-            Names of options that are known although nobody asks for them.
+            Names of options that exist although no reader uses them.
 
         Raises
         ------
         InvalidPlanError
-            If one is nearly the name of an option that was asked for, or
-            begins like one: whoever wrote it may mean that.
+            If one is nearly the name of an option that was used, or
+            begins like one, so that it may be a misspelling.
         """
-        left = [name for name in self.given if name not in self.used]
+        unread = [name for name in self.options if name not in self.used]
         # Each one is compared with all that are read.
-        if len(left) > _MAX_UNREAD:
+        if len(unread) > _MAX_UNREAD:
             raise InvalidPlanError(
                 f"{self.where}: expected at most {_MAX_UNREAD} arguments that "
-                f"nest does not read, got {len(left)}; remove some"
+                f"nest does not read, got {len(unread)}; remove some"
             )
-        for name in left:
+        for name in unread:
             meant = None if name in others else near(name, self.used)
             if meant is not None:
                 raise self.refuse(
@@ -247,45 +273,54 @@ class Arguments:
                     name,
                     f"did you mean {self.names.get(meant, meant)!r}?",
                 )
-        return tuple(left)
+        return tuple(unread)
 
     def check_all_used(self) -> None:
-        """Refuse options that nobody asked for."""
-        for name in self.given:
+        """Refuse options that no reader has used."""
+        for name in self.options:
             if name not in self.used:
                 raise self.refuse(
                     name, "an option that exports write", name, "remove it"
                 )
 
 
-def near(name: str, known: Iterable[str]) -> str | None:
+def near(name: str, candidates: Iterable[str]) -> str | None:
     """Return the name that one may have meant, ``None`` if there is none.
 
     Of two names one begins with the other, or they are nearly alike.
     """
-    names = sorted(known)
+    names = sorted(candidates)
     begins = (
         one
         for one in names
         if one.startswith(name) or name.startswith(f"{one}-")
     )
-    return alike(name, names) or next(begins, None)
+    return similar_name(name, names) or next(begins, None)
 
 
-def alike(name: str, known: Iterable[str]) -> str | None:
+def similar_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the name that is spelt nearly so, ``None`` if there is none."""
-    return next(iter(get_close_matches(name, known, n=1, cutoff=0.85)), None)
+    return next(
+        iter(get_close_matches(name, candidates, n=1, cutoff=0.85)), None
+    )
 
 
-def passed_over(where: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the note about what a file says and nobody reads, if any."""
-    listed = ", ".join(names)
-    return (f"{where}: passed over: {listed}",) if listed else ()
+def ignored_note(
+    where: str, names: Sequence[str], noun: str = "key"
+) -> tuple[str, ...]:
+    """Return the note about what nest does not read of a file, if anything."""
+    if not names:
+        return ()
+    nouns = noun if len(names) == 1 else f"{noun}s"
+    return (
+        f"{where}: ignored {len(names)} {nouns} that nest does not read: "
+        f"{', '.join(names)}",
+    )
 
 
-def _remedy(word: Word, what: str) -> str:
-    """Say how to give a value that is not known."""
-    variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", word.unknown)
+def _remedy(token: Word, what: str) -> str:
+    """Return how the user can give a value that is not known."""
+    variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", token.unknown)
     if variable is not None:
         return f"say it with --set {variable[1]}=VALUE"
     return f"write the value into the {what}"

@@ -18,7 +18,6 @@ from nest.cost.breakdown import with_fast_network
 from nest.cost.model import CostModel
 from nest.cost.rules import Pipeline
 from nest.cost.schedules import Pass
-from nest.cost.schedules.timeline import pair_time, pass_times
 from nest.cost.score import lay_out, score
 from nest.cost.terms import sync_calls, weight_sizes
 from nest.errors import InvalidPlanError
@@ -28,16 +27,16 @@ from nest.frameworks.chakra_format import (
     Trace,
     Value,
     encode,
-)
-from nest.frameworks.chakra_replay import (
-    PREFIX,
-    duration_ps,
-    read,
     refuse,
-    replay,
 )
+from nest.frameworks.chakra_replay import PREFIX, duration_ps, read, replay
 from nest.ir.io import problem_hash
-from nest.simulation.events import MOST_TRACED, Simulation, check_passes
+from nest.simulation.events import (
+    MOST_TRACED,
+    Simulation,
+    check_passes,
+    kind_of,
+)
 from nest.units import ceil_div, quanta_to_ns
 
 NAME = "chakra"
@@ -51,11 +50,6 @@ _LETTERS = {
     "backward": "B",
     "input-gradient": "I",
     "weight-gradient": "W",
-}
-_PHASES = {
-    "all": "backward",
-    "inputs": "input-gradient",
-    "weights": "weight-gradient",
 }
 
 
@@ -105,8 +99,8 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
             f"in duration_ps.",
             "Block "
             + ", ".join(
-                f"{number} is devices {trace.attributes['devices']}"
-                for number, trace in enumerate(traces)
+                f"{block} is devices {trace.attributes['devices']}"
+                for block, trace in enumerate(traces)
             )
             + ".",
             "",
@@ -139,8 +133,8 @@ def write(simulation: Simulation) -> dict[str, bytes]:
     ]
     ends = replay(traces)
     files = {}
-    for block, (trace, own) in enumerate(zip(traces, ends, strict=True)):
-        timed = tuple(map(_in_us, trace.nodes, own))
+    for block, (trace, node_ends) in enumerate(zip(traces, ends, strict=True)):
+        timed = tuple(map(_in_us, trace.nodes, node_ends))
         files[f"{PREFIX}.{block}.et"] = encode(trace._replace(nodes=timed))
     return files
 
@@ -170,7 +164,6 @@ class _Writer:
         self.fast = score(with_fast_network(problem), plan)
         self.quantum_ps = problem.quantum_ps
         self.last = len(plan.stages) - 1
-        self.times = [pass_times(stage) for stage in self.score.stages]
         sizes = range(len(plan.stages))
         self.received_bytes = [
             (
@@ -204,15 +197,11 @@ class _Writer:
         """Return what a block runs, in order."""
         self._made, self._before = [], ()
         passes: dict[tuple[str, int, int], int] = {}
-        first: Pass | None = None
-        for run, _ in self.simulation.timeline.passes(block):
-            if run.paired:
-                first = run
-            elif first is not None:
-                self._pair(block, first, run, passes)
-                first = None
-            else:
+        for run, partner, _ in self.simulation.passes(block):
+            if partner is None:
                 self._pass(block, run, passes)
+            else:
+                self._pair(block, run, partner, passes)
         self._sync(block)
         return self._made
 
@@ -225,10 +214,10 @@ class _Writer:
         **attributes: Value,
     ) -> int:
         """Add a node behind the last one that takes the block."""
-        number = len(self._made) + 1
+        node_id = len(self._made) + 1
         self._made.append(
             Node(
-                number,
+                node_id,
                 name,
                 kind,
                 () if kind == "send" else self._before,
@@ -241,8 +230,8 @@ class _Writer:
             )
         )
         if kind != "send":
-            self._before = (number,)
-        return number
+            self._before = (node_id,)
+        return node_id
 
     def _needs(
         self,
@@ -253,13 +242,13 @@ class _Writer:
     ) -> list[int]:
         """Add what a pass receives; return the nodes that it waits for."""
         chunk, micro_batch = run.chunk, run.micro_batch
-        own = ("F", chunk, micro_batch)
+        forward = ("F", chunk, micro_batch)
         if run.gradients == "weights":
             return [passes["B", chunk, micro_batch]]
-        found = [passes[own]] if run.backward else []
+        needed = [passes[forward]] if run.backward else []
         sender = chunk + 1 if run.backward else chunk - 1
         if not 0 <= sender <= self.last:
-            return found
+            return needed
         letter = "B" if run.backward else "F"
         size_bytes = self.received_bytes[chunk][run.backward]
         source = self.plan.block_of(sender)
@@ -275,12 +264,12 @@ class _Writer:
                 chunk=chunk,
                 micro_batch=micro_batch,
             )
-            return [*found, received_by]
-        found.append(passes[letter, sender, micro_batch])
+            return [*needed, received_by]
+        needed.append(passes[letter, sender, micro_batch])
         if received:
             name = f"layout of {letter} of chunk {sender}, {micro_batch}"
             changed = self._add(
-                *(name, "collective", received, found[-1:]),
+                *(name, "collective", received, needed[-1:]),
                 phase=f"receive-{_direction(run)}",
                 comm_type=COLLECTIVES["all-to-all"],
                 comm_size=size_bytes,
@@ -288,33 +277,23 @@ class _Writer:
                 chunk=chunk,
                 micro_batch=micro_batch,
             )
-            found[-1] = changed
-        return found
+            needed[-1] = changed
+        return needed
 
     def _pass(
         self, block: int, run: Pass, passes: dict[tuple[str, int, int], int]
     ) -> None:
         """Add a pass with what it receives and sends."""
-        stage = self.score.stages[run.chunk]
-        forward, backward, inputs, weights = self.times[run.chunk]
-        phase, time = "forward", forward
-        received = stage.receive_forward
-        if run.backward:
-            phase = _PHASES[run.gradients]
-            received = stage.receive_backward
-            time = {"all": backward, "inputs": inputs, "weights": weights}[
-                run.gradients
-            ]
-        if run.gradients == "weights":
-            received = 0
+        phase = kind_of(run)
+        time, received = self.simulation.cost_of(run)
         needs = self._needs(block, run, passes, received)
-        number = self._add(
+        node_id = self._add(
             *(_name(phase, run), "compute", time - received, needs),
             phase=phase,
             chunk=run.chunk,
             micro_batch=run.micro_batch,
         )
-        self._hand_on(block, run, number, passes)
+        self._hand_on(block, run, node_id, passes)
 
     def _pair(
         self,
@@ -324,17 +303,16 @@ class _Writer:
         passes: dict[tuple[str, int, int], int],
     ) -> None:
         """Add two passes that run together: one node, receives included."""
-        stages = self.score.stages
         needs = [
-            number
+            node_id
             for run in (there, back)
-            for number in self._needs(block, run, passes, 0)
+            for node_id in self._needs(block, run, passes, 0)
         ]
         names = _name("forward", there), _name("backward", back)
-        number = self._add(
+        node_id = self._add(
             " with ".join(names),
             "compute",
-            pair_time(stages[there.chunk], stages[back.chunk]),
+            self.simulation.pair_time(there, back),
             needs,
             phase="pair",
             chunk=there.chunk,
@@ -343,20 +321,20 @@ class _Writer:
             paired_micro_batch=back.micro_batch,
         )
         for run in (there, back):
-            self._hand_on(block, run, number, passes)
+            self._hand_on(block, run, node_id, passes)
 
     def _hand_on(
         self,
         block: int,
         run: Pass,
-        number: int,
+        node_id: int,
         passes: dict[tuple[str, int, int], int],
     ) -> None:
-        """Note a pass, and add the message to the block that waits for it."""
+        """Record a pass, and add the message to the block that needs it."""
         if run.gradients == "weights":
             return
         letter = "B" if run.backward else "F"
-        passes[letter, run.chunk, run.micro_batch] = number
+        passes[letter, run.chunk, run.micro_batch] = node_id
         receiver = run.chunk - 1 if run.backward else run.chunk + 1
         if not 0 <= receiver <= self.last:
             return
@@ -366,7 +344,7 @@ class _Writer:
                 f"send {letter} of chunk {run.chunk}, {run.micro_batch}",
                 "send",
                 0,
-                [number],
+                [node_id],
                 phase=f"send-{_direction(run)}",
                 chunk=run.chunk,
                 micro_batch=run.micro_batch,
@@ -443,14 +421,14 @@ def sync_of(pipeline: Pipeline, block: int, quanta: int) -> list[Call]:
     """
     model, runtime = pipeline.model, pipeline.runtime
     where = pipeline.blocks[block]
-    found: dict[tuple[str, str], tuple[int, Fraction]] = {}
+    shares: dict[tuple[str, str], tuple[int, Fraction]] = {}
 
     def add(kind: str, group: str, size_bytes: int, time_ns: float) -> None:
         if time_ns:
-            known = found.get((kind, group), (0, Fraction(0)))
-            found[kind, group] = (
-                known[0] + size_bytes,
-                known[1] + Fraction(time_ns),
+            share = shares.get((kind, group), (0, Fraction(0)))
+            shares[kind, group] = (
+                share[0] + size_bytes,
+                share[1] + Fraction(time_ns),
             )
 
     optimizer = model.problem.job.optimizer
@@ -474,18 +452,18 @@ def sync_of(pipeline: Pipeline, block: int, quanta: int) -> list[Call]:
                     single = call._replace(parts=(part,))
                     time_ns = model.layers.call_ns(single, groups)
                     add(call.kind, *part, time_ns)
-    if quanta and not found:
+    if quanta and not shares:
         # What no layer accounts for: rules of published models have it.
-        found["all-reduce", "sync"] = 0, Fraction(1)
-    total = sum(price for _, price in found.values())
+        shares["all-reduce", "sync"] = 0, Fraction(1)
+    total = sum(price for _, price in shares.values())
     ends, so_far = [0], Fraction(0)
-    for _, price in found.values():
+    for _, price in shares.values():
         so_far += price
         ends.append(quanta * so_far // total)
     return [
         Call(kind, group, size_bytes, end - start)
         for ((kind, group), (size_bytes, _)), (start, end) in zip(
-            found.items(), pairwise(ends), strict=True
+            shares.items(), pairwise(ends), strict=True
         )
     ]
 
@@ -505,14 +483,14 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
     traces = read(files)
     ends = replay(traces)
     quantum_ps = simulation.problem.quantum_ps
-    step_ps = max(own[-1] for own in ends)
+    step_ps = max(node_ends[-1] for node_ends in ends)
     if step_ps != simulation.step * quantum_ps:
         raise refuse(
             f"{PREFIX}: step",
             f"{simulation.step * quantum_ps} ps",
             f"{step_ps} ps",
         )
-    for block, (trace, own) in enumerate(zip(traces, ends, strict=True)):
+    for block, (trace, node_ends) in enumerate(zip(traces, ends, strict=True)):
         name = f"{PREFIX}.{block}.et"
         if trace.attributes.get("step_ps") != step_ps:
             raise refuse(
@@ -520,57 +498,56 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
                 str(step_ps),
                 str(trace.attributes.get("step_ps")),
             )
-        for place, (node, end) in enumerate(
-            zip(trace.nodes, own, strict=True), 1
+        for index, (node, end) in enumerate(
+            zip(trace.nodes, node_ends, strict=True), 1
         ):
             timed = _in_us(node, end)
             if timed != node:
                 raise refuse(
-                    f"{name}: node {place}",
+                    f"{name}: node {index}",
                     f"{timed.start_us} + {timed.duration_us} us",
                     f"{node.start_us} + {node.duration_us}",
                 )
-        wanted = list(_wanted(simulation, block))
-        got = list(_passes(trace.nodes, own, quantum_ps))
-        for place, pair in enumerate(zip(wanted, got, strict=False), 1):
+        expected = list(_simulated(simulation, block))
+        got = list(_passes(trace.nodes, node_ends, quantum_ps))
+        for index, pair in enumerate(zip(expected, got, strict=False), 1):
             if pair[0] != pair[1]:
-                raise refuse(f"{name}: pass {place}", *map(str, pair))
-        if len(wanted) != len(got):
-            raise refuse(name, f"{len(wanted)} passes", str(len(got)))
+                raise refuse(f"{name}: pass {index}", *map(str, pair))
+        if len(expected) != len(got):
+            raise refuse(name, f"{len(expected)} passes", str(len(got)))
     return traces
 
 
 #: A pass: its phase, chunk and micro-batch, and when it ends in quanta.
-_Run = tuple[str, Value, Value, int]
+_PassEnd = tuple[str, Value, Value, int]
 
 
-def _wanted(simulation: Simulation, block: int) -> Iterator[_Run]:
+def _simulated(simulation: Simulation, block: int) -> Iterator[_PassEnd]:
     """Yield the passes of a block in the simulation."""
     for run, end in simulation.timeline.passes(block):
-        phase = _PHASES[run.gradients] if run.backward else "forward"
-        yield phase, run.chunk, run.micro_batch, end
+        yield kind_of(run), run.chunk, run.micro_batch, end
 
 
 def _passes(
     nodes: Sequence[Node], ends: Sequence[int], quantum_ps: int
-) -> Iterator[_Run]:
+) -> Iterator[_PassEnd]:
     """Yield the passes of a trace."""
     for node, end in zip(nodes, ends, strict=True):
-        found = node.attributes
-        if node.kind != "compute" or "chunk" not in found:
+        attributes = node.attributes
+        if node.kind != "compute" or "chunk" not in attributes:
             continue
-        phase, end = str(found["phase"]), end // quantum_ps
+        phase, end = str(attributes["phase"]), end // quantum_ps
         pair = phase == "pair"
         yield (
             "forward" if pair else phase,
-            found["chunk"],
-            found["micro_batch"],
+            attributes["chunk"],
+            attributes["micro_batch"],
             end,
         )
         if pair:
             yield (
                 "backward",
-                found["paired_chunk"],
-                found["paired_micro_batch"],
+                attributes["paired_chunk"],
+                attributes["paired_micro_batch"],
                 end,
             )

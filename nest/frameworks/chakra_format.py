@@ -3,8 +3,8 @@
 Chakra (MLCommons, https://github.com/mlcommons/chakra, MIT licence) defines
 traces in ``schema/protobuf/et_def.proto``: one :data:`METADATA` and then one
 :data:`NODE` after the other, each behind its length. The fields below are
-those of schema 0.0.4 that traces of plans use, with its numbers; the types of
-attributes are those that its feeder reads. Files name no other field, so any
+those of schema 0.0.4 that traces of plans use, with its numbers
+(``data/chakra.yaml``). Files name no other field, so any
 later schema reads them too.
 """
 
@@ -14,77 +14,32 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from nest.errors import InvalidPlanError, NestError
+from nest.frameworks.keyed import read_data
 from nest.util.versions import DISTRIBUTION
 
-VERSION = "0.0.4"
-
 METADATA, NODE, _ATTRIBUTE = "GlobalMetadata", "Node", "AttributeProto"
-
-#: Kinds of nodes, with their numbers in ``NodeType``.
-KINDS = {"compute": 4, "send": 5, "receive": 6, "collective": 7}
-#: Collectives, with their numbers in ``CollectiveCommType``.
-COLLECTIVES = {
-    "all-reduce": 0,
-    "all-gather": 2,
-    "all-to-all": 6,
-    "reduce-scatter": 7,
-}
-
-#: Fields of every message: number, type, and whether there may be many.
-_FIELDS: dict[str, dict[str, tuple[int, str, bool]]] = {
-    _ATTRIBUTE: {
-        "name": (1, "string", False),
-        "int32_val": (7, "int32", False),
-        "int64_val": (9, "int64", False),
-        "uint64_val": (13, "uint64", False),
-        "bool_val": (27, "bool", False),
-        "string_val": (29, "string", False),
-    },
-    METADATA: {
-        "version": (1, "string", False),
-        "attr": (2, _ATTRIBUTE, True),
-    },
-    NODE: {
-        "id": (1, "uint64", False),
-        "name": (2, "string", False),
-        # An enumeration has the encoding of a number.
-        "type": (3, "int32", False),
-        "ctrl_deps": (4, "uint64", True),
-        "data_deps": (5, "uint64", True),
-        "start_time_micros": (6, "uint64", False),
-        "duration_micros": (7, "uint64", False),
-        "attr": (10, _ATTRIBUTE, True),
-    },
-}
 _ONEOF = "value"
 
+
+class _Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The messages of traces, as ``data/chakra.yaml`` describes them."""
+
+    version: str
+    kinds: dict[str, int]
+    collectives: dict[str, int]
+    fields: dict[str, dict[str, tuple[int, str, bool]]]
+    attributes: dict[str, str]
+
+
+_SCHEMA = read_data("chakra", _Schema)
+VERSION = _SCHEMA.version
+KINDS = _SCHEMA.kinds
+COLLECTIVES = _SCHEMA.collectives
 #: Which field of an attribute holds its value.
-ATTRIBUTES = {
-    "is_cpu_op": "bool_val",
-    "comm_type": "int64_val",
-    "comm_size": "int64_val",
-    "comm_src": "int32_val",
-    "comm_dst": "int32_val",
-    "comm_tag": "int32_val",
-    "pg_name": "string_val",
-    "duration_ps": "uint64_val",
-    "phase": "string_val",
-    "chunk": "int32_val",
-    "micro_batch": "int32_val",
-    "paired_chunk": "int32_val",
-    "paired_micro_batch": "int32_val",
-    "problem": "string_val",
-    "problem_hash": "string_val",
-    "replicas": "int32_val",
-    "num_micro_batches": "int32_val",
-    "block": "int32_val",
-    "num_blocks": "int32_val",
-    "stages": "string_val",
-    "devices": "string_val",
-    "quantum_ps": "uint64_val",
-    "step_ps": "uint64_val",
-}
+ATTRIBUTES = _SCHEMA.attributes
 
 Value = int | str | bool
 
@@ -97,7 +52,7 @@ class Node(NamedTuple):
     number
         Its id, from 1.
     name
-        For people.
+        For readers of the trace.
     kind
         One of :data:`KINDS`.
     ctrl_deps, data_deps
@@ -125,6 +80,13 @@ class Trace(NamedTuple):
     nodes: tuple[Node, ...]
 
 
+def refuse(where: str, expected: str, got: str) -> InvalidPlanError:
+    """Return the error about one place of a trace."""
+    return InvalidPlanError(
+        f"{where}: expected {expected}, got {got}; export the plan again"
+    )
+
+
 @cache
 def _message(name: str) -> Any:
     """Return the class of a message.
@@ -150,17 +112,17 @@ def _message(name: str) -> Any:
         name="et_def.proto", package=package, syntax="proto3"
     )
     types = descriptor_pb2.FieldDescriptorProto
-    for message, fields in _FIELDS.items():
+    for message, fields in _SCHEMA.fields.items():
         made = file.message_type.add(name=message)
         if message == _ATTRIBUTE:
             made.oneof_decl.add(name=_ONEOF)
-        for field, (number, kind, many) in fields.items():
+        for field, (tag, kind, many) in fields.items():
             one = made.field.add(
                 name=field,
-                number=number,
+                number=tag,
                 label=types.LABEL_REPEATED if many else types.LABEL_OPTIONAL,
             )
-            if kind in _FIELDS:
+            if kind in _SCHEMA.fields:
                 one.type = types.TYPE_MESSAGE
                 one.type_name = f".{package}.{kind}"
             else:
@@ -170,8 +132,8 @@ def _message(name: str) -> Any:
     # A pool of its own: the default one may have Chakra's package.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = pool.FindMessageTypeByName(f"{package}.{name}")
-    return message_factory.GetMessageClass(found)
+    descriptor = pool.FindMessageTypeByName(f"{package}.{name}")
+    return message_factory.GetMessageClass(descriptor)
 
 
 def encode(trace: Trace) -> bytes:
@@ -184,7 +146,7 @@ def encode(trace: Trace) -> bytes:
     """
     head, node_type = _message(METADATA)(version=VERSION), _message(NODE)
     _put(head, trace.attributes)
-    parts = [_delimited(head.SerializeToString(deterministic=True))]
+    records = [_delimited(head.SerializeToString(deterministic=True))]
     for node in trace.nodes:
         message = node_type(
             id=node.number,
@@ -196,8 +158,10 @@ def encode(trace: Trace) -> bytes:
             duration_micros=node.duration_us,
         )
         _put(message, node.attributes)
-        parts.append(_delimited(message.SerializeToString(deterministic=True)))
-    return b"".join(parts)
+        records.append(
+            _delimited(message.SerializeToString(deterministic=True))
+        )
+    return b"".join(records)
 
 
 def _put(message: Any, attributes: Mapping[str, Value]) -> None:
@@ -207,12 +171,12 @@ def _put(message: Any, attributes: Mapping[str, Value]) -> None:
 
 def _delimited(data: bytes) -> bytes:
     """Return bytes behind their length, a base-128 number, low bits first."""
-    left, found = len(data), bytearray()
-    while left > 127:
-        found.append(left & 127 | 128)
-        left >>= 7
-    found.append(left)
-    return bytes(found) + data
+    rest, prefix = len(data), bytearray()
+    while rest > 127:
+        prefix.append(rest & 127 | 128)
+        rest >>= 7
+    prefix.append(rest)
+    return bytes(prefix) + data
 
 
 def decode(data: bytes, where: str) -> Trace:
@@ -229,23 +193,21 @@ def decode(data: bytes, where: str) -> Trace:
     records = _records(data, where)
     first = next(records, None)
     if first is None:
-        raise _refuse(where, "metadata and nodes", "an empty file")
+        raise refuse(where, "metadata and nodes", "an empty file")
     head = _parse(METADATA, first, f"{where}: metadata")
     if head.version != VERSION:
-        raise _refuse(
-            f"{where}: metadata",
-            f"version {VERSION}",
-            f"{head.version!r}",
+        raise refuse(
+            f"{where}: metadata", f"version {VERSION}", f"{head.version!r}"
         )
     attributes = _attributes(head, f"{where}: metadata")
-    kinds = {number: kind for kind, number in KINDS.items()}
+    kinds = {code: kind for kind, code in KINDS.items()}
     nodes = []
     for count, record in enumerate(records, 1):
-        place = f"{where}: node {count}"
-        message = _parse(NODE, record, place)
+        location = f"{where}: node {count}"
+        message = _parse(NODE, record, location)
         if message.type not in kinds:
-            raise _refuse(
-                place, f"a type among {', '.join(KINDS)}", f"{message.type}"
+            raise refuse(
+                location, f"a type among {', '.join(KINDS)}", f"{message.type}"
             )
         nodes.append(
             Node(
@@ -254,7 +216,7 @@ def decode(data: bytes, where: str) -> Trace:
                 kinds[message.type],
                 tuple(message.ctrl_deps),
                 tuple(message.data_deps),
-                _attributes(message, place),
+                _attributes(message, location),
                 message.start_time_micros,
                 message.duration_micros,
             )
@@ -269,7 +231,7 @@ def _records(data: bytes, where: str) -> Iterator[bytes]:
         start, length, shift = at, 0, 0
         while True:
             if at == size or shift > 28:
-                raise _refuse(
+                raise refuse(
                     where, f"the length of a record at byte {start}", "none"
                 )
             byte = data[at]
@@ -278,7 +240,7 @@ def _records(data: bytes, where: str) -> Iterator[bytes]:
             if byte < 128:
                 break
         if at + length > size:
-            raise _refuse(
+            raise refuse(
                 where,
                 f"a record of {length} bytes at byte {at}",
                 f"{size - at} bytes",
@@ -294,26 +256,20 @@ def _parse(name: str, data: bytes, where: str) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise _refuse(where, f"a message {name}", "other bytes") from None
+        raise refuse(where, f"a message {name}", "other bytes") from None
 
 
 def _attributes(message: Any, where: str) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for attribute in message.attr:
         name, field = attribute.name, attribute.WhichOneof(_ONEOF)
-        if name in found:
-            raise _refuse(where, f"attribute {name} once", "it twice")
+        if name in values:
+            raise refuse(where, f"attribute {name} once", "it twice")
         if ATTRIBUTES.get(name) != field or field is None:
-            raise _refuse(
+            raise refuse(
                 f"{where}: attribute {name}",
                 ATTRIBUTES.get(name, "a known name"),
                 field or "no value",
             )
-        found[name] = getattr(attribute, field)
-    return found
-
-
-def _refuse(where: str, expected: str, got: str) -> InvalidPlanError:
-    return InvalidPlanError(
-        f"{where}: expected {expected}, got {got}; export the plan again"
-    )
+        values[name] = getattr(attribute, field)
+    return values

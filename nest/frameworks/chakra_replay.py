@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nest.errors import InvalidPlanError
-from nest.frameworks.chakra_format import Node, Trace, Value, decode
+from nest.frameworks.chakra_format import Node, Trace, Value, decode, refuse
 
 #: Files are called so, behind them the number of the block.
 PREFIX = "trace"
@@ -49,14 +48,14 @@ def read(files: Mapping[str, bytes]) -> list[Trace]:
 
 def _check_nodes(name: str, nodes: Sequence[Node]) -> None:
     seen: set[int] = set()
-    for place, node in enumerate(nodes, 1):
-        where = f"{name}: node {place}"
+    for index, node in enumerate(nodes, 1):
+        where = f"{name}: node {index}"
         if not node.number or node.number in seen:
             raise refuse(where, "an id of its own", str(node.number))
-        for number in (*node.ctrl_deps, *node.data_deps):
-            if number not in seen:
+        for needed_id in (*node.ctrl_deps, *node.data_deps):
+            if needed_id not in seen:
                 raise refuse(
-                    where, "to wait for nodes before it", f"node {number}"
+                    where, "to wait for nodes before it", f"node {needed_id}"
                 )
         needed = ["is_cpu_op", "phase", "duration_ps"]
         if node.kind in ("send", "receive"):
@@ -76,17 +75,15 @@ def _check_messages(names: Sequence[str], traces: Sequence[Trace]) -> None:
         "receive": {},
     }
     for block, (name, trace) in enumerate(zip(names, traces, strict=True)):
-        for place, node in enumerate(trace.nodes, 1):
+        for index, node in enumerate(trace.nodes, 1):
             if node.kind not in sides:
                 continue
             key = _message(node)
-            own = "comm_src" if node.kind == "send" else "comm_dst"
-            where = f"{name}: node {place}"
-            if node.attributes[own] != block:
+            end = "comm_src" if node.kind == "send" else "comm_dst"
+            where = f"{name}: node {index}"
+            if node.attributes[end] != block:
                 raise refuse(
-                    f"{where}: {own}",
-                    str(block),
-                    str(node.attributes[own]),
+                    f"{where}: {end}", str(block), str(node.attributes[end])
                 )
             if key in sides[node.kind]:
                 raise refuse(
@@ -106,9 +103,9 @@ def _check_messages(names: Sequence[str], traces: Sequence[Trace]) -> None:
 
 
 def _message(node: Node) -> tuple[Value, ...]:
-    found = node.attributes
+    attributes = node.attributes
     return tuple(
-        found[f"comm_{name}"] for name in ("src", "dst", "tag", "size")
+        attributes[f"comm_{name}"] for name in ("src", "dst", "tag", "size")
     )
 
 
@@ -129,33 +126,35 @@ def replay(traces: Sequence[Trace]) -> list[list[int]]:
         If nodes wait for each other.
     """
     ends: list[list[int]] = [[] for _ in traces]
-    known: list[dict[int, int]] = [{} for _ in traces]
+    end_of_node: list[dict[int, int]] = [{} for _ in traces]
     sent: dict[tuple[Value, ...], int] = {}
     moved = True
     while moved:
         moved = False
         for block, trace in enumerate(traces):
-            own, there = ends[block], known[block]
-            while len(own) < len(trace.nodes):
-                node = trace.nodes[len(own)]
-                start = own[-1] if own else 0
+            block_ends, ends_by_id = ends[block], end_of_node[block]
+            while len(block_ends) < len(trace.nodes):
+                node = trace.nodes[len(block_ends)]
+                start = block_ends[-1] if block_ends else 0
                 if node.kind == "receive":
                     arrived = sent.get(_message(node))
                     if arrived is None:
                         break
                     start = max(start, arrived)
-                for number in (*node.ctrl_deps, *node.data_deps):
-                    start = max(start, there[number])
+                for needed_id in (*node.ctrl_deps, *node.data_deps):
+                    start = max(start, ends_by_id[needed_id])
                 end = start + duration_ps(node)
                 if node.kind == "send":
                     sent[_message(node)] = end
-                there[node.number] = end
-                own.append(end)
+                ends_by_id[node.number] = end
+                block_ends.append(end)
                 moved = True
-    for block, (own, trace) in enumerate(zip(ends, traces, strict=True)):
-        if len(own) < len(trace.nodes):
+    for block, (block_ends, trace) in enumerate(
+        zip(ends, traces, strict=True)
+    ):
+        if len(block_ends) < len(trace.nodes):
             raise refuse(
-                f"{PREFIX}.{block}.et: node {len(own) + 1}",
+                f"{PREFIX}.{block}.et: node {len(block_ends) + 1}",
                 "a message that can arrive",
                 "nodes that wait for each other",
             )
@@ -165,10 +164,3 @@ def replay(traces: Sequence[Trace]) -> list[list[int]]:
 def duration_ps(node: Node) -> int:
     """Return how long a node takes."""
     return int(node.attributes["duration_ps"])
-
-
-def refuse(where: str, expected: str, got: str) -> InvalidPlanError:
-    """Return the error about one place."""
-    return InvalidPlanError(
-        f"{where}: expected {expected}, got {got}; export the plan again"
-    )

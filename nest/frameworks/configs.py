@@ -19,7 +19,7 @@ from nest.ir.yaml_documents import check_yaml, parse_yaml
 #: OmegaConf's value of what must be given by others.
 MISSING = "???"
 
-#: An interpolation leads to a value through at most so many others.
+#: Maximum number of interpolations between a key and its value.
 _MAX_CHAIN = 50
 
 _WHOLE = re.compile(r"\$\{([^${}]*)\}")
@@ -51,9 +51,9 @@ class Config:
     ----------
     text, where
         The file, and its name for messages.
-    given
+    variables
         Values of environment variables, such as ``${SEQ_LEN}``.
-    said
+    overrides
         Values of keys, instead of the file's.
 
     Raises
@@ -67,12 +67,12 @@ class Config:
         self,
         text: str,
         where: str,
-        given: Mapping[str, str] | None = None,
-        said: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.where = where
-        self._given = given or {}
-        self._found: dict[str, Entry] = {}
+        self._variables = variables or {}
+        self._entries: dict[str, Entry] = {}
         #: Keys that hold keys, with their lines.
         self.sections: dict[str, int] = {}
         try:
@@ -88,30 +88,30 @@ class Config:
             self._walk(loader, root, "")
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            place = where if mark is None else f"{where}:{mark.line + 1}"
+            location = where if mark is None else f"{where}:{mark.line + 1}"
             what = getattr(error, "problem", None) or str(error)
             what = " ".join(what.split())
             raise InvalidPlanError(
-                f"{place}: expected YAML, got a syntax error ({what}); "
+                f"{location}: expected YAML, got a syntax error ({what}); "
                 f"correct it"
             ) from None
-        for key, value in (said or {}).items():
+        for key, value in (overrides or {}).items():
             with refusing(f"--say {key}", InvalidPlanError):
-                self._found[key] = Entry(parse_yaml(value), 0)
+                self._entries[key] = Entry(parse_yaml(value), 0)
 
     def _walk(
         self, loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str
     ) -> None:
-        """Note the keys of a section."""
-        own: dict[str, int] = {}
+        """Store the keys of a section."""
+        lines: dict[str, int] = {}
         for key_node, _ in node.value:
             key, line = str(key_node.value), key_node.start_mark.line + 1
-            if key in own and key != "<<":
+            if key in lines and key != "<<":
                 raise InvalidPlanError(
                     f"{self.where}:{line}: {prefix}{key}: expected it once, "
-                    f"got it in line {own[key]} too; remove one"
+                    f"got it in line {lines[key]} too; remove one"
                 )
-            own[key] = line
+            lines[key] = line
         # Keys of a section that is merged in; its own ones are behind them.
         loader.flatten_mapping(node)
         for key_node, value in node.value:
@@ -128,32 +128,32 @@ class Config:
                         f"{self.where}:{line}: {name}: expected a value, got "
                         f"{error}; correct it"
                     ) from None
-                self._found[name] = Entry(made, line)
+                self._entries[name] = Entry(made, line)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All keys that hold values."""
-        return tuple(self._found)
+        return tuple(self._entries)
 
     def get(self, key: str) -> Entry | None:
-        """Return a value with what it stands for, ``None`` if it is not said.
+        """Return the resolved value of a key, ``None`` if the file has none.
 
         Raises
         ------
         InvalidPlanError
             If it stands for itself.
         """
-        if key not in self._found:
+        if key not in self._entries:
             return None
         entry = self._resolved(key, ())
         if entry.value is None and not entry.unknown:
             return None
         return None if entry.value == MISSING else entry
 
-    def place(self, key: str) -> str:
+    def location(self, key: str) -> str:
         """Return where a key is written: ``file:line: key``."""
-        if key in self._found:
-            line = self._found[key].line
+        if key in self._entries:
+            line = self._entries[key].line
             return f"{self.where}:{line}: {key}" if line else f"--say {key}"
         if key in self.sections:
             return f"{self.where}:{self.sections[key]}: {key}"
@@ -164,13 +164,13 @@ class Config:
     ) -> InvalidPlanError:
         """Return the error about one key."""
         return InvalidPlanError(
-            f"{self.place(key)}: expected {expected}, got {got}; "
+            f"{self.location(key)}: expected {expected}, got {got}; "
             f"{remedy or 'correct it'}"
         )
 
     def _resolved(self, key: str, through: tuple[str, ...]) -> Entry:
         """Return a value; its line is that of the key."""
-        entry = self._found[key]
+        entry = self._entries[key]
         if key in through:
             raise self.refuse(
                 key, "a value", f"{entry.value}, which is itself"
@@ -184,18 +184,18 @@ class Config:
             )
         if not isinstance(entry.value, str) or "${" not in entry.value:
             return entry
-        found = _WHOLE.fullmatch(entry.value.strip())
-        if found is None:
+        whole = _WHOLE.fullmatch(entry.value.strip())
+        if whole is None:
             return entry._replace(value=None, unknown=entry.value)
-        name = found[1].strip()
+        name = whole[1].strip()
         target = _absolute(name, key)
-        if target in self._found:
+        if target in self._entries:
             other = self._resolved(target, (*through, key))
             return other._replace(line=entry.line)
         name = name.removeprefix("oc.env:").partition(",")[0].strip()
-        if name in self._given:
+        if name in self._variables:
             with refusing(f"--set {name}", InvalidPlanError):
-                made = parse_yaml(self._given[name])
+                made = parse_yaml(self._variables[name])
             return entry._replace(value=made)
         if re.fullmatch(r"[A-Za-z_]\w*", name):
             reason = f"${name}, which the file does not set"

@@ -12,65 +12,61 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from nest.errors import InvalidPlanError
-from nest.frameworks.arguments import Arguments, alike, passed_over
+from nest.frameworks.arguments import Arguments, ignored_note
 from nest.frameworks.hosts import read_hosts
+from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
-    Mesh,
     as_run,
+    check_dtype,
     check_memory,
     even_chunks,
     length_of,
     usual_groups,
     usual_mesh,
 )
-from nest.frameworks.megatron import array, read_array
+from nest.frameworks.layers import Chunk
+from nest.frameworks.megatron import array, data_ranks, read_array
 from nest.frameworks.megatron_model import (
     Flags,
-    comparable,
+    check_shape,
+    check_tensor_split,
     model_flags,
     read_model,
 )
 from nest.frameworks.scripts import unread as unread_arguments
 from nest.frameworks.settings import Settings
-from nest.frameworks.shell import Word
+from nest.frameworks.shell_words import Word
 from nest.ir.documents import parse_json, refusing
+from nest.ir.plan import Recompute
 from nest.models.architectures import Architecture
 
 NAME = "deepspeed"
 FILE, ARGUMENTS = "ds.json", "megatron-args.sh"
-
-#: What Megatron-LM's present arguments are called there: name and values.
-_RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("--group-query-attention",): (),
-    ("--num-query-groups",): ("--num-key-value-heads",),
-    ("--position-embedding-type", "rope"): (
-        "--use-rotary-position-embeddings",
-    ),
-    ("--position-embedding-type", "learned_absolute"): (),
-    ("--normalization", "RMSNorm"): ("--normalization", "rmsnorm"),
-}
-#: What it does not know.
-_UNKNOWN = {
-    "--multi-latent-attention": "latent attention",
-    "--qk-layernorm": "norms of queries and keys",
-    "--window-size": "windows",
-    "--add-qkv-bias": "biases of queries, keys and values only",
-    "--num-experts": "experts",
-}
-_GRADIENTS = {2: "bf16", 4: "fp32"}
+START = (
+    f"bash: source {ARGUMENTS}, then deepspeed --hostfile hostfile "
+    f'pretrain_gpt.py of Megatron-DeepSpeed with "${{{{ARGS[@]}}}}" and your '
+    f"arguments for data, tokenizer, learning rate and checkpoints "
+    f"({{world}} ranks)."
+)
+#: Axes pipe, data, model.
+mesh_of = usual_mesh
+stated = as_run
 
 
-def mesh_of(launch: Launch) -> Mesh:
-    """Return how ranks are numbered: axes pipe, data, model."""
-    return usual_mesh(launch)
+class _Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How arguments of Megatron-DeepSpeed differ from Megatron-LM's."""
+
+    renamed: dict[str, str]
+    unknown: dict[str, str]
+    with_config: frozenset[str]
 
 
-def said(launch: Launch) -> Launch:
-    """Return what of a launch the files say: all of it."""
-    return as_run(launch)
+_OLD = read_data("megatron_deepspeed", _Arguments)
 
 
 def write(
@@ -86,11 +82,7 @@ def write(
     """
     check_memory(launch)
     run = as_run(launch)
-    if run.dtype not in ("bf16", "fp16"):
-        raise InvalidPlanError(
-            f"dtype: expected bf16 or fp16, got {run.dtype}; DeepSpeed "
-            f"computes in no other"
-        )
+    check_dtype(run, ("bf16", "fp16"), "DeepSpeed computes in no other")
     length = length_of(run)
     narrow = run.dtype if run.gradient_bytes == 2 else "fp32"
     document = {
@@ -132,57 +124,40 @@ def write(
 
 def _old(flags: Flags, model: Architecture) -> Flags:
     """Return arguments under the names that they have there."""
-    found: Flags = []
+    old: Flags = []
     for name, values in flags:
-        if name in _UNKNOWN:
+        if name in _OLD.unknown:
             raise InvalidPlanError(
-                f"model: expected one without {_UNKNOWN[name]}, got "
+                f"model: expected one without {_OLD.unknown[name]}, got "
                 f"{model.name}; Megatron-DeepSpeed's arguments do not say it"
             )
-        words = (name, *map(str, values))
-        if words in _RENAMED:
-            new = _RENAMED[words]
+        tokens = [name, *map(str, values)]
+        line = " ".join(tokens)
+        if line in _OLD.renamed:
+            tokens = _OLD.renamed[line].split()
         else:
-            new = (*_RENAMED.get((name,), (name,)), *words[1:])
-        if new:
-            found.append((new[0], new[1:]))
-    return found
+            tokens[:1] = _OLD.renamed.get(name, name).split()
+        if tokens:
+            old.append((tokens[0], tuple(tokens[1:])))
+    return old
 
 
 def present(arguments: Arguments) -> Arguments:
     """Return arguments under the names of Megatron-LM's present ones."""
-    words: list[Word] = []
-    for name, given in arguments.given.items():
-        new: tuple[str, ...] = (name,)
-        values = given.values
+    norms = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+    tokens: list[Word] = []
+    for name, option in arguments.options.items():
+        values = option.values
         if name == "--num-key-value-heads":
-            words.append(Word("--group-query-attention", given.line))
-            new = ("--num-query-groups",)
+            tokens.append(Word("--group-query-attention", option.line))
+            name = "--num-query-groups"
         elif name == "--normalization":
             values = tuple(
-                word._replace(
-                    text={"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}.get(
-                        word.text, word.text
-                    )
-                )
-                for word in values
+                token._replace(text=norms.get(token.text, token.text))
+                for token in values
             )
-        words += [Word(text, given.line) for text in new]
-        words += values
-    found = Arguments(words, arguments.where)
-    found.unknown = arguments.unknown
-    found.underscored = arguments.underscored
-    return found
-
-
-def start(launch: Launch) -> str:
-    """Say in one line how to start it."""
-    return (
-        f"bash: source {ARGUMENTS}, then deepspeed --hostfile hostfile "
-        f'pretrain_gpt.py of Megatron-DeepSpeed with "${{ARGS[@]}}" and your '
-        f"arguments for data, tokenizer, learning rate and checkpoints "
-        f"({launch.world} ranks)."
-    )
+        tokens += [Word(name, option.line), *values]
+    return arguments.with_tokens(tokens)
 
 
 def read(
@@ -196,42 +171,21 @@ def read(
         If it is broken; the text names file and key.
     """
     devices = read_hosts(files)
-    config = Config(files[FILE], FILE)
-    config.check_known()
-    raw = read_array(files[ARGUMENTS], ARGUMENTS)
-    ask = present(raw)
-    launch, found = read_pair(config, ask, len(devices))
-    ask.check_all_used()
-    length = launch.sequence_length
-    assert length is not None
-    if comparable(model, length) != comparable(found, length):
-        raise InvalidPlanError(
-            f"{ARGUMENTS}: expected the shape of {model.name}, got another "
-            f"one; correct the arguments of the model"
-        )
+    config = config_file(files[FILE], FILE)
+    config.check_written()
+    arguments = present(read_array(files[ARGUMENTS], ARGUMENTS))
+    launch, written = read_pair(config, arguments, len(devices))
+    arguments.check_all_used()
+    check_shape(ARGUMENTS, model, written, launch.sequence_length)
     return launch, usual_groups(launch, devices)
 
 
-#: Arguments that are read together with a configuration.
-_READ_WITH_CONFIG = frozenset(
-    {
-        *("--bf16", "--checkpoint-activations", "--deepspeed"),
-        *("--deepspeed-activation-checkpointing", "--fp16"),
-        *("--global-batch-size", "--micro-batch-size"),
-        *("--no-pipeline-parallel", "--zero-stage"),
-    }
-)
-
-
 def read_script(
-    words: Sequence[Word],
-    where: str,
-    world: int,
-    find: Callable[[str], str],
+    tokens: Sequence[Word], where: str, world: int, find: Callable[[str], str]
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read arguments of Megatron-DeepSpeed with their configuration.
 
-    Returns what runs, the model, and what to tell people.
+    Returns the launch, the model, and notes for the user.
 
     Parameters
     ----------
@@ -247,208 +201,80 @@ def read_script(
     InvalidPlanError
         If they contradict each other, or no run can start with them.
     """
-    ask = present(Arguments(words, where))
-    name = ask.text("--deepspeed-config")
+    arguments = present(Arguments(tokens, where))
+    name = arguments.text("--deepspeed-config")
     if name is None:
-        raise ask.refuse(
+        raise arguments.refuse(
             "--deepspeed-config", "the name of a configuration", "none"
         )
-    config = Config(find(name), name)
-    keys = config.check_foreign()
+    config = config_file(find(name), name)
+    keys = config.ignored()
     # What is read later is no other name written wrongly.
-    ask.used |= _READ_WITH_CONFIG
+    arguments.used |= _OLD.with_config
     try:
-        launch, model = read_pair(config, ask, world)
+        launch, model = read_pair(config, arguments, world)
     except InvalidPlanError:
         # A name that is written wrongly may be the reason.
-        unread_arguments(ask, words)
+        unread_arguments(arguments, tokens)
         raise
-    notes = (*unread_arguments(ask, words), *passed_over(name, keys))
+    notes = (*unread_arguments(arguments, tokens), *ignored_note(name, keys))
     return launch, model, notes
 
 
-#: Keys of the configuration with their types, by block; "" is the top.
-KEYS: dict[str, dict[str, type]] = {
-    "": {
-        "train_batch_size": int,
-        "train_micro_batch_size_per_gpu": int,
-        "gradient_accumulation_steps": int,
-        "zero_optimization": dict,
-        "bf16": dict,
-        "fp16": dict,
-        "data_types": dict,
-    },
-    "zero_optimization": {"stage": int, "overlap_comm": bool},
-    "bf16": {"enabled": bool},
-    "fp16": {"enabled": bool},
-    "data_types": {"grad_accum_dtype": str},
-}
-#: Keys of others that are read beside these.
-_FOREIGN = ("optimizer", "sequence_parallel_size", "tensor_parallel")
-_OFF = (False, None, "none")
-_OFFLOADING = "plans know no offloading"
-#: Keys that change memory or time in ways that plans do not know: the values
-#: that change nothing, and why others are refused.
-_REFUSED: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {
-    **{
-        ("zero_optimization", key): (_OFF, _OFFLOADING)
-        for key in (
-            *("offload_optimizer", "offload_param"),
-            *("cpu_offload", "cpu_offload_param", "zenflow"),
-        )
-    },
-    **{
-        ("zero_optimization", key): (_OFF, "plans quantise no messages")
-        for key in ("zero_quantized_weights", "zero_quantized_gradients")
-    },
-    ("zero_optimization", "zero_hpz_partition_size"): (
-        (1, None),
-        "plans know no second partition of weights",
-    ),
-    ("zero_optimization", "mics_shard_size"): (
-        (-1, None),
-        "plans shard over all data ranks of a replica",
-    ),
-    ("", "communication_data_type"): (
-        (None,),
-        "plans reduce gradients in the data type that they are kept in",
-    ),
-}
+TABLE = read_data(NAME, KeyTable)
+
 #: Bytes of the moments per weight, by the type of the optimiser.
 _MOMENTS = {
     **dict.fromkeys(("adam", "adamw", "lamb", "fusedadam"), 8),
     **dict.fromkeys(("sgd", "muon", "lion", "adagrad"), 4),
 }
-_KINDS = {
-    int: "an integer",
-    bool: "true or false",
-    str: "a text",
-    dict: "an object",
-}
 
 
-class Config:
-    """A configuration, with types checked.
+def config_file(text: str, where: str) -> KeyedFile:
+    """Return the keys of a configuration.
 
-    Every reader raises :class:`~nest.errors.InvalidPlanError`; the text
-    names file and key.
+    Raises
+    ------
+    InvalidPlanError
+        If it is no JSON object.
     """
-
-    def __init__(self, text: str, where: str) -> None:
-        self.where = where
-        with refusing(where, InvalidPlanError):
-            self.document = parse_json(text)
-        if not isinstance(self.document, dict):
-            raise InvalidPlanError(
-                f"{where}: expected a JSON object, got something else; pass "
-                f"the configuration of DeepSpeed"
-            )
-
-    def check_known(self) -> None:
-        """Refuse keys that exports do not write."""
-        for key, value in self.document.items():
-            if key not in KEYS[""]:
-                raise self.refuse("", key, "a known key", repr(key))
-            for inner in value if isinstance(value, dict) else ():
-                if inner not in KEYS.get(key, {}):
-                    raise self.refuse(key, inner, "a known key", repr(inner))
-
-    def check_foreign(self) -> tuple[str, ...]:
-        """Return the keys that nobody reads, such as ``scheduler``.
-
-        Raises
-        ------
-        InvalidPlanError
-            If one is nearly a key that is read, or changes memory or time in
-            a way that plans do not know.
-        """
-        left = []
-        for block, known in KEYS.items():
-            inside = self.document if not block else self.document.get(block)
-            for key, value in (
-                inside.items() if isinstance(inside, dict) else ()
-            ):
-                if key in known or (not block and key in _FOREIGN):
-                    continue
-                unchanged, why = _REFUSED.get((block, key), ((value,), ""))
-                if isinstance(value, dict) and "device" in value:
-                    value = value["device"]
-                if value not in unchanged and why:
-                    raise self.refuse(
-                        block, key, f"none, as {why}", json.dumps(value)[:40]
-                    )
-                close = alike(key, known)
-                if close and (block, key) not in _REFUSED:
-                    raise self.refuse(
-                        block,
-                        key,
-                        "a key that is known",
-                        key,
-                        f"did you mean {close!r}?",
-                    )
-                left.append(f"{block}.{key}" if block else key)
-        return tuple(left)
-
-    def automatic(self) -> str | None:
-        """Return a key that is read and left to another program."""
-        for block, keys in KEYS.items():
-            inside = self.document if not block else self.document.get(block)
-            for key in keys if isinstance(inside, dict) else ():
-                if inside.get(key) == "auto":
-                    return f"{block}.{key}" if block else key
-        return None
-
-    def refuse(
-        self,
-        block: str,
-        key: str,
-        expected: str,
-        got: object,
-        remedy: str = "correct it",
-    ) -> InvalidPlanError:
-        """Return the error about one key."""
-        place = f"{block}.{key}" if block else key
-        return InvalidPlanError(
-            f"{self.where}: {place}: expected {expected}, got {got}; {remedy}"
+    with refusing(where, InvalidPlanError):
+        document = parse_json(text)
+    if not isinstance(document, dict):
+        raise InvalidPlanError(
+            f"{where}: expected a JSON object, got something else; pass "
+            f"the configuration of DeepSpeed"
         )
+    return KeyedFile(document, where, TABLE)
 
-    def get(self, block: str, key: str) -> Any:
-        """Return a value, ``None`` where there is none."""
-        inside = self.document if not block else self.get("", block) or {}
-        value = inside.get(key)
-        if value is None:
-            return None
-        if type(value) is not KEYS[block][key]:
-            raise self.refuse(
-                block, key, _KINDS[KEYS[block][key]], json.dumps(value)[:40]
-            )
-        return value
 
-    def count(self, key: str) -> int | None:
-        """Return a number of samples or steps."""
-        value: int | None = self.get("", key)
-        if value is not None and value < 1:
-            raise self.refuse("", key, "at least 1", value)
-        return value
+def _automatic(config: KeyedFile) -> str | None:
+    """Return a key that is read and that another program fills in."""
+    for path in TABLE.keys:
+        section, name = split_path(path)
+        inside = config.document.get(section) if section else config.document
+        if isinstance(inside, dict) and inside.get(name) == "auto":
+            return path
+    return None
 
 
 def batches(
-    config: Config, data: int, samples: int | None, batch: int | None
+    config: KeyedFile, data: int, samples: int | None, batch: int | None
 ) -> tuple[int, int]:
     """Return samples of a micro-batch on a data rank, and of a step.
 
     Any two of the three sizes give the third; what arguments say as well
     must be the same.
     """
-    micro = config.count("train_micro_batch_size_per_gpu")
-    total = config.count("train_batch_size")
-    steps = config.count("gradient_accumulation_steps")
-    for key, ours, theirs in (
-        ("train_micro_batch_size_per_gpu", micro, samples),
-        ("train_batch_size", total, batch),
+    micro_key, total_key = "train_micro_batch_size_per_gpu", "train_batch_size"
+    micro, total = config.get(micro_key), config.get(total_key)
+    steps = config.get("gradient_accumulation_steps")
+    for path, ours, theirs in (
+        (micro_key, micro, samples),
+        (total_key, total, batch),
     ):
         if None not in (ours, theirs) and ours != theirs:
-            raise config.refuse("", key, f"{theirs} as in the arguments", ours)
+            raise config.refuse(path, f"{theirs} as in the arguments", ours)
     micro, total = micro or samples, total or batch
     if micro is None and total is not None and steps is not None:
         micro = total // (steps * data)
@@ -457,34 +283,31 @@ def batches(
     if micro is None and total is not None:
         micro = total // data
     if not micro or not total:
-        raise config.refuse("", "train_batch_size", "sizes of batches", "none")
+        raise config.refuse(total_key, "sizes of batches", "none")
     if total % (micro * data) or steps not in (None, total // (micro * data)):
         raise config.refuse(
-            "",
-            "train_batch_size",
-            f"train_micro_batch_size_per_gpu * gradient_accumulation_steps "
-            f"* data ranks = {micro} * {steps} * {data}",
+            total_key,
+            f"{micro_key} * gradient_accumulation_steps * data ranks = "
+            f"{micro} * {steps} * {data}",
             total,
         )
     return micro, total
 
 
-def precision(config: Config) -> dict[str, Any]:
+def precision(config: KeyedFile) -> dict[str, Any]:
     """Return the data type and the bytes of gradients."""
-    brain, half = (config.get(name, "enabled") for name in ("bf16", "fp16"))
-    if bool(brain) == bool(half):
+    brain, half = config.get("bf16.enabled"), config.get("fp16.enabled")
+    if brain == half:
         raise config.refuse(
-            "bf16",
-            "enabled",
+            "bf16.enabled",
             "one of bf16 and fp16",
             "both" if brain else "none, which is fp32",
         )
     dtype = "bf16" if brain else "fp16"
-    gradients = config.get("data_types", "grad_accum_dtype")
+    path = "data_types.grad_accum_dtype"
+    gradients = config.get(path)
     if gradients not in (None, dtype, "fp32"):
-        raise config.refuse(
-            "data_types", "grad_accum_dtype", f"{dtype} or fp32", gradients
-        )
+        raise config.refuse(path, f"{dtype} or fp32", gradients)
     return {
         "dtype": dtype,
         "gradient_bytes": 4 if gradients == "fp32" else 2,
@@ -492,148 +315,140 @@ def precision(config: Config) -> dict[str, Any]:
     }
 
 
-def _state_bytes(config: Config) -> int:
+def _state_bytes(config: KeyedFile) -> int:
     """Return the bytes of master weights and moments, per weight."""
-    found = config.document.get("optimizer")
-    kind = found.get("type", "Adam") if isinstance(found, dict) else "Adam"
+    optimizer = config.document.get("optimizer")
+    if not isinstance(optimizer, dict):
+        optimizer = {}
+    kind = optimizer.get("type", "Adam")
     moments = _MOMENTS.get(str(kind).lower())
     if moments is None:
         raise config.refuse(
-            "optimizer", "type", f"one of {', '.join(_MOMENTS)}", kind
+            "optimizer.type", f"one of {', '.join(_MOMENTS)}", kind
         )
     if str(kind).lower() == "sgd":
-        options = found.get("params") if isinstance(found, dict) else None
+        options = optimizer.get("params")
         if not (isinstance(options, dict) and options.get("momentum")):
             moments = 0
     return 4 + moments
 
 
 def unread(text: str, where: str) -> tuple[str, ...]:
-    """Return the note about keys that are passed over, if there are any.
+    """Return the note about keys that nest does not read, if there are any.
 
     Raises
     ------
     InvalidPlanError
-        As for :meth:`Config.check_foreign`.
+        As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
     """
-    return passed_over(where, Config(text, where).check_foreign())
-
-
-def zero_stage(config: Config, stages: int) -> int:
-    """Return the ZeRO stage."""
-    zero: int = config.get("zero_optimization", "stage") or 0
-    if not 0 <= zero <= 3:
-        raise config.refuse("zero_optimization", "stage", "0 to 3", zero)
-    if zero > 1 and stages > 1:
-        raise config.refuse(
-            "zero_optimization", "stage", "0 or 1 with a pipeline", zero
-        )
-    return zero
+    return ignored_note(where, config_file(text, where).ignored())
 
 
 def read_pair(
-    config: Config, ask: Arguments, world: int
+    config: KeyedFile, arguments: Arguments, world: int
 ) -> tuple[Launch, Architecture]:
-    """Return what configuration and arguments say on so many devices.
+    """Return the launch that both files describe on ``world`` devices.
 
     Raises
     ------
     InvalidPlanError
         If they contradict each other, or no run can start with them.
     """
-    model, length = read_model(ask, "export")
-    tp = ask.count("--tensor-model-parallel-size")
-    stages = ask.count("--pipeline-model-parallel-size")
-    if world % (tp * stages):
-        raise ask.refuse(
-            "--tensor-model-parallel-size",
-            f"tensor * pipeline parallel = {tp} * {stages} to divide the "
-            f"{world} devices",
-            tp * stages,
-        )
-    data = world // (tp * stages)
-    if ask.has("--no-pipeline-parallel") != (stages == 1):
-        raise ask.refuse(
+    model, length = read_model(arguments, "export")
+    tp = arguments.count("--tensor-model-parallel-size")
+    stages = arguments.count("--pipeline-model-parallel-size")
+    data = data_ranks(arguments, world, tp, stages)
+    if arguments.has("--no-pipeline-parallel") != (stages == 1):
+        raise arguments.refuse(
             "--no-pipeline-parallel",
             f"{'it' if stages == 1 else 'no such argument'} with "
             f"{stages} stages",
             "the opposite",
         )
-    _check_autotp(
-        config, tp, f"in {ask.place('--tensor-model-parallel-size')}"
+    location = arguments.location("--tensor-model-parallel-size")
+    _check_autotp(config, tp, f"in {location}")
+    check_tensor_split(arguments, model, tp)
+    samples, batch = (
+        arguments.integer_or_none(f"--{name}-batch-size")
+        for name in ("micro", "global")
     )
-    block = model.towers[0].runs[0].block
-    for name, count in (
-        ("--num-attention-heads", block.attention.heads),
-        ("--ffn-hidden-size", block.mlp.hidden),
-    ):
-        if count % tp:
-            raise ask.refuse(
-                name,
-                f"a multiple of --tensor-model-parallel-size {tp}",
-                count,
-            )
-    samples, batch = batches(
-        config,
-        data,
-        ask.integer("--micro-batch-size"),
-        ask.integer("--global-batch-size"),
-    )
-    zero = zero_stage(config, stages)
-    stated = ask.integer("--zero-stage", 0)
-    if stated not in (None, zero):
-        raise ask.refuse("--zero-stage", f"{zero} as in {FILE}", stated)
-    if not ask.has("--deepspeed"):
-        raise ask.refuse("--deepspeed", "it", "none")
-    ask.text("--deepspeed-config")
     chunks = even_chunks(model.layers, stages)
     if chunks is None:
-        raise ask.refuse(
-            "--num-layers",
-            f"a multiple of the {stages} stages",
-            model.layers,
+        raise arguments.refuse(
+            "--num-layers", f"a multiple of the {stages} stages", model.layers
         )
-    full = ask.has("--checkpoint-activations")
-    if ask.has("--deepspeed-activation-checkpointing") != full:
-        raise ask.refuse(
+    full = arguments.has("--checkpoint-activations")
+    launch = _launch(
+        *(config, data, tp, chunks, length),
+        samples=samples,
+        batch=batch,
+        recompute="full" if full else "none",
+    )
+    stated = arguments.integer_or_none("--zero-stage", 0)
+    if stated not in (None, launch.zero):
+        raise arguments.refuse(
+            "--zero-stage", f"{launch.zero} as in {FILE}", stated
+        )
+    if not arguments.has("--deepspeed"):
+        raise arguments.refuse("--deepspeed", "it", "none")
+    arguments.text("--deepspeed-config")
+    if arguments.has("--deepspeed-activation-checkpointing") != full:
+        raise arguments.refuse(
             "--checkpoint-activations",
             "it together with --deepspeed-activation-checkpointing",
             "one of them",
         )
-    types = precision(config)
-    half = {name: ask.has(f"--{name}") for name in ("bf16", "fp16")}
-    if [name for name, given in half.items() if given] != [types["dtype"]]:
-        raise ask.refuse(
-            f"--{types['dtype']}", f"{types['dtype']} as in {FILE}", "another"
+    dtypes = [name for name in ("bf16", "fp16") if arguments.has(f"--{name}")]
+    if dtypes != [launch.dtype]:
+        raise arguments.refuse(
+            f"--{launch.dtype}", f"{launch.dtype} as in {FILE}", "another"
         )
-    overlap = config.get("zero_optimization", "overlap_comm")
-    return (
-        as_run(
-            Launch(
-                tp=tp,
-                dp=data,
-                stages=stages,
-                chunks=chunks,
-                zero=zero,
-                recompute="full" if full else "none",
-                micro_batch=samples * data,
-                global_batch=batch,
-                sequence_length=length,
-                overlap=("gradients",) if overlap and data > 1 else (),
-                **types,
-            )
-        ),
-        model,
+    return launch, model
+
+
+def _launch(
+    config: KeyedFile,
+    data: int,
+    tp: int,
+    chunks: tuple[Chunk, ...],
+    length: int,
+    samples: int | None = None,
+    batch: int | None = None,
+    recompute: Recompute = "none",
+) -> Launch:
+    """Return what a configuration starts with these degrees and batches."""
+    samples, batch = batches(config, data, samples, batch)
+    zero = config.get("zero_optimization.stage")
+    if zero > 1 and len(chunks) > 1:
+        raise config.refuse(
+            "zero_optimization.stage", "0 or 1 with a pipeline", zero
+        )
+    overlap = config.get("zero_optimization.overlap_comm") and data > 1
+    launch = Launch(
+        tp=tp,
+        dp=data,
+        stages=len(chunks),
+        chunks=chunks,
+        zero=zero,
+        recompute=recompute,
+        micro_batch=samples * data,
+        global_batch=batch,
+        sequence_length=length,
+        overlap=("gradients",) if overlap else (),
+        **precision(config),
     )
+    return as_run(launch)
 
 
-def _check_autotp(config: Config, tp: int, place: str) -> None:
-    """Refuse another tensor parallel degree than is said elsewhere."""
-    own = config.document.get("tensor_parallel", {})
-    degree = own.get("autotp_size", tp) if isinstance(own, dict) else tp
+def _check_autotp(config: KeyedFile, tp: int, location: str) -> None:
+    """Refuse another tensor parallel degree than ``place`` states."""
+    section = config.document.get("tensor_parallel", {})
+    degree = tp
+    if isinstance(section, dict):
+        degree = section.get("autotp_size", tp)
     if degree != tp:
         raise config.refuse(
-            "tensor_parallel", "autotp_size", f"{tp} as {place}", degree
+            "tensor_parallel.autotp_size", f"{tp} as {location}", degree
         )
 
 
@@ -646,7 +461,7 @@ def read_foreign(
     tp: int = 1,
     stages: int = 1,
 ) -> Launch:
-    """Read somebody's configuration.
+    """Read the configuration of a user.
 
     Parameters
     ----------
@@ -662,21 +477,21 @@ def read_foreign(
     InvalidPlanError
         If a value is out of range or contradicts another one.
     """
-    config = Config(text, where)
-    config.check_foreign()
-    automatic = config.automatic()
+    config = config_file(text, where)
+    config.ignored()
+    automatic = _automatic(config)
     if automatic is not None:
         raise InvalidPlanError(
             f"{where}: {automatic}: expected a value, got 'auto', which "
             f"another program fills in; write it into the file"
         )
     _check_autotp(config, tp, "in --tp")
-    if config.document.get("sequence_parallel_size", 1) != 1:
+    sequence_ranks = config.document.get("sequence_parallel_size", 1)
+    if sequence_ranks != 1:
         raise config.refuse(
-            "",
             "sequence_parallel_size",
             "1, as plans split sequences otherwise",
-            config.document["sequence_parallel_size"],
+            sequence_ranks,
         )
     if world % (tp * stages):
         raise InvalidPlanError(
@@ -690,19 +505,4 @@ def read_foreign(
             f"{model.name}, got {stages}; correct it"
         )
     data = world // (tp * stages)
-    samples, batch = batches(config, data, None, None)
-    overlap = config.get("zero_optimization", "overlap_comm")
-    return as_run(
-        Launch(
-            tp=tp,
-            dp=data,
-            stages=stages,
-            chunks=chunks,
-            zero=zero_stage(config, stages),
-            micro_batch=samples * data,
-            global_batch=batch,
-            sequence_length=sequence_length,
-            overlap=("gradients",) if overlap and data > 1 else (),
-            **precision(config),
-        )
-    )
+    return _launch(config, data, tp, chunks, sequence_length)

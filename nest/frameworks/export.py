@@ -43,8 +43,11 @@ TARGETS = {
 TRACES = ("chakra",)
 
 
-class Target(Protocol):
+class ExportModule(Protocol):
     """A module of a target."""
+
+    #: How to start it on ``{world}`` ranks, in one line.
+    START: str
 
     def mesh_of(self, launch: Launch) -> Mesh:
         """Return how ranks are numbered, the fastest axis first."""
@@ -63,14 +66,11 @@ class Target(Protocol):
     ) -> tuple[Launch, Groups | None]:
         """Return what files say, and the devices of every group if known."""
 
-    def said(self, launch: Launch) -> Launch:
-        """Return what of a launch the files say."""
-
-    def start(self, launch: Launch) -> str:
-        """Return in one line how to start it."""
+    def stated(self, launch: Launch) -> Launch:
+        """Return a launch as the files state it."""
 
 
-def target_of(name: str) -> Target:
+def target_of(name: str) -> ExportModule:
     """Return the module of a target.
 
     Raises
@@ -80,7 +80,7 @@ def target_of(name: str) -> Target:
     """
     if name not in TARGETS:
         raise UnknownNameError("--to", name, (*TARGETS, *TRACES))
-    return cast("Target", import_module(TARGETS[name]))
+    return cast("ExportModule", import_module(TARGETS[name]))
 
 
 def as_run_by(
@@ -95,7 +95,7 @@ def as_run_by(
     Returns
     -------
     tuple
-        The problem, and what is otherwise than in the job, for people.
+        The problem, and its differences from the job as texts for the user.
 
     Raises
     ------
@@ -109,8 +109,8 @@ def as_run_by(
     if schedule not in rules.schedule.value:
         schedule = rules.schedule.value[0]
     if optimizer == Optimizer():
-        kept = "bf16" if "bf16" in rules.gradients.value else None
-        optimizer = optimizer_of(framework, kept)
+        gradients = "bf16" if "bf16" in rules.gradients.value else None
+        optimizer = optimizer_of(framework, gradients)
     virtual = job.virtual_stages if schedule == "1f1b" else (1,)
     if schedule != job.schedule and job.schedule in FIXED_CHUNKS:
         virtual = (1,)
@@ -146,22 +146,19 @@ def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
     """
     rules, schedule = find(target).rules, problem.job.schedule
     assert rules is not None
-    known = rules.schedule.value
-    if schedule not in SPLIT_BACKWARD or schedule in known:
+    schedules = rules.schedule.value
+    if schedule not in SPLIT_BACKWARD or schedule in schedules:
         return
     if plan.num_blocks > 1:
         raise InvalidPlanError(
-            f"schedule: expected {' or '.join(known)}, got {schedule} "
+            f"schedule: expected {' or '.join(schedules)}, got {schedule} "
             f"({rules.schedule.source}); solve with --target {target}, or "
             f"--nearest"
         )
 
 
 def export(
-    problem: Problem,
-    plan: Plan,
-    target: str,
-    settings: Settings | None = None,
+    problem: Problem, plan: Plan, target: str, settings: Settings | None = None
 ) -> dict[str, str]:
     """Return the files that run a plan, by name.
 
@@ -199,9 +196,9 @@ def export(
     placement = placement_of(problem.graph)
     launch = launch_of(problem, plan, placement)
     model = model_of(problem, placement, settings.model)
-    pitch = problem.cluster.num_devices // plan.replicas
+    stride = problem.cluster.num_devices // plan.replicas
     hosts = Hosts(
-        rank_map_of(launch, pitch, module.mesh_of(launch)),
+        rank_map_of(launch, stride, module.mesh_of(launch)),
         node_size(problem.cluster, settings.gpus_per_node),
     )
     heading = f"{problem.name}, plan {plan.replicas} x {launch.strategy}"
@@ -214,7 +211,7 @@ def export(
         (
             f"# {heading}: {launch.world} ranks, {launch.micro_batches} "
             f"micro-batches of {launch.samples} samples per data rank.",
-            module.start(launch),
+            module.START.format(world=launch.world),
             hosts.how(),
             "",
         )
@@ -227,7 +224,7 @@ def check(
     plan: Plan,
     launch: Launch,
     model: Architecture,
-    module: Target,
+    module: ExportModule,
     files: Mapping[str, str],
 ) -> None:
     """Refuse files that say something else than the plan.
@@ -237,10 +234,10 @@ def check(
     InvalidPlanError
         If they are broken, or differ from the plan in anything.
     """
-    found, groups = module.read(files, model)
+    written, groups = module.read(files, model)
     reason = differences(
-        module.said(launch),
-        found,
+        module.stated(launch),
+        written,
         groups_of_plan(problem, plan, launch),
         groups,
     )

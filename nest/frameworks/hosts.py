@@ -50,7 +50,7 @@ class Hosts(NamedTuple):
         return files
 
     def how(self) -> str:
-        """Say in one line where ranks run."""
+        """Return in one line where ranks run."""
         if self.in_order:
             return (
                 f"Rank i is device i mod {self.per_node} of the host in line "
@@ -65,16 +65,16 @@ class Hosts(NamedTuple):
         )
 
 
-def node_size(cluster: Cluster, given: int | None = None) -> int:
+def node_size(cluster: Cluster, num_devices: int | None = None) -> int:
     """Return the devices of a node.
 
     Raises
     ------
     InvalidOptionError
-        If the network does not say, and nobody else does.
+        If neither the network nor the caller states it.
     """
-    if given is not None:
-        return given
+    if num_devices is not None:
+        return num_devices
     if cluster.topology.kind == "hierarchy":
         return cluster.topology.levels[0].fan_out
     raise InvalidOptionError(
@@ -92,17 +92,17 @@ def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
         If a line or an entry is malformed, or they disagree.
     """
     world = 0
-    for number, line in enumerate(files[HOSTS].splitlines(), 1):
+    for row, line in enumerate(files[HOSTS].splitlines(), 1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        found = re.fullmatch(r"(\S+)\s+slots=([1-9]\d{0,6})", text)
-        if found is None:
+        match = re.fullmatch(r"(\S+)\s+slots=([1-9]\d{0,6})", text)
+        if match is None:
             raise InvalidPlanError(
-                f"{HOSTS}:{number}: expected 'name slots=N', got {line!r}; "
+                f"{HOSTS}:{row}: expected 'name slots=N', got {line!r}; "
                 f"correct it"
             )
-        world += int(found[2])
+        world += int(match[2])
     if RANK_MAP not in files:
         return tuple(range(world))
     devices = read_map(files[RANK_MAP], RANK_MAP)

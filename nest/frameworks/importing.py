@@ -1,4 +1,4 @@
-"""From what a framework runs to a problem and the plan of it."""
+"""Turns the launch of a framework into a problem and a plan of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.launch import (
-    Launch,
-    Mesh,
-    plan_of,
-    rank_map_of,
-)
+from nest.frameworks.launch import Launch, Mesh, plan_of, rank_map_of
 from nest.frameworks.layers import placement_of
 from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine
@@ -35,7 +30,7 @@ class Site(NamedTuple):
 
     Attributes
     ----------
-    parts
+    machines
         Runs of machines, with their devices.
     cluster
         Their cluster, where a file gives it.
@@ -47,7 +42,7 @@ class Site(NamedTuple):
         What the runs behind it leave unknown.
     """
 
-    parts: Sequence[tuple[Machine, int]]
+    machines: Sequence[tuple[Machine, int]]
     cluster: Cluster | None = None
     software: Software | None = None
     calibration: str | None = None
@@ -55,12 +50,12 @@ class Site(NamedTuple):
 
     @property
     def num_devices(self) -> int:
-        """Devices of all parts."""
-        return sum(count for _, count in self.parts)
+        """Devices of all machines."""
+        return sum(count for _, count in self.machines)
 
 
 class Imported(NamedTuple):
-    """A problem, a plan of it, and what to tell people about them."""
+    """A problem, a plan of it, and notes for the user."""
 
     problem: Problem
     plan: Plan
@@ -112,9 +107,9 @@ def build(
     overlap = {**(overlap or {})}
     missing = [name for name in launch.overlap if name not in overlap]
     if missing:
-        known = (site.software or stored_calibration().software).overlap
-        overlap |= {name: known[name] for name in missing}
-        fractions = ",".join(f"{name}={known[name]}" for name in missing)
+        calibrated = (site.software or stored_calibration().software).overlap
+        overlap |= {name: calibrated[name] for name in missing}
+        fractions = ",".join(f"{name}={calibrated[name]}" for name in missing)
         whose = site.calibration or "the stored calibration"
         notes = (
             f"overlap of {', '.join(missing)}: how much of it hides is not "
@@ -148,21 +143,28 @@ def placed(
     """
     data = launch.dp * launch.replicas
     for replicas in _divisors(data):
-        found = _with_replicas(launch, replicas)
-        if found is None or num_devices // replicas < (
-            found.stages * found.block_devices
+        candidate = _with_replicas(launch, replicas)
+        if candidate is None or num_devices // replicas < (
+            candidate.stages * candidate.block_devices
         ):
             continue
-        inside = (("tp", found.tp), ("cp", found.cp), ("dp", found.dp))
-        behind = (("replicas", found.replicas), ("stages", found.stages))
-        mesh: Mesh = (*inside, *behind)
+        inside = (
+            ("tp", candidate.tp),
+            ("cp", candidate.cp),
+            ("dp", candidate.dp),
+        )
+        outside = (
+            ("replicas", candidate.replicas),
+            ("stages", candidate.stages),
+        )
+        mesh: Mesh = (*inside, *outside)
         if mesh_inside:
-            if found.dp > 1:
+            if candidate.dp > 1:
                 continue
-            mesh = (*inside, *behind[::-1])
-        pitch = num_devices // replicas
-        if rank_map_of(found, pitch, mesh) == tuple(devices):
-            return found
+            mesh = (*inside, *outside[::-1])
+        stride = num_devices // replicas
+        if rank_map_of(candidate, stride, mesh) == tuple(devices):
+            return candidate
     raise InvalidPlanError(
         f"rank_map: expected ranks on the devices that a plan gives them "
         f"({data} data ranks, {launch.stages} stages on {num_devices} "
@@ -171,12 +173,12 @@ def placed(
     )
 
 
-def _divisors(number: int) -> Iterable[int]:
-    return (n for n in range(1, number + 1) if number % n == 0)
+def _divisors(count: int) -> Iterable[int]:
+    return (n for n in range(1, count + 1) if count % n == 0)
 
 
 def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
-    """Return the same run with so many replicas, ``None`` if it is none."""
+    """Return the same run with other replicas, ``None`` if impossible."""
     data = launch.dp * launch.replicas
     changed = replace(
         launch,
@@ -202,9 +204,9 @@ def _problem(
     layers_per_node: int,
     target: str,
 ) -> Problem:
-    machine, _ = site.parts[0]
+    machine, _ = site.machines[0]
     total = site.num_devices
-    asked = Request(
+    request = Request(
         global_batch=launch.global_batch,
         sequence_length=launch.sequence_length,
         dtype=_dtype(launch),
@@ -212,22 +214,22 @@ def _problem(
         recompute=RECOMPUTE,
         virtual_stages=_with({1}, launch.virtual_stages),
     )
-    usual = choose(model, machine, total, asked)
+    usual = choose(model, machine, total, request)
     micro = _with(usual.micro_batches, launch.micro_batch)
     batch = launch.global_batch
-    asked = replace(
-        asked,
+    request = replace(
+        request,
         micro_batches=tuple(size for size in micro if batch % size == 0),
         tp=_with({key.tp for key in usual.degrees}, launch.tp),
         cp=_with({key.cp for key in usual.degrees}, launch.cp),
         ep=_with({key.ep for key in usual.degrees}, launch.ep),
     )
-    choices = choose(model, machine, total, asked)
+    choices = choose(model, machine, total, request)
     if launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
     elif choices.sequence_parallel and _has_no_sequences(target):
         choices = replace(choices, sequence_parallel=(False, True))
-    problem = build_on(model, site.parts, choices, site.cluster)
+    problem = build_on(model, site.machines, choices, site.cluster)
     job = replace(
         problem.job,
         schedule=launch.schedule,

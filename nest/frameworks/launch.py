@@ -1,4 +1,4 @@
-"""What all frameworks can say about a plan: one record, and its groups.
+"""Launches: plans as all frameworks can express them, and rank groups.
 
 A :class:`Launch` has one set of degrees for all stages. Writers turn it into
 a framework's files; readers get it back from the files alone, together with
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import product
+from itertools import accumulate, chain, product
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.layers import Chunk, Placement, chunks_of
+from nest.frameworks.layers import Chunk, Placement, chunks_of, with_ends
 from nest.ir.base import Struct
 from nest.ir.job import Job, Schedule
 from nest.ir.plan import OVERLAP, Overlap, Plan, Recompute, Stage, Strategy
@@ -51,7 +51,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     micro_batch, global_batch
         ``B`` and ``A`` in samples.
     sequence_length
-        Tokens per sample, ``None`` if nobody says so.
+        Tokens per sample, ``None`` if not stated.
     overlap
         Names of the communication that runs behind computation.
     sequence_parallel
@@ -148,11 +148,7 @@ def even_chunks(
     """
     if layers % count:
         return None
-    each, last = layers // count, count - 1
-    return tuple(
-        Chunk(number == 0, each, number == last, mtp * (number == last))
-        for number in range(count)
-    )
+    return with_ends([layers // count] * count, mtp)
 
 
 def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
@@ -173,9 +169,9 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
     """
     job = problem.job
     first = plan.stages[0].layer_strategies[0]
-    for number, stage in enumerate(plan.stages, 1):
+    for stage_number, stage in enumerate(plan.stages, 1):
         for strategy in stage.layer_strategies:
-            _check_alike(first, strategy, number)
+            _check_alike(first, strategy, stage_number)
     if job.global_batch % (plan.replicas * plan.micro_batch):
         raise InvalidPlanError(
             f"global_batch: expected a multiple of replicas * micro_batch = "
@@ -232,12 +228,12 @@ def _optimizer(job: Job) -> str:
     return "adam"
 
 
-def _zero_stage(first: Strategy, asked: bool, distributed: bool) -> int:
+def _zero_stage(first: Strategy, sharded: bool, distributed: bool) -> int:
     """Return the ZeRO stage that makes a difference."""
     if distributed or first.data_ranks == 1:
         return 0
     # Without replicas the distributed optimiser is ZeRO 1.
-    return max(first.zero, int(asked))
+    return max(first.zero, int(sharded))
 
 
 def check_memory(
@@ -253,17 +249,31 @@ def check_memory(
         If weights have other than 2 bytes, or gradients or optimiser state
         others than given; the text names the field.
     """
-    for field, known in (
+    for field, values in (
         ("weight_bytes", (2,)),
         ("gradient_bytes", gradient_bytes),
         ("state_bytes", (state_bytes,)),
     ):
         got = getattr(launch, field)
-        if got not in known:
+        if got not in values:
             raise InvalidPlanError(
                 f"optimizer.{field}: expected "
-                f"{' or '.join(map(str, known))}, got {got}; change the job"
+                f"{' or '.join(map(str, values))}, got {got}; change the job"
             )
+
+
+def check_dtype(launch: Launch, dtypes: Sequence[str], why: str) -> None:
+    """Refuse data types that a framework does not compute in.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the launch has another one than those.
+    """
+    if launch.dtype not in dtypes:
+        raise InvalidPlanError(
+            f"dtype: expected {' or '.join(dtypes)}, got {launch.dtype}; {why}"
+        )
 
 
 def length_of(launch: Launch) -> int:
@@ -302,45 +312,46 @@ def as_run(launch: Launch) -> Launch:
     )
 
 
-def _check_alike(first: Strategy, strategy: Strategy, number: int) -> None:
+def _check_alike(
+    first: Strategy, strategy: Strategy, stage_number: int
+) -> None:
     for field in Strategy.__struct_fields__:
         expected, got = getattr(first, field), getattr(strategy, field)
         if expected != got:
             raise InvalidPlanError(
                 f"{field}: expected one value for all layers ({expected} as "
-                f"in stage 1), got {got} in stage {number}; choose one"
+                f"in stage 1), got {got} in stage {stage_number}; choose one"
             )
 
 
-def rank_map_of(launch: Launch, pitch: int, mesh: Mesh) -> tuple[int, ...]:
+def rank_map_of(launch: Launch, stride: int, mesh: Mesh) -> tuple[int, ...]:
     """Return the plan's device of every rank of a framework.
+
+    In a plan replicas come first, then stages; in a stage ``tp`` is fastest,
+    then ``cp`` and ``dp``.
 
     Parameters
     ----------
     launch
         What runs.
-    pitch
+    stride
         Devices of one replica, idle ones included.
     mesh
         How the framework numbers its ranks: axes ``tp``, ``cp``, ``dp``,
         ``replicas`` and ``stages``, the fastest first.
     """
-    names = [name for name, _ in mesh]
-    ranges = [range(size) for _, size in reversed(mesh)]
-    return tuple(
-        _device(
-            launch, pitch, **dict(zip(reversed(names), place, strict=True))
-        )
-        for place in product(*ranges)
-    )
-
-
-def _device(launch: Launch, pitch: int, **at: int) -> int:
-    """Return a device: replica, stage, then tp fastest, cp, dp."""
-    inside = (at["dp"] * launch.cp + at["cp"]) * launch.tp + at["tp"]
-    return (
-        at["replicas"] * pitch + at["stages"] * launch.block_devices + inside
-    )
+    strides = {
+        "tp": 1,
+        "cp": launch.tp,
+        "dp": launch.tp * launch.cp,
+        "stages": launch.block_devices,
+        "replicas": stride,
+    }
+    offsets = [
+        range(0, size * strides[name], strides[name])
+        for name, size in reversed(mesh)
+    ]
+    return tuple(map(sum, product(*offsets)))
 
 
 def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
@@ -349,56 +360,59 @@ def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
     Where a replica is, and the ranks of a block, are read off the plan; what
     shards and what is synchronised off the launch.
     """
-    pitch = problem.cluster.num_devices // plan.replicas
-    offsets = [0]
-    for stage in plan.stages[: plan.num_blocks]:
-        offsets.append(offsets[-1] + stage.devices)
     tp, cp, dp, ep = launch.tp, launch.cp, launch.dp, launch.ep
-    found: dict[str, set[tuple[int, ...]]] = {
+    stride = problem.cluster.num_devices // plan.replicas
+    replicas = range(0, stride * plan.replicas, stride)
+    sizes = [stage.devices for stage in plan.stages[: plan.num_blocks]]
+    starts = list(accumulate(sizes, initial=0))[:-1]
+    groups: dict[str, set[tuple[int, ...]]] = {
         name: set() for name in GROUP_NAMES
     }
-
-    def ranks(replica: int, block: int, t: int) -> list[int]:
-        """Return the devices that share the weights of one tp rank."""
-        start = replica * pitch + offsets[block]
-        return [start + place * tp + t for place in range(dp * cp)]
-
-    whole = range(plan.replicas)
-    for block in range(plan.num_blocks):
-        for t in range(tp):
-            data = [ranks(replica, block, t) for replica in whole]
-            for own in data:
-                for d in range(dp):
-                    found["cp"].add(tuple(own[d * cp : (d + 1) * cp]))
-                for start in range(0, dp * cp, ep):
-                    found["ep"].add(tuple(own[start : start + ep]))
-                found["shard"].add(tuple(own))
-                for place in range(ep):
-                    found["expert-shard"].add(tuple(own[place::ep]))
-            joined = [device for own in data for device in own]
-            found["sync"].add(tuple(joined))
-            for place in range(ep):
-                found["expert-sync"].add(
-                    tuple(device for own in data for device in own[place::ep])
-                )
-        for replica in whole:
-            for place in range(dp * cp):
-                start = replica * pitch + offsets[block] + place * tp
-                found["tp"].add(tuple(range(start, start + tp)))
-    for replica in whole:
-        for place in range(launch.block_devices):
-            found["pp"].add(
-                tuple(
-                    replica * pitch + offset + place for offset in offsets[:-1]
-                )
-            )
+    for start, t in product(starts, range(tp)):
+        # For each replica, the devices with the weights of one tp rank.
+        data = [
+            [first + start + rank * tp + t for rank in range(dp * cp)]
+            for first in replicas
+        ]
+        for ranks in data:
+            groups["cp"].update(_slices(ranks, cp))
+            groups["ep"].update(_slices(ranks, ep))
+            groups["shard"].add(tuple(ranks))
+            groups["expert-shard"].update(_with_same_experts(ranks, ep))
+        groups["sync"].add(tuple(chain(*data)))
+        experts = [_with_same_experts(ranks, ep) for ranks in data]
+        groups["expert-sync"].update(
+            tuple(chain(*ranks)) for ranks in zip(*experts, strict=True)
+        )
+    for first, rank in product(replicas, range(launch.block_devices)):
+        groups["pp"].add(tuple(first + start + rank for start in starts))
+    for first, start in product(replicas, starts):
+        block = range(first + start, first + start + launch.block_devices)
+        groups["tp"].update(_slices(block, tp))
+    if launch.distributed_optimizer:
+        groups["shard"] = groups["sync"]
+        groups["expert-shard"] = groups["expert-sync"]
+    elif not launch.zero:
+        del groups["shard"], groups["expert-shard"]
+    # Stages of a pipeline are in their order.
     return {
-        name: frozenset(tuple(sorted(group)) for group in groups)
-        if name != "pp"
-        else frozenset(groups)
-        for name, groups in found.items()
-        if launch.zero or "shard" not in name
-    } | _sharded_over_replicas(launch, found)
+        name: frozenset(
+            group if name == "pp" else tuple(sorted(group))
+            for group in members
+        )
+        for name, members in groups.items()
+    }
+
+
+def _slices(ranks: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    """Return consecutive ranks in groups of one size."""
+    starts = range(0, len(ranks), size)
+    return [tuple(ranks[start : start + size]) for start in starts]
+
+
+def _with_same_experts(ranks: Sequence[int], ep: int) -> list[tuple[int, ...]]:
+    """Return the ranks with the same experts, which are spread over ``ep``."""
+    return [tuple(ranks[first::ep]) for first in range(ep)]
 
 
 #: Every kind of group: axes, ranks of one shard of optimiser or weights,
@@ -407,18 +421,6 @@ GROUP_NAMES = (
     *("tp", "cp", "ep", "pp", "shard", "expert-shard"),
     *("sync", "expert-sync"),
 )
-
-
-def _sharded_over_replicas(
-    launch: Launch, found: Mapping[str, Iterable[tuple[int, ...]]]
-) -> dict[str, frozenset[tuple[int, ...]]]:
-    """Return the shard groups of a distributed optimiser, if there is one."""
-    if not launch.distributed_optimizer:
-        return {}
-    return {
-        shard: frozenset(tuple(sorted(group)) for group in found[sync])
-        for shard, sync in (("shard", "sync"), ("expert-shard", "expert-sync"))
-    }
 
 
 def usual_mesh(launch: Launch) -> Mesh:
@@ -448,7 +450,7 @@ def mesh_and_expert_groups(
     launch: Launch, mesh: Mesh, experts: Mesh, devices: Sequence[int]
 ) -> Groups:
     """Return all groups of a mesh, and of the one that experts see."""
-    found = {
+    groups = {
         "tp": mesh_groups(mesh, ("tp",), devices),
         "cp": mesh_groups(mesh, ("cp",), devices),
         "pp": mesh_groups(mesh, ("stages",), devices),
@@ -457,9 +459,9 @@ def mesh_and_expert_groups(
         "expert-sync": mesh_groups(experts, ("experts", "replicas"), devices),
     }
     if launch.zero:
-        found["shard"] = mesh_groups(mesh, ("cp", "dp"), devices)
-        found["expert-shard"] = mesh_groups(experts, ("experts",), devices)
-    return found
+        groups["shard"] = mesh_groups(mesh, ("cp", "dp"), devices)
+        groups["expert-shard"] = mesh_groups(experts, ("experts",), devices)
+    return groups
 
 
 def mesh_groups(
@@ -477,40 +479,41 @@ def mesh_groups(
         Device of every rank. Groups are sorted by device, except along one
         axis ``stages``, which is in its order.
     """
-    wanted = set(names)
+    inside = set(names)
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, device in enumerate(devices):
-        left, key = rank, []
+        outer, key = rank, []
         for name, size in mesh:
-            left, place = divmod(left, size)
-            if name not in wanted:
-                key.append(place)
+            outer, position = divmod(outer, size)
+            if name not in inside:
+                key.append(position)
         groups.setdefault(tuple(key), []).append(device)
-    if wanted == {"stages"}:
+    if inside == {"stages"}:
         return frozenset(map(tuple, groups.values()))
     return frozenset(tuple(sorted(group)) for group in groups.values())
 
 
 def differences(
-    expected: Launch, got: Launch, groups: Groups, found: Groups | None
+    expected: Launch, got: Launch, groups: Groups, written: Groups | None
 ) -> str | None:
-    """Say what of a plan the files do not say, or ``None``.
+    """Return the first difference of files from their plan, or ``None``.
 
-    ``found`` is ``None`` where files do not say which rank is where.
+    ``written`` is ``None`` where files do not say which rank is where.
     """
     for field in Launch.__struct_fields__:
         ours, theirs = getattr(expected, field), getattr(got, field)
         if ours != theirs:
             return f"{field}: expected {_shown(ours)}, got {_shown(theirs)}"
-    for name in sorted({*groups, *found} if found is not None else ()):
-        assert found is not None
-        ours = groups.get(name, frozenset())
-        theirs = found.get(name, frozenset())
-        if ours != theirs:
-            missing = min(ours ^ theirs)
+    if written is None:
+        return None
+    for name in sorted({*groups, *written}):
+        different = groups.get(name, frozenset()) ^ written.get(
+            name, frozenset()
+        )
+        if different:
             return (
                 f"{name} groups: expected the plan's devices, got others "
-                f"(group {list(missing)})"
+                f"(group {list(min(different))})"
             )
     return None
 

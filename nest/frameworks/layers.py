@@ -1,4 +1,4 @@
-"""What the layers of a graph stand for: embedding, blocks, modules, head.
+"""The model parts that layers of a graph are: embedding, blocks, head.
 
 Frameworks count the blocks of a decoder, and its modules for multi-token
 prediction, and know its embedding and its head. Graphs of models name their
@@ -20,7 +20,7 @@ from nest.ir.plan import Plan
 
 
 class Chunk(NamedTuple):
-    """What one stage, or one chunk of an interleaved plan, holds.
+    """The model parts of one stage, or of one chunk of an interleaved plan.
 
     Attributes
     ----------
@@ -36,20 +36,32 @@ class Chunk(NamedTuple):
     mtp: int = 0
 
 
+def with_ends(counts: Sequence[int], modules: int = 0) -> tuple[Chunk, ...]:
+    """Return chunks with these numbers of blocks, and the ends of the model.
+
+    The last one has the modules for multi-token prediction, before the head.
+    """
+    last = len(counts) - 1
+    return tuple(
+        Chunk(index == 0, count, index == last, modules * (index == last))
+        for index, count in enumerate(counts)
+    )
+
+
 class Placement(NamedTuple):
     """The layers of a graph from first to last, with what they stand for."""
 
-    parts: tuple[tuple[LayerId, Chunk], ...]
+    pieces: tuple[tuple[LayerId, Chunk], ...]
 
     @property
     def layers(self) -> int:
         """Blocks of the whole graph."""
-        return sum(chunk.layers for _, chunk in self.parts)
+        return sum(chunk.layers for _, chunk in self.pieces)
 
     @property
     def mtp(self) -> int:
         """Modules for multi-token prediction of the whole graph."""
-        return sum(chunk.mtp for _, chunk in self.parts)
+        return sum(chunk.mtp for _, chunk in self.pieces)
 
     def cut(self, chunks: Sequence[Chunk]) -> list[list[LayerId]]:
         """Return the layers of every chunk.
@@ -60,32 +72,32 @@ class Placement(NamedTuple):
             If a chunk begins or ends inside a layer of the graph, or they
             hold more or fewer layers.
         """
-        left = list(reversed(self.parts))
-        found: list[list[LayerId]] = []
-        for number, chunk in enumerate(chunks, 1):
+        remaining = list(reversed(self.pieces))
+        cuts: list[list[LayerId]] = []
+        for index, chunk in enumerate(chunks, 1):
             layers: list[LayerId] = []
             held = Chunk(False, 0, False)
-            while left and held != chunk:
-                name, part = left.pop()
+            while remaining and held != chunk:
+                name, piece = remaining.pop()
                 layers.append(name)
-                held = joined(held, part)
+                held = joined(held, piece)
                 if any(a > b for a, b in zip(held, chunk, strict=True)):
                     break
             if held != chunk:
                 raise InvalidPlanError(
                     f"stages: expected cuts between layers of the graph "
                     f"({self.layers} blocks, "
-                    f"{max(part.layers for _, part in self.parts)} at most "
-                    f"in a layer), got a chunk {number} of {chunk.layers} "
+                    f"{max(piece.layers for _, piece in self.pieces)} at most "
+                    f"in a layer), got a chunk {index} of {chunk.layers} "
                     f"blocks; use a graph with finer layers"
                 )
-            found.append(layers)
-        if left:
+            cuts.append(layers)
+        if remaining:
             raise InvalidPlanError(
                 f"stages: expected all {self.layers} blocks, got fewer; "
                 f"correct the chunks"
             )
-        return found
+        return cuts
 
 
 def joined(one: Chunk, other: Chunk) -> Chunk:
@@ -115,7 +127,7 @@ def placement_of(graph: Graph) -> Placement:
             "graph: expected a chain of layers, got branches; frameworks cut "
             "chains only"
         )
-    parts: list[tuple[LayerId, Chunk]] = []
+    pieces: list[tuple[LayerId, Chunk]] = []
     blocks = modules = 0
     for layer in order:
         chunk = _read(str(layer.id), blocks, modules)
@@ -128,8 +140,8 @@ def placement_of(graph: Graph) -> Placement:
             )
         blocks += chunk.layers
         modules += chunk.mtp
-        parts.append((layer.id, chunk))
-    first, *between, last = (chunk for _, chunk in parts)
+        pieces.append((layer.id, chunk))
+    first, *between, last = (chunk for _, chunk in pieces)
     inside = [bool(chunk.mtp) for chunk in between]
     if not (
         first.embedding
@@ -142,29 +154,29 @@ def placement_of(graph: Graph) -> Placement:
             "prediction if there are any, and a head, in this order, got "
             "another order; frameworks run no other"
         )
-    return Placement(tuple(parts))
+    return Placement(tuple(pieces))
 
 
 def _read(name: str, blocks: int, modules: int) -> Chunk | None:
-    """Return what a layer stands for that follows so many others."""
+    """Return the model parts of a layer, given the number of those before."""
     if name in ("embedding", "head"):
         return Chunk(name == "embedding", 0, name == "head")
     if name == f"mtp-{modules}":
         return Chunk(False, 0, False, 1)
-    found = re.fullmatch(r"layers?-(\d{1,9})(?:-(\d{1,9}))?", name)
-    if found is None or int(found[1]) != blocks:
+    match = re.fullmatch(r"layers?-(\d{1,9})(?:-(\d{1,9}))?", name)
+    if match is None or int(match[1]) != blocks:
         return None
-    last = int(found[2] or found[1])
+    last = int(match[2] or match[1])
     return Chunk(False, last - blocks + 1, False) if last >= blocks else None
 
 
 def chunks_of(plan: Plan, placement: Placement) -> tuple[Chunk, ...]:
     """Return what every stage of a plan holds."""
-    stands_for = {str(name): part for name, part in placement.parts}
-    found = []
+    stands_for = {str(name): piece for name, piece in placement.pieces}
+    chunks = []
     for stage in plan.stages:
         chunk = Chunk(False, 0, False)
         for layer in stage.layers:
             chunk = joined(chunk, stands_for[str(layer)])
-        found.append(chunk)
-    return tuple(found)
+        chunks.append(chunk)
+    return tuple(chunks)

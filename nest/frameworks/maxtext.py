@@ -6,7 +6,6 @@ compiler to say, so that only degrees and layers are read back, no groups.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,18 +13,19 @@ import yaml
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.arguments import MAX_NUMBER
 from nest.frameworks.hosts import read_hosts
+from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
 from nest.frameworks.launch import (
     Launch,
     Mesh,
     as_run,
+    check_dtype,
     check_memory,
     even_chunks,
     length_of,
     usual_mesh,
 )
-from nest.frameworks.megatron_model import comparable, why_not
+from nest.frameworks.megatron_model import check_shape, comparable, why_not
 from nest.frameworks.settings import Settings
 from nest.ir.documents import refusing
 from nest.ir.yaml_documents import parse_yaml
@@ -38,45 +38,21 @@ from nest.models.blocks import (
     RepeatedBlock,
     Tower,
 )
-from nest.util.text import count_text
 
 NAME = "maxtext"
 FILE = "config.yml"
+START = (
+    f"On the hosts of {{world}} devices: python -m "
+    f"maxtext.trainers.pre_train.train {FILE} and your keys for run_name, "
+    f"data, tokenizer and learning rate."
+)
 
 #: Bytes of the optimiser state beside what layers count: fp32 weights.
 STATE_BYTES = 10
 _GRADIENTS = {2: "bfloat16", 4: "float32"}
 _AXES = ("data", "fsdp", "pipeline", "context", "tensor", "expert")
 
-#: Keys with their types.
-KEYS: dict[str, type | tuple[type, ...]] = {
-    "base_config": str,
-    "decoder_block": str,
-    "base_emb_dim": int,
-    "base_num_query_heads": int,
-    "base_num_kv_heads": int,
-    "base_num_decoder_layers": int,
-    "base_mlp_dim": int,
-    "base_moe_mlp_dim": int,
-    "head_dim": int,
-    "vocab_size": int,
-    "mlp_activations": list,
-    "logits_via_embedding": bool,
-    "num_experts": int,
-    "num_experts_per_tok": int,
-    "max_target_length": int,
-    "per_device_batch_size": (int, float),
-    "gradient_accumulation_steps": int,
-    "num_pipeline_microbatches": int,
-    "num_layers_per_pipeline_stage": int,
-    "remat_policy": str,
-    "shard_optimizer_over_data": bool,
-    "weight_dtype": str,
-    "dtype": str,
-    "grad_dtype": str,
-    "quantization": str,
-    **{f"ici_{axis}_parallelism": int for axis in (*_AXES, "tensor_sequence")},
-}
+TABLE = read_data(NAME, KeyTable)
 
 
 def mesh_of(launch: Launch) -> Mesh:
@@ -85,8 +61,8 @@ def mesh_of(launch: Launch) -> Mesh:
     return (*mesh[:3], mesh[4], mesh[3])
 
 
-def said(launch: Launch) -> Launch:
-    """Return what of a launch the file says: all but the overlap."""
+def stated(launch: Launch) -> Launch:
+    """Return a launch as the file states it: without the overlap."""
     return replace(as_run(launch), overlap=())
 
 
@@ -146,11 +122,7 @@ def write(
             f"ep: expected a divisor of dp {run.dp}, as experts are an axis "
             f"beside cp, got {run.ep}; choose another plan"
         )
-    if run.dtype not in ("bf16", "fp8"):
-        raise InvalidPlanError(
-            f"dtype: expected bf16 or fp8, got {run.dtype}; MaxText's weights "
-            f"are for these"
-        )
+    check_dtype(run, ("bf16", "fp8"), "MaxText's weights are for these")
     if run.even_layers is None:
         raise InvalidPlanError(
             "stages: expected as many layers in every stage, got others; "
@@ -218,15 +190,6 @@ def _batch(run: Launch) -> dict[str, Any]:
     }
 
 
-def start(launch: Launch) -> str:
-    """Say in one line how to start it."""
-    return (
-        f"On the hosts of {launch.world} devices: python -m "
-        f"maxtext.trainers.pre_train.train {FILE} and your keys for run_name, "
-        f"data, tokenizer and learning rate."
-    )
-
-
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
     """Read an export of this module, and refuse what could not run.
 
@@ -236,231 +199,171 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
         If it is broken; the text names file and key.
     """
     world = len(read_hosts(files))
-    ask = _Config(files[FILE])
-    launch, found = _read(ask, world)
+    with refusing(FILE, InvalidPlanError):
+        document = parse_yaml(files[FILE])
+    if not isinstance(document, dict):
+        raise InvalidPlanError(
+            f"{FILE}: expected keys with values, got something else; "
+            f"correct it"
+        )
+    config = KeyedFile(document, FILE, TABLE)
+    config.check_written()
+    config.check_values()
+    launch, written = _read(config, world)
     length = launch.sequence_length
     assert length is not None
-    wanted = comparable(replace(model, max_sequence=length), length)
-    if wanted != comparable(found, length):
-        raise InvalidPlanError(
-            f"{FILE}: expected the shape of {model.name}, got another one; "
-            f"correct the keys of the model"
-        )
+    check_shape(FILE, replace(model, max_sequence=length), written, length)
     return launch, None
 
 
-class _Config:
-    """The keys of the file, with types checked."""
-
-    def __init__(self, text: str) -> None:
-        with refusing(FILE, InvalidPlanError):
-            values = parse_yaml(text)
-        if not isinstance(values, dict):
-            raise InvalidPlanError(
-                f"{FILE}: expected keys with values, got something else; "
-                f"correct it"
-            )
-        self.values = values
-        for key, value in values.items():
-            if key not in KEYS:
-                raise self.refuse(key, "a known key", repr(key))
-            kinds = KEYS[key]
-            if not isinstance(value, kinds) or (
-                isinstance(value, bool) and kinds is not bool
-            ):
-                raise self.refuse(key, "another type", repr(value))
-
-    def refuse(self, key: str, expected: str, got: object) -> InvalidPlanError:
-        """Return the error about one key."""
-        return InvalidPlanError(
-            f"{FILE}: {key}: expected {expected}, got {got}; correct it"
-        )
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a value; without a default it must be there."""
-        value = self.values.get(key, default)
-        if value is None:
-            raise self.refuse(key, "a value", "none")
-        # Also what is no number, and what is infinite.
-        if isinstance(value, (int, float)) and not abs(value) <= MAX_NUMBER:
-            shown = count_text(value) if isinstance(value, int) else value
-            raise self.refuse(key, f"at most {MAX_NUMBER}", shown)
-        return value
-
-    def count(self, key: str, default: int | None = None) -> int:
-        """Return a number of at least 1."""
-        value: int = self.get(key, default)
-        if value < 1:
-            raise self.refuse(key, "at least 1", value)
-        return value
-
-    def one_of(self, key: str, *known: str, default: str = "") -> str:
-        """Return one of the names known."""
-        value: str = self.get(key, default)
-        if value not in known:
-            raise self.refuse(key, f"one of {', '.join(known)}", repr(value))
-        return value
-
-
-def _read(ask: _Config, world: int) -> tuple[Launch, Architecture]:
+def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
     data, fsdp, stages, cp, tensor, ep = (
-        ask.count(f"ici_{axis}_parallelism", 1) for axis in _AXES
+        config.get(f"ici_{axis}_parallelism") for axis in _AXES
     )
-    sequence = ask.count("ici_tensor_sequence_parallelism", 1)
+    sequence = config.get("ici_tensor_sequence_parallelism")
     tp = tensor * sequence
     if tensor > 1 and sequence > 1:
-        raise ask.refuse("ici_tensor_parallelism", "one tensor axis", "two")
+        raise config.refuse("ici_tensor_parallelism", "one tensor axis", "two")
     product = data * fsdp * stages * cp * tp * ep
     if product != world:
-        raise ask.refuse(
+        raise config.refuse(
             "ici_data_parallelism",
             f"axes whose product is the {world} devices",
             product,
         )
-    model = _read_model(ask)
-    block = model.towers[0].runs[0].block
-    for key, count in (
-        ("base_num_query_heads", block.attention.heads),
-        ("base_mlp_dim", block.mlp.hidden),
-    ):
-        if count % tp:
-            raise ask.refuse(
-                key, f"a multiple of the {tp} tensor ranks", count
-            )
-    if ep > 1 and (not block.mlp.experts or block.mlp.experts % ep):
-        raise ask.refuse(
-            "ici_expert_parallelism",
-            f"a divisor of the {block.mlp.experts} experts",
-            ep,
-        )
+    model = _read_model(config)
+    _check_split(config, model, tp, ep)
     sharded = fsdp * ep * cp > 1
-    over_data = ask.get("shard_optimizer_over_data", False)
+    over_data = config.get("shard_optimizer_over_data")
     if over_data and sharded:
-        raise ask.refuse(
+        raise config.refuse(
             "shard_optimizer_over_data", "false with fsdp or experts", "true"
         )
     chunks = even_chunks(model.layers, stages)
-    if chunks is None or (
-        stages > 1
-        and ask.count("num_layers_per_pipeline_stage") != chunks[0].layers
-    ):
-        raise ask.refuse(
+    layers = config.get("num_layers_per_pipeline_stage")
+    if chunks is None or (stages > 1 and layers != chunks[0].layers):
+        raise config.refuse(
             "num_layers_per_pipeline_stage",
             f"{model.layers} layers / {stages} stages",
-            ask.values.get("num_layers_per_pipeline_stage"),
+            layers,
         )
     ranks = fsdp * ep if sharded else data
-    batch, micro = _read_batch(ask, world, stages)
-    if batch % micro or batch // micro % (ranks * (data if sharded else 1)):
-        raise ask.refuse(
+    replicas = data if sharded else 1
+    batch, micro = _read_batch(config, world, stages)
+    if batch % micro or batch // micro % (ranks * replicas):
+        raise config.refuse(
             "per_device_batch_size",
             "whole samples of a micro-batch on every data rank",
             batch / micro,
         )
     if stages > 1 and micro % stages:
-        raise ask.refuse(
+        raise config.refuse(
             "num_pipeline_microbatches",
             f"a multiple of the {stages} stages",
             micro,
         )
-    ask.one_of("weight_dtype", "float32")
-    ask.one_of("dtype", "bfloat16")
-    names = {name: size for size, name in _GRADIENTS.items()}
-    gradients = ask.one_of("grad_dtype", *names, default="float32")
-    eight = ask.values.get("quantization")
-    if eight not in (None, "fp8"):
-        raise ask.refuse("quantization", "fp8 or none", repr(eight))
-    recompute = ask.one_of("remat_policy", "none", "full", default="full")
+    gradient_bytes = {name: size for size, name in _GRADIENTS.items()}
     return (
         Launch(
             tp=tp,
             cp=cp,
             dp=ranks,
             ep=ep,
-            replicas=data if sharded else 1,
+            replicas=replicas,
             stages=stages,
             chunks=chunks,
             schedule="gpipe" if stages > 1 else "1f1b",
             zero=3 if sharded else int(over_data and ranks > 1),
-            recompute="full" if recompute == "full" else "none",
-            micro_batch=batch // micro // (data if sharded else 1),
+            recompute=config.get("remat_policy"),
+            micro_batch=batch // micro // replicas,
             global_batch=batch,
-            sequence_length=ask.count("max_target_length"),
+            sequence_length=config.get("max_target_length"),
             sequence_parallel=sequence > 1,
-            dtype=eight or "bf16",
-            gradient_bytes=names[gradients],
+            dtype=config.get("quantization") or "bf16",
+            gradient_bytes=gradient_bytes[config.get("grad_dtype")],
             state_bytes=STATE_BYTES,
         ),
         model,
     )
 
 
-def _read_batch(ask: _Config, world: int, stages: int) -> tuple[int, int]:
+def _check_split(
+    config: KeyedFile, model: Architecture, tp: int, ep: int
+) -> None:
+    """Refuse degrees that do not divide the model."""
+    block = model.towers[0].runs[0].block
+    for key, count in (
+        ("base_num_query_heads", block.attention.heads),
+        ("base_mlp_dim", block.mlp.hidden),
+    ):
+        if count % tp:
+            raise config.refuse(
+                key, f"a multiple of the {tp} tensor ranks", count
+            )
+    if ep > 1 and (not block.mlp.experts or block.mlp.experts % ep):
+        raise config.refuse(
+            "ici_expert_parallelism",
+            f"a divisor of the {block.mlp.experts} experts",
+            ep,
+        )
+
+
+def _read_batch(config: KeyedFile, world: int, stages: int) -> tuple[int, int]:
     """Return samples of a step, and its micro-batches."""
-    steps = ask.count("gradient_accumulation_steps", 1)
-    samples = ask.get("per_device_batch_size") * world
-    if not 1 <= samples < math.inf or round(samples) != samples:
-        raise ask.refuse(
+    steps: int = config.get("gradient_accumulation_steps")
+    samples = config.get("per_device_batch_size") * world
+    if samples < 1 or round(samples) != samples:
+        raise config.refuse(
             "per_device_batch_size", "whole samples on all devices", samples
         )
     if stages == 1:
         return round(samples) * steps, steps
     if steps > 1:
-        raise ask.refuse(
+        raise config.refuse(
             "gradient_accumulation_steps", "1 with a pipeline", steps
         )
-    return round(samples), ask.count("num_pipeline_microbatches")
+    micro = config.get("num_pipeline_microbatches")
+    if micro is None:
+        raise config.refuse("num_pipeline_microbatches", "a value", "none")
+    return round(samples), micro
 
 
-def _read_model(ask: _Config) -> Architecture:
+def _read_model(config: KeyedFile) -> Architecture:
     """Return a model of llama's kind."""
-    kind = ask.one_of("decoder_block", "llama2", "mixtral")
-    ask.one_of("base_config", "base.yml")
-    experts = ask.count("num_experts", 1)
+    kind, experts = config.get("decoder_block"), config.get("num_experts")
     if (experts > 1) != (kind == "mixtral"):
-        raise ask.refuse(
+        raise config.refuse(
             "num_experts", f"what the decoder block {kind} has", experts
         )
-    if ask.get("mlp_activations") != ["silu", "linear"]:
-        raise ask.refuse(
-            "mlp_activations", "silu and linear", ask.get("mlp_activations")
-        )
-    width = ask.count("base_mlp_dim")
+    width = config.get("base_mlp_dim")
     mlp = Mlp(hidden=width, gated=True)
     if experts > 1:
-        if ask.count("base_moe_mlp_dim", width) != width:
-            raise ask.refuse(
+        if config.get("base_moe_mlp_dim") not in (None, width):
+            raise config.refuse(
                 "base_moe_mlp_dim", f"base_mlp_dim {width}", "another"
             )
-        mlp = replace(
-            mlp,
-            experts=experts,
-            experts_per_token=ask.count("num_experts_per_tok"),
-        )
-    length = ask.count("max_target_length")
+        per_token = config.get("num_experts_per_tok")
+        if per_token is None:
+            raise config.refuse("num_experts_per_tok", "a value", "none")
+        mlp = replace(mlp, experts=experts, experts_per_token=per_token)
     block = Block(
         name="decoder",
-        hidden=ask.count("base_emb_dim"),
+        hidden=config.get("base_emb_dim"),
         attention=Attention(
-            heads=ask.count("base_num_query_heads"),
-            kv_heads=ask.count("base_num_kv_heads"),
-            head_size=ask.count("head_dim"),
+            heads=config.get("base_num_query_heads"),
+            kv_heads=config.get("base_num_kv_heads"),
+            head_size=config.get("head_dim"),
             rotary=True,
         ),
         mlp=mlp,
     )
-    vocabulary = ask.count("vocab_size")
-    layers = ask.count("base_num_decoder_layers")
+    vocabulary = config.get("vocab_size")
+    run = RepeatedBlock(
+        block=block, count=config.get("base_num_decoder_layers")
+    )
     return Architecture(
         name="",
-        towers=(
-            Tower(
-                runs=(RepeatedBlock(block=block, count=layers),),
-                vocabulary=vocabulary,
-            ),
-        ),
-        head=Head(
-            outputs=vocabulary, tied=ask.get("logits_via_embedding", False)
-        ),
-        max_sequence=length,
+        towers=(Tower(runs=(run,), vocabulary=vocabulary),),
+        head=Head(outputs=vocabulary, tied=config.get("logits_via_embedding")),
+        max_sequence=config.get("max_target_length"),
     )

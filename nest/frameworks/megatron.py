@@ -26,10 +26,12 @@ from nest.frameworks.launch import (
     length_of,
     mesh_and_expert_groups,
 )
-from nest.frameworks.layers import Chunk
+from nest.frameworks.layers import Chunk, with_ends
 from nest.frameworks.megatron_model import (
+    MEGATRON,
     Flags,
-    comparable,
+    check_shape,
+    check_tensor_split,
     model_flags,
     read_model,
 )
@@ -41,6 +43,12 @@ from nest.models.hf.config import MOST_LAYERS
 
 NAME = "megatron"
 FILE = "args.sh"
+START = (
+    f"bash: source {FILE}, then torchrun (or srun) {{world}} times "
+    f'pretrain_gpt.py of Megatron-LM with "${{{{ARGS[@]}}}}" and your '
+    f"arguments for data, tokenizer, learning rate and checkpoints."
+)
+stated = as_run
 
 #: What runs behind computation, by nest's name for it.
 _OVERLAP: dict[Overlap, str] = {
@@ -53,14 +61,16 @@ _OVERLAP: dict[Overlap, str] = {
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _LAYOUT = "--pipeline-model-parallel-layout"
 
-#: Letters of a layout with all its repeats: repeats of repeats would fill
-#: all memory.
-_MOST_LAYOUT = 4 * MOST_LAYERS
+#: Maximum length of a layout with all repeats, in letters. Repeats of repeats
+#: would fill all memory.
+_MAX_LAYOUT = 4 * MOST_LAYERS
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-#: What says the layers of stages beside a layout.
+_VIRTUAL = "--num-virtual-stages-per-pipeline-rank"
+_LAYERS_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"
+#: Arguments about the layers of stages, which no layout takes in addition.
 _SPLITS = (
-    "--num-virtual-stages-per-pipeline-rank",
-    "--num-layers-per-virtual-pipeline-stage",
+    _VIRTUAL,
+    _LAYERS_PER_CHUNK,
     "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers",
     "--account-for-loss-in-pipeline-split",
@@ -68,30 +78,18 @@ _SPLITS = (
 )
 _INSTANCES = "--num-distributed-optimizer-instances"
 
-_OTHER_MODEL = "it is another model than is read"
 _GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
-#: Arguments that change model, memory or time in ways that plans do not know.
-_REFUSED = {
-    "--optimizer-cpu-offload": "plans know no offloading",
-    "--cpu-offloading": "plans know no offloading",
-    "--fine-grained-activation-offloading": "plans know no offloading",
-    "--distribute-saved-activations": (
-        "plans keep the inputs of layers whole without sequence parallelism"
-    ),
-    "--hybrid-override-pattern": _OTHER_MODEL,
-    "--encoder-num-layers": _OTHER_MODEL,
-    "--retro-add-retriever": _OTHER_MODEL,
-    "--standalone-embedding-stage": "say it with an E alone in a layout",
-    "--pipeline-model-parallel-split-rank": "plans know no encoder there",
-    "--fp8-param-gather": "plans gather weights in two bytes",
-    "--moe-layer-recompute": "plans recompute no part of a layer alone",
-    "--moe-expert-capacity-factor": "plans drop and pad no tokens",
-}
 #: Bytes of an optimiser's moments per weight in fp32: SGD with momentum and
 #: Muon have one; see :data:`nest.constraints.targets.memory.OPTIMIZERS`.
 _MOMENTS = {name: OPTIMIZERS[name] for name in ("adam", "sgd", "muon")}
 #: Bytes of what ``--use-precision-aware-optimizer`` keeps.
 _TYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+_STATE_DTYPES = {
+    "--main-params-dtype": ("fp32", "fp16"),
+    "--exp-avg-dtype": ("fp32", "fp16", "bf16", "fp8"),
+    "--exp-avg-sq-dtype": ("fp32", "fp16", "bf16", "fp8"),
+    "--main-grads-dtype": ("fp32", "bf16"),
+}
 
 
 def mesh_of(launch: Launch) -> Mesh:
@@ -168,11 +166,7 @@ def plan_flags(launch: Launch) -> Flags:
         flag("--ckpt-format", "fsdp_dtensor")
     elif launch.zero or launch.distributed_optimizer:
         flag("--use-distributed-optimizer")
-    flag(
-        _INSTANCES,
-        launch.replicas,
-        when=launch.zero and launch.replicas > 1,
-    )
+    flag(_INSTANCES, launch.replicas, when=launch.zero and launch.replicas > 1)
     # Parameters are gathered early only together with gradients.
     for name, option in _OVERLAP.items():
         flag(option, when=name in launch.overlap)
@@ -240,13 +234,13 @@ def read_array(
             f"{where}:{line}: expected the array ARGS and settings only, got "
             f"something else; remove it"
         )
-    ask = Arguments(script.variables.get("ARGS", ()), where)
-    for word in ask.unknown:
+    arguments = Arguments(script.variables.get("ARGS", ()), where)
+    for token in arguments.unknown:
         raise InvalidPlanError(
-            f"{where}:{word.line}: expected values, got {word.unknown}; "
+            f"{where}:{token.line}: expected values, got {token.unknown}; "
             f"write it out"
         )
-    return ask
+    return arguments
 
 
 def _one_connection(launch: Launch) -> bool:
@@ -263,12 +257,11 @@ def _one_connection(launch: Launch) -> bool:
 
 
 def _quoted(value: object) -> str:
-    text = str(value)
-    return shlex.quote(text)
+    return shlex.quote(str(value))
 
 
 class Reading(NamedTuple):
-    """What arguments say.
+    """A launch that arguments describe.
 
     Attributes
     ----------
@@ -283,20 +276,6 @@ class Reading(NamedTuple):
     launch: Launch
     model: Architecture
     pipelines_inside: bool = False
-
-
-def said(launch: Launch) -> Launch:
-    """Return what of a launch the files say: all of it."""
-    return as_run(launch)
-
-
-def start(launch: Launch) -> str:
-    """Say in one line how to start it."""
-    return (
-        f"bash: source {FILE}, then torchrun (or srun) {launch.world} times "
-        f'pretrain_gpt.py of Megatron-LM with "${{ARGS[@]}}" and your '
-        f"arguments for data, tokenizer, learning rate and checkpoints."
-    )
 
 
 def read(
@@ -316,25 +295,19 @@ def read(
     InvalidPlanError
         If it is broken; the text names file, line and argument.
     """
-    ask = read_array(files[FILE], FILE, (_CONNECTIONS,))
+    arguments = read_array(files[FILE], FILE, (_CONNECTIONS,))
     devices = read_hosts(files)
-    reading = read_arguments(ask, len(devices), "export")
-    ask.check_all_used()
+    reading = read_arguments(arguments, len(devices), "export")
+    arguments.check_all_used()
     launch = reading.launch
-    given = read_script(files[FILE], FILE).variables.get(_CONNECTIONS, ())
-    if [word.text for word in given] != ["1"] * _one_connection(launch):
+    setting = read_script(files[FILE], FILE).variables.get(_CONNECTIONS, ())
+    if [token.text for token in setting] != ["1"] * _one_connection(launch):
         raise InvalidPlanError(
             f"{FILE}: {_CONNECTIONS}: expected "
             f"{'1' if _one_connection(launch) else 'no such setting'} with "
             f"these degrees, got another; correct it"
         )
-    length = launch.sequence_length
-    assert length is not None
-    if comparable(model, length) != comparable(reading.model, length):
-        raise InvalidPlanError(
-            f"{FILE}: expected the shape of {model.name}, got another one; "
-            f"correct the arguments of the model"
-        )
+    check_shape(FILE, model, reading.model, launch.sequence_length)
     return launch, groups_of(reading, devices)
 
 
@@ -358,8 +331,8 @@ def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
     return mesh_and_expert_groups(launch, mesh, expert_mesh, devices)
 
 
-def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
-    """Return what arguments say on so many devices, without groups.
+def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
+    """Return the launch that arguments describe on ``world`` devices.
 
     Raises
     ------
@@ -367,59 +340,37 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
         If an argument is missing, out of range, contradicts another one, or
         no run can start with it.
     """
-    _check_known(ask)
-    model, length = read_model(ask, name)
+    _check_supported(arguments)
+    model, length = read_model(arguments, name)
     modules = model.towers[0].modules
-    tp = ask.count("--tensor-model-parallel-size")
-    stages = ask.count("--pipeline-model-parallel-size")
-    cp = ask.count("--context-parallel-size")
-    if world % (tp * stages * cp):
-        raise ask.refuse(
-            "--tensor-model-parallel-size",
-            f"tensor * pipeline * context parallel = {tp} * {stages} * {cp} "
-            f"to divide the {world} devices",
-            tp * stages * cp,
-        )
-    data = world // (tp * stages * cp)
-    ep = _expert_degree(ask, model, tp, cp, data)
-    samples = ask.needed("--micro-batch-size")
-    batch = ask.integer("--global-batch-size", default=samples * data)
-    assert batch is not None
-    if batch % (samples * data):
-        raise ask.refuse(
-            "--global-batch-size",
-            f"a multiple of --micro-batch-size * data parallel = {samples} * "
-            f"{data}",
-            batch,
-        )
-    chunks, virtual = _chunks(ask, model.layers, modules, stages)
-    if virtual > 1 and batch // (samples * data) % stages:
-        raise ask.refuse(
-            "--global-batch-size",
-            f"a number of micro-batches that the {stages} interleaved "
-            f"pipeline stages divide",
-            f"{batch // (samples * data)} micro-batches",
-            "change the batch",
-        )
-    group = ask.integer(_GROUP)
-    if virtual > 1 and group not in (None, stages):
-        raise ask.refuse(
-            _GROUP,
-            f"as many micro-batches as the {stages} pipeline stages",
-            group,
-            "plans interleave no other groups",
-        )
-    sequence = ask.has("--sequence-parallel") and tp > 1
-    _check_split(ask, model, tp, cp, length, sequence)
-    zero, instances = _zero(ask, data, cp, ep)
-    inside = ask.has("--use-tp-pp-dp-mapping")
-    if inside and cp != ep:
-        raise ask.refuse(
-            "--use-tp-pp-dp-mapping",
-            "as many context as expert ranks",
-            f"{cp} and {ep}",
-            "remove it",
-        )
+    tp = arguments.count("--tensor-model-parallel-size")
+    stages = arguments.count("--pipeline-model-parallel-size")
+    cp = arguments.count("--context-parallel-size")
+    data = data_ranks(arguments, world, tp, stages, cp)
+    ep = _expert_degree(arguments, model, tp, cp, data)
+    samples = arguments.needed("--micro-batch-size")
+    batch = arguments.integer("--global-batch-size", default=samples * data)
+    micro_batches, rest = divmod(batch, samples * data)
+    arguments.check(
+        rest == 0,
+        "--global-batch-size",
+        f"a multiple of --micro-batch-size * data parallel = {samples} * "
+        f"{data}",
+        batch,
+    )
+    chunks, virtual = _chunks(arguments, model.layers, modules, stages)
+    _check_interleaving(arguments, stages, virtual, micro_batches)
+    sequence = arguments.has("--sequence-parallel") and tp > 1
+    _check_split(arguments, model, tp, cp, length, sequence)
+    zero, instances = _zero(arguments, data, cp, ep)
+    inside = arguments.has("--use-tp-pp-dp-mapping")
+    arguments.check(
+        not inside or cp == ep,
+        "--use-tp-pp-dp-mapping",
+        "as many context as expert ranks",
+        f"{cp} and {ep}",
+        "remove it",
+    )
     launch = Launch(
         tp=tp,
         cp=cp,
@@ -430,44 +381,89 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
         virtual_stages=virtual,
         chunks=chunks,
         zero=zero,
-        recompute=_recompute(ask, model.layers // len(chunks), modules),
+        recompute=_recompute(arguments, model.layers // len(chunks), modules),
         micro_batch=samples * data // instances,
         global_batch=batch,
         sequence_length=length,
-        overlap=_overlap(ask, zero, sequence, modules),
+        overlap=_overlap(arguments, zero, sequence, modules),
         sequence_parallel=sequence,
-        **_precision(ask),
+        **_precision(arguments),
     )
-    _check_hidden_experts(ask, launch)
+    _check_hidden_experts(arguments, launch)
     return Reading(as_run(launch), model, inside)
 
 
+def data_ranks(
+    arguments: Arguments, world: int, tp: int, stages: int, cp: int = 1
+) -> int:
+    """Return the data parallel degree on ``world`` devices.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the other degrees do not divide the devices.
+    """
+    ranks = tp * stages * cp
+    product = f"tensor * pipeline * context parallel = {tp} * {stages} * {cp}"
+    arguments.check(
+        world % ranks == 0,
+        "--tensor-model-parallel-size",
+        f"{product} to divide the {world} devices",
+        ranks,
+    )
+    return world // ranks
+
+
+def _check_interleaving(
+    arguments: Arguments, stages: int, virtual: int, micro_batches: int
+) -> None:
+    """Refuse micro-batches that interleaved stages cannot group."""
+    group = arguments.integer(_GROUP, default=stages)
+    if virtual == 1:
+        return
+    arguments.check(
+        micro_batches % stages == 0,
+        "--global-batch-size",
+        f"a number of micro-batches that the {stages} interleaved pipeline "
+        f"stages divide",
+        f"{micro_batches} micro-batches",
+        "change the batch",
+    )
+    arguments.check(
+        group == stages,
+        _GROUP,
+        f"as many micro-batches as the {stages} pipeline stages",
+        group,
+        "plans interleave no other groups",
+    )
+
+
 def _expert_degree(
-    ask: Arguments, model: Architecture, tp: int, cp: int, data: int
+    arguments: Arguments, model: Architecture, tp: int, cp: int, data: int
 ) -> int:
     """Return the expert parallel degree."""
     experts = _experts(model)
-    ep = ask.count("--expert-model-parallel-size")
-    own = ask.integer("--expert-tensor-parallel-size", default=tp)
-    if ep > 1 and (not experts or experts % ep):
-        raise ask.refuse(
-            "--expert-model-parallel-size",
-            f"a divisor of the {experts} experts",
-            ep,
-        )
-    if experts and own != tp:
-        raise ask.refuse(
-            "--expert-tensor-parallel-size",
-            f"--tensor-model-parallel-size {tp}",
-            own,
-            "plans split experts as they split other layers",
-        )
-    if data * cp % ep:
-        raise ask.refuse(
-            "--expert-model-parallel-size",
-            f"a divisor of data * context parallel = {data} * {cp}",
-            ep,
-        )
+    ep = arguments.count("--expert-model-parallel-size")
+    expert_tp = arguments.integer("--expert-tensor-parallel-size", default=tp)
+    arguments.check(
+        ep == 1 or (experts > 0 and experts % ep == 0),
+        "--expert-model-parallel-size",
+        f"a divisor of the {experts} experts",
+        ep,
+    )
+    arguments.check(
+        not experts or expert_tp == tp,
+        "--expert-tensor-parallel-size",
+        f"--tensor-model-parallel-size {tp}",
+        expert_tp,
+        "plans split experts as they split other layers",
+    )
+    arguments.check(
+        data * cp % ep == 0,
+        "--expert-model-parallel-size",
+        f"a divisor of data * context parallel = {data} * {cp}",
+        ep,
+    )
     return ep
 
 
@@ -476,7 +472,7 @@ def _experts(model: Architecture) -> int:
 
 
 def _check_split(
-    ask: Arguments,
+    arguments: Arguments,
     model: Architecture,
     tp: int,
     cp: int,
@@ -484,130 +480,131 @@ def _check_split(
     sequence: bool,
 ) -> None:
     """Refuse degrees that do not divide the model."""
-    block = model.towers[0].runs[0].block
-    attention = block.attention
-    for name, count in (
-        ("--num-attention-heads", attention.heads),
-        ("--ffn-hidden-size", block.mlp.hidden),
-    ):
-        if count % tp:
-            raise ask.refuse(
-                name,
-                f"a multiple of --tensor-model-parallel-size {tp}",
-                count,
-            )
-    if attention.kv_heads % tp and tp % attention.kv_heads:
-        raise ask.refuse(
-            "--num-query-groups",
-            f"a multiple or a divisor of --tensor-model-parallel-size {tp}",
-            attention.kv_heads,
-        )
-    pieces = 2 * cp if cp > 1 else 1
-    if length % (pieces * tp if sequence else pieces):
-        raise ask.refuse(
-            "--seq-length",
-            f"a multiple of {'2 * ' * (cp > 1)}context parallel"
-            f"{' * tensor parallel' * sequence} = "
-            f"{pieces * tp if sequence else pieces}",
-            length,
-        )
-    if tp > 1 and _experts(model) and not sequence:
-        raise ask.refuse(
-            "--sequence-parallel",
-            "it with experts and tensor parallelism",
-            "none",
-            "add it",
-        )
+    check_tensor_split(arguments, model, tp)
+    kv_heads = model.towers[0].runs[0].block.attention.kv_heads
+    arguments.check(
+        kv_heads % tp == 0 or tp % kv_heads == 0,
+        "--num-query-groups",
+        f"a multiple or a divisor of --tensor-model-parallel-size {tp}",
+        kv_heads,
+    )
+    pieces = (2 * cp if cp > 1 else 1) * (tp if sequence else 1)
+    arguments.check(
+        length % pieces == 0,
+        "--seq-length",
+        f"a multiple of {'2 * ' * (cp > 1)}context parallel"
+        f"{' * tensor parallel' * sequence} = {pieces}",
+        length,
+    )
+    arguments.check(
+        tp == 1 or sequence or not _experts(model),
+        "--sequence-parallel",
+        "it with experts and tensor parallelism",
+        "none",
+        "add it",
+    )
 
 
-def _zero(ask: Arguments, data: int, cp: int, ep: int) -> tuple[int, int]:
+def _zero(
+    arguments: Arguments, data: int, cp: int, ep: int
+) -> tuple[int, int]:
     """Return the ZeRO stage, and over how many instances it is replicated."""
-    zero = int(ask.has("--use-distributed-optimizer"))
-    strategy = ask.text(
+    zero = int(arguments.has("--use-distributed-optimizer"))
+    strategy = arguments.text(
         "--data-parallel-sharding-strategy",
         ("no_shard", "optim", *_SHARDING.values()),
     )
-    checkpoint = ask.text("--ckpt-format")
-    if ask.has("--use-megatron-fsdp"):
+    checkpoint = arguments.text("--ckpt-format")
+    if arguments.has("--use-megatron-fsdp"):
         stages = {name: stage for stage, name in _SHARDING.items()}
         stages |= {"optim": 1, "no_shard": 0}
         zero = stages[strategy or "no_shard"]
-        if checkpoint != "fsdp_dtensor":
-            raise ask.refuse(
-                "--ckpt-format",
-                "fsdp_dtensor with --use-megatron-fsdp",
-                checkpoint or "none",
-            )
-    if ask.has("--use-torch-fsdp2"):
-        raise ask.refuse(
-            "--use-torch-fsdp2",
-            "--use-megatron-fsdp or --use-distributed-optimizer",
-            "another implementation",
-            "it is not read",
+        arguments.check(
+            checkpoint == "fsdp_dtensor",
+            "--ckpt-format",
+            "fsdp_dtensor with --use-megatron-fsdp",
+            checkpoint or "none",
         )
-    instances = ask.count(_INSTANCES)
-    if instances > 1 and not zero:
-        raise ask.refuse(
-            _INSTANCES, "an optimiser that is sharded", "none", "remove it"
-        )
-    if data % instances or data * cp // ep % instances:
-        raise ask.refuse(
-            _INSTANCES,
-            f"a divisor of the {data} data ranks"
-            + (f" and of the {data * cp // ep} of experts" if ep > 1 else ""),
-            instances,
-        )
+    arguments.check(
+        not arguments.has("--use-torch-fsdp2"),
+        "--use-torch-fsdp2",
+        "--use-megatron-fsdp or --use-distributed-optimizer",
+        "another implementation",
+        "it is not read",
+    )
+    instances = arguments.count(_INSTANCES)
+    arguments.check(
+        instances == 1 or zero > 0,
+        _INSTANCES,
+        "an optimiser that is sharded",
+        "none",
+        "remove it",
+    )
+    expert_ranks = data * cp // ep
+    arguments.check(
+        data % instances == 0 and expert_ranks % instances == 0,
+        _INSTANCES,
+        f"a divisor of the {data} data ranks"
+        + (f" and of the {expert_ranks} of experts" if ep > 1 else ""),
+        instances,
+    )
     return zero, instances
 
 
-def _recompute(ask: Arguments, layers: int, predicting: int) -> Recompute:
+def _recompute(
+    arguments: Arguments, layers: int, predicting: int
+) -> Recompute:
     """Return the recompute choice of all layers."""
-    granularity = ask.text("--recompute-granularity", ("selective", "full"))
-    modules = ask.texts("--recompute-modules")
-    method = ask.text("--recompute-method", ("uniform", "block"))
-    count = ask.integer("--recompute-num-layers")
-    if ask.has("--recompute-activations"):
-        if granularity == "full":
-            raise ask.refuse(
-                "--recompute-activations",
-                "one choice of what is recomputed",
-                f"{ask.place('--recompute-granularity')} full too",
-                "remove one",
-            )
+    granularity = arguments.text(
+        "--recompute-granularity", ("selective", "full")
+    )
+    modules = arguments.texts("--recompute-modules")
+    method = arguments.text("--recompute-method", ("uniform", "block"))
+    count = arguments.integer_or_none("--recompute-num-layers")
+    if arguments.has("--recompute-activations"):
+        arguments.check(
+            granularity != "full",
+            "--recompute-activations",
+            "one choice of what is recomputed",
+            f"{arguments.location('--recompute-granularity')} full too",
+            "remove one",
+        )
         granularity = "selective"
     if granularity is None:
         return "none"
     if granularity == "selective":
-        if modules not in (None, ("core_attn",)):
-            raise ask.refuse(
-                "--recompute-modules",
-                "core_attn",
-                " ".join(modules or ()),
-                "plans recompute no other part alone",
-            )
-        return "selective"
-    if method is None:
-        raise ask.refuse(
-            "--recompute-method",
-            "uniform or block with --recompute-granularity full",
-            "none",
+        arguments.check(
+            modules in (None, ("core_attn",)),
+            "--recompute-modules",
+            "core_attn",
+            " ".join(modules or ()),
+            "plans recompute no other part alone",
         )
-    if method == "uniform" and count != 1 and count is not None:
-        raise ask.refuse(
+        return "selective"
+    arguments.check(
+        method is not None,
+        "--recompute-method",
+        "uniform or block with --recompute-granularity full",
+        "none",
+    )
+    if method == "uniform":
+        arguments.check(
+            count in (None, 1),
             "--recompute-num-layers",
             "1 with the method uniform",
             count,
             "plans keep the input of every layer",
         )
-    if method == "block" and predicting:
-        raise ask.refuse(
+    else:
+        arguments.check(
+            not predicting,
             "--recompute-method",
             "uniform with --mtp-num-layers",
             "block",
             "Megatron recomputes no module for multi-token prediction then",
         )
-    if method == "block" and (count is None or count != layers):
-        raise ask.refuse(
+        arguments.check(
+            count == layers,
             "--recompute-num-layers",
             f"all {layers} layers of a chunk with the method block",
             count,
@@ -617,210 +614,207 @@ def _recompute(ask: Arguments, layers: int, predicting: int) -> Recompute:
 
 
 def _overlap(
-    ask: Arguments, zero: int, sequence: bool, modules: int
+    arguments: Arguments, zero: int, sequence: bool, modules: int
 ) -> tuple[Overlap, ...]:
     """Return what runs behind computation."""
-    found = {name for name, flag in _OVERLAP.items() if ask.has(flag)}
-    if "tp" in found and not sequence:
-        raise ask.refuse(
-            _OVERLAP["tp"], "--sequence-parallel too", "none", "add it"
-        )
-    if "ep" in found and modules > 1:
-        raise ask.refuse(
-            _OVERLAP["ep"],
-            "--mtp-num-layers of 1 at most",
-            modules,
-            "remove it",
-        )
-    if "weights" in found and ("gradients" not in found or not zero):
-        raise ask.refuse(
-            _OVERLAP["weights"],
-            f"{_OVERLAP['gradients']} and a sharded optimiser too",
-            "none",
-            "add it",
-        )
-    return tuple(name for name in OVERLAP if name in found)
+    names = {name for name, flag in _OVERLAP.items() if arguments.has(flag)}
+    arguments.check(
+        "tp" not in names or sequence,
+        _OVERLAP["tp"],
+        "--sequence-parallel too",
+        "none",
+        "add it",
+    )
+    arguments.check(
+        "ep" not in names or modules <= 1,
+        _OVERLAP["ep"],
+        "--mtp-num-layers of 1 at most",
+        modules,
+        "remove it",
+    )
+    arguments.check(
+        "weights" not in names or ("gradients" in names and zero > 0),
+        _OVERLAP["weights"],
+        f"{_OVERLAP['gradients']} and a sharded optimiser too",
+        "none",
+        "add it",
+    )
+    return tuple(name for name in OVERLAP if name in names)
 
 
-def _check_hidden_experts(ask: Arguments, launch: Launch) -> None:
+def _check_hidden_experts(arguments: Arguments, launch: Launch) -> None:
     """Refuse what Megatron does not run beside the exchange of experts."""
     if "ep" not in launch.overlap:
         return
-    if launch.stages > 1 and launch.virtual_stages == 1:
-        raise ask.refuse(
-            _OVERLAP["ep"],
-            f"virtual stages with {launch.stages} pipeline stages",
-            "none",
-            "add them or remove it",
-        )
-    if launch.recompute == "full":
-        raise ask.refuse(
-            _OVERLAP["ep"],
-            "no full recomputation",
-            f"{ask.place('--recompute-granularity')} full too",
-            "remove one",
-        )
+    arguments.check(
+        launch.stages == 1 or launch.virtual_stages > 1,
+        _OVERLAP["ep"],
+        f"virtual stages with {launch.stages} pipeline stages",
+        "none",
+        "add them or remove it",
+    )
+    arguments.check(
+        launch.recompute != "full",
+        _OVERLAP["ep"],
+        "no full recomputation",
+        f"{arguments.location('--recompute-granularity')} full too",
+        "remove one",
+    )
 
 
-def _precision(ask: Arguments) -> dict[str, Any]:
+def _precision(arguments: Arguments) -> dict[str, Any]:
     """Return the data type and the bytes of the optimiser."""
-    half, brain = ask.has("--fp16"), ask.has("--bf16")
-    eight = ask.text("--fp8-format", ("hybrid", "e4m3"))
-    narrow = ask.has("--grad-reduce-in-bf16")
-    wide = ask.has("--accumulate-allreduce-grads-in-fp32")
-    if half and brain:
-        raise ask.refuse("--fp16", "one data type", "--bf16 too", "keep one")
-    if narrow and wide:
-        raise ask.refuse(
-            "--grad-reduce-in-bf16",
-            "gradients of one data type",
-            "--accumulate-allreduce-grads-in-fp32 too",
-            "keep one",
-        )
-    if not (half or brain):
-        raise ask.refuse(
-            "--bf16", "--bf16 or --fp16", "none, which is fp32", "add one"
-        )
-    gradient = 4 if wide or (brain and not narrow) else 2
-    bytes_of: dict[str, Any] = {
+    half, brain = arguments.has("--fp16"), arguments.has("--bf16")
+    eight = arguments.text("--fp8-format", ("hybrid", "e4m3"))
+    narrow = arguments.has("--grad-reduce-in-bf16")
+    wide = arguments.has("--accumulate-allreduce-grads-in-fp32")
+    arguments.check(
+        not (half and brain),
+        "--fp16",
+        "one data type",
+        "--bf16 too",
+        "keep one",
+    )
+    arguments.check(
+        not (narrow and wide),
+        "--grad-reduce-in-bf16",
+        "gradients of one data type",
+        "--accumulate-allreduce-grads-in-fp32 too",
+        "keep one",
+    )
+    arguments.check(
+        half or brain,
+        "--bf16",
+        "--bf16 or --fp16",
+        "none, which is fp32",
+        "add one",
+    )
+    gradient_bytes = 4 if wide or (brain and not narrow) else 2
+    return {
+        "dtype": "fp8" if eight else "fp16" if half else "bf16",
         "weight_bytes": 2,
-        "state_bytes": _state_bytes(ask, gradient),
-        "optimizer": ask.text("--optimizer") or "adam",
-        "gradient_bytes": gradient,
+        "state_bytes": _state_bytes(arguments, gradient_bytes),
+        "optimizer": arguments.text("--optimizer") or "adam",
+        "gradient_bytes": gradient_bytes,
     }
-    dtype = "fp8" if eight else "fp16" if half else "bf16"
-    return {"dtype": dtype, **bytes_of}
 
 
-def _state_bytes(ask: Arguments, gradient_bytes: int) -> int:
+def _state_bytes(arguments: Arguments, gradient_bytes: int) -> int:
     """Return the bytes of master weights and moments, per weight.
 
     The data types are those of ``--use-precision-aware-optimizer``, and
     without it all in fp32.
     """
-    name = ask.text("--optimizer", tuple(_MOMENTS)) or "adam"
-    if name == "sgd" and not ask.number("--sgd-momentum", 0.9) > 0:
-        raise ask.refuse(
+    name = arguments.text("--optimizer", tuple(_MOMENTS)) or "adam"
+    if name == "sgd":
+        arguments.check(
+            arguments.number("--sgd-momentum", 0.9) > 0,
             "--sgd-momentum",
             "a momentum > 0",
-            ask.text("--sgd-momentum"),
+            arguments.text("--sgd-momentum"),
             "plans keep one moment with SGD",
         )
-    aware = ask.has("--use-precision-aware-optimizer")
+    aware = arguments.has("--use-precision-aware-optimizer")
     bytes_of = {}
-    for option, known in (
-        ("--main-params-dtype", ("fp32", "fp16")),
-        ("--exp-avg-dtype", ("fp32", "fp16", "bf16", "fp8")),
-        ("--exp-avg-sq-dtype", ("fp32", "fp16", "bf16", "fp8")),
-        ("--main-grads-dtype", ("fp32", "bf16")),
-    ):
-        kind = ask.text(option, known) or "fp32"
-        if kind != "fp32" and not (aware and name == "adam"):
-            raise ask.refuse(
-                option,
-                "fp32 without --use-precision-aware-optimizer and Adam",
-                kind,
-            )
+    for option, kinds in _STATE_DTYPES.items():
+        kind = arguments.text(option, kinds) or "fp32"
+        arguments.check(
+            kind == "fp32" or (aware and name == "adam"),
+            option,
+            "fp32 without --use-precision-aware-optimizer and Adam",
+            kind,
+        )
         bytes_of[option] = _TYPE_BYTES[kind]
-    grads = bytes_of.pop("--main-grads-dtype")
-    if aware and grads < gradient_bytes:
-        raise ask.refuse(
-            "--main-grads-dtype",
-            "fp32 with gradients that are reduced in fp32",
-            "bf16",
-            "add --grad-reduce-in-bf16 or remove it",
+    main_gradient_bytes = bytes_of.pop("--main-grads-dtype")
+    arguments.check(
+        not aware or main_gradient_bytes >= gradient_bytes,
+        "--main-grads-dtype",
+        "fp32 with gradients that are reduced in fp32",
+        "bf16",
+        "add --grad-reduce-in-bf16 or remove it",
+    )
+    return 4 + _MOMENTS[name] if name != "adam" else sum(bytes_of.values())
+
+
+def _check_supported(arguments: Arguments) -> None:
+    """Refuse what changes memory or time in ways that plans do not know."""
+    for name, why in MEGATRON.unsupported.items():
+        option = f"--{name}"
+        arguments.check(
+            arguments.texts(option) is None,
+            option,
+            "no such argument",
+            "it",
+            why,
         )
-    if name != "adam":
-        return 4 + _MOMENTS[name]
-    return sum(bytes_of.values())
-
-
-def _check_known(ask: Arguments) -> None:
-    """Refuse what changes memory or time and no plan says."""
-    for name, why in _REFUSED.items():
-        if ask.texts(name) is not None:
-            raise ask.refuse(name, "no such argument", "it", why)
-    backend = ask.text("--attention-backend")
-    if backend in ("unfused", "local"):
-        raise ask.refuse(
-            "--attention-backend",
-            "auto, flash or fused",
-            backend,
-            "plans keep no scores of attention",
-        )
-
-
-def _chunks(
-    ask: Arguments, layers: int, modules: int, stages: int
-) -> tuple[tuple[Chunk, ...], int]:
-    """Return what every chunk holds, and how many are on a stage."""
-    layout = ask.text(_LAYOUT)
-    virtual = ask.integer("--num-virtual-stages-per-pipeline-rank")
-    each = ask.integer("--num-layers-per-virtual-pipeline-stage")
-    first = ask.integer("--decoder-first-pipeline-num-layers")
-    last = ask.integer("--decoder-last-pipeline-num-layers")
-    loss = ask.has("--account-for-loss-in-pipeline-split")
-    embedding = ask.has("--account-for-embedding-in-pipeline-split")
-    if layout is not None:
-        other = next((name for name in _SPLITS if name in ask.given), None)
-        if other is not None:
-            raise ask.refuse(
-                _LAYOUT,
-                "no other argument about layers of stages",
-                f"{ask.place(other)} too",
-                "remove one",
-            )
-        return _read_layout(ask, layout, layers, modules, stages)
-    counts = _counts(ask, layers + loss + embedding, stages, first, last)
-    if each is not None:
-        if virtual is not None:
-            raise ask.refuse(
-                "--num-layers-per-virtual-pipeline-stage",
-                "one number of chunks",
-                f"{ask.place('--num-virtual-stages-per-pipeline-rank')} too",
-                "remove one",
-            )
-        if counts[0] % each:
-            raise ask.refuse(
-                "--num-layers-per-virtual-pipeline-stage",
-                f"a divisor of the {counts[0]} layers of a stage",
-                each,
-            )
-        virtual = counts[0] // each
-    virtual = virtual or 1
-    if virtual > 1 and stages == 1:
-        raise ask.refuse(
-            "--num-virtual-stages-per-pipeline-rank",
-            "more than one pipeline stage",
-            "one",
-        )
-    if any(count % virtual for count in counts):
-        raise ask.refuse(
-            "--num-virtual-stages-per-pipeline-rank",
-            f"a divisor of the {min(counts)} layers of a stage",
-            virtual,
-        )
-    held = [count // virtual for _ in range(virtual) for count in counts]
-    held[0] -= embedding
-    held[-1] -= loss
-    return _with_ends(held, modules), virtual
-
-
-def _with_ends(counts: Sequence[int], modules: int) -> tuple[Chunk, ...]:
-    """Return chunks of so many blocks, with embedding and head around.
-
-    Without a layout Megatron puts modules for multi-token prediction in front
-    of the head.
-    """
-    last = len(counts) - 1
-    return tuple(
-        Chunk(number == 0, count, number == last, modules * (number == last))
-        for number, count in enumerate(counts)
+    backend = arguments.text("--attention-backend")
+    arguments.check(
+        backend not in ("unfused", "local"),
+        "--attention-backend",
+        "auto, flash or fused",
+        backend,
+        "plans keep no scores of attention",
     )
 
 
+def _chunks(
+    arguments: Arguments, layers: int, modules: int, stages: int
+) -> tuple[tuple[Chunk, ...], int]:
+    """Return what every chunk holds, and how many are on a stage."""
+    layout = arguments.text(_LAYOUT)
+    virtual = arguments.integer_or_none(_VIRTUAL)
+    each = arguments.integer_or_none(_LAYERS_PER_CHUNK)
+    first = arguments.integer_or_none("--decoder-first-pipeline-num-layers")
+    last = arguments.integer_or_none("--decoder-last-pipeline-num-layers")
+    loss = arguments.has("--account-for-loss-in-pipeline-split")
+    embedding = arguments.has("--account-for-embedding-in-pipeline-split")
+    if layout is not None:
+        other = next((x for x in _SPLITS if x in arguments.options), None)
+        arguments.check(
+            other is None,
+            _LAYOUT,
+            "no other argument about layers of stages",
+            f"{arguments.location(other or '')} too",
+            "remove one",
+        )
+        return _read_layout(arguments, layout, layers, modules, stages)
+    counts = _counts(arguments, layers + loss + embedding, stages, first, last)
+    if each is not None:
+        arguments.check(
+            virtual is None,
+            _LAYERS_PER_CHUNK,
+            "one number of chunks",
+            f"{arguments.location(_VIRTUAL)} too",
+            "remove one",
+        )
+        arguments.check(
+            counts[0] % each == 0,
+            _LAYERS_PER_CHUNK,
+            f"a divisor of the {counts[0]} layers of a stage",
+            each,
+        )
+        virtual = counts[0] // each
+    virtual = virtual or 1
+    arguments.check(
+        virtual == 1 or stages > 1,
+        _VIRTUAL,
+        "more than one pipeline stage",
+        "one",
+    )
+    arguments.check(
+        not any(count % virtual for count in counts),
+        _VIRTUAL,
+        f"a divisor of the {min(counts)} layers of a stage",
+        virtual,
+    )
+    held = [count // virtual for _ in range(virtual) for count in counts]
+    held[0] -= embedding
+    held[-1] -= loss
+    return with_ends(held, modules), virtual
+
+
 def _counts(
-    ask: Arguments,
+    arguments: Arguments,
     layers: int,
     stages: int,
     first: int | None,
@@ -829,21 +823,21 @@ def _counts(
     """Return the layers of every stage, all its chunks together."""
     fixed = [count for count in (first, last) if count is not None]
     middle, rest = stages - len(fixed), layers - sum(fixed)
-    if (
-        (middle == 0 and rest)
-        or middle < 0
-        or rest < 0
-        or (middle and rest % middle)
-    ):
-        raise ask.refuse(
-            "--pipeline-model-parallel-size",
-            f"a divisor of the {rest} layers"
-            if not fixed
-            else f"stages that split {layers} layers evenly beside "
-            f"{' and '.join(map(str, fixed))} on the first or the last one",
-            stages,
+    expected = f"a divisor of the {rest} layers"
+    if fixed:
+        expected = (
+            f"stages that split {layers} layers evenly beside "
+            f"{' and '.join(map(str, fixed))} on the first or the last one"
         )
-    counts = [rest // middle] * middle
+    arguments.check(
+        middle >= 0
+        and rest >= 0
+        and (rest % middle == 0 if middle else rest == 0),
+        "--pipeline-model-parallel-size",
+        expected,
+        stages,
+    )
+    counts = [rest // middle] * middle if middle else []
     if first is not None:
         counts.insert(0, first)
     if last is not None:
@@ -852,80 +846,93 @@ def _counts(
 
 
 def _read_layout(
-    ask: Arguments, layout: str, layers: int, modules: int, stages: int
+    arguments: Arguments, layout: str, layers: int, modules: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Read a pipeline layout, such as ``Et*7|(t*9|)*2t*7,mL``."""
-    text = re.sub(r"[,\s]", "", layout)
-    group = re.compile(r"\(([^()]*)\)(?:\*(\d{1,4}))?")
-    while found := group.search(text):
-        repeated = found[1] * int(found[2] or 1)
-        text = text[: found.start()] + repeated + text[found.end() :]
-        if len(text) > _MOST_LAYOUT:
-            raise ask.refuse(
-                _LAYOUT,
-                f"at most {_MOST_LAYOUT} characters with all repeats",
-                "more",
-            )
-    parts = []
-    for number, part in enumerate(text.split("|"), 1):
-        if re.fullmatch(r"(?:[EtmL](?:\*\d{1,5})?)*", part) is None:
-            raise ask.refuse(
-                _LAYOUT,
-                "stages of E, t, t*N, m and L between |",
-                f"{part!r} as stage {number}",
-            )
-        pairs = re.findall(r"([EtmL])(?:\*(\d+))?", part)
-        if sum(int(count or 1) for _, count in pairs) > _MOST_LAYOUT:
-            raise ask.refuse(
-                _LAYOUT,
-                f"at most {_MOST_LAYOUT} layers",
-                f"more in stage {number}",
-            )
-        parts.append(
-            "".join(letter * int(count or 1) for letter, count in pairs)
+    letters = [
+        _letters(arguments, text, stage)
+        for stage, text in enumerate(
+            _without_groups(arguments, layout).split("|"), 1
         )
-    joined = "".join(parts)
-    if re.fullmatch(r"E[tm]*L", joined) is None:
-        raise ask.refuse(_LAYOUT, "one E first and one L last", f"{layout!r}")
-    if "mt" in joined:
-        raise ask.refuse(_LAYOUT, "every m behind every t", f"{layout!r}")
-    if joined.count("t") != layers:
-        raise ask.refuse(
-            _LAYOUT, f"--num-layers {layers} times t", joined.count("t")
-        )
-    if joined.count("m") != modules:
-        raise ask.refuse(
-            _LAYOUT,
-            f"--mtp-num-layers {modules} times m"
-            if modules
-            else "no m without --mtp-num-layers",
+    ]
+    joined = "".join(letters)
+    homes = [stage for stage, text in enumerate(letters, 1) if "m" in text]
+    empty = letters.index("") + 1 if "" in letters else 0
+    predicting = f"--mtp-num-layers {modules} times m"
+    for holds, expected, got in (
+        (
+            re.fullmatch(r"E[tm]*L", joined),
+            "one E first and one L last",
+            repr(layout),
+        ),
+        ("mt" not in joined, "every m behind every t", repr(layout)),
+        (
+            joined.count("t") == layers,
+            f"--num-layers {layers} times t",
+            joined.count("t"),
+        ),
+        (
+            joined.count("m") == modules,
+            predicting if modules else "no m without --mtp-num-layers",
             joined.count("m"),
-        )
-    homes = [number for number, x in enumerate(parts, 1) if "m" in x]
-    if len(homes) > 1:
-        raise ask.refuse(
-            _LAYOUT,
+        ),
+        (
+            len(homes) <= 1,
             "every m in the same stage",
             f"them in stages {' and '.join(map(str, homes))}",
-        )
-    if len(parts) % stages:
-        raise ask.refuse(
-            _LAYOUT,
+        ),
+        (
+            len(letters) % stages == 0,
             f"a multiple of --pipeline-model-parallel-size {stages} stages",
-            len(parts),
-        )
-    if not all(parts):
-        raise ask.refuse(
-            _LAYOUT,
-            "something in every stage",
-            f"nothing in stage {parts.index('') + 1}",
-        )
+            len(letters),
+        ),
+        (not empty, "something in every stage", f"nothing in stage {empty}"),
+        (
+            stages > 1 or len(letters) == 1,
+            "one stage without pipeline parallelism",
+            len(letters),
+        ),
+    ):
+        arguments.check(bool(holds), _LAYOUT, expected, got)
     chunks = tuple(
-        Chunk("E" in part, part.count("t"), "L" in part, part.count("m"))
-        for part in parts
+        Chunk("E" in text, text.count("t"), "L" in text, text.count("m"))
+        for text in letters
     )
-    if stages == 1 and len(parts) > 1:
-        raise ask.refuse(
-            _LAYOUT, "one stage without pipeline parallelism", len(parts)
+    return chunks, len(letters) // stages
+
+
+def _without_groups(arguments: Arguments, layout: str) -> str:
+    """Return a layout with its groups written as often as they repeat."""
+    text = re.sub(r"[,\s]", "", layout)
+    group = re.compile(r"\(([^()]*)\)(?:\*(\d{1,4}))?")
+    while match := group.search(text):
+        repeated = match[1] * int(match[2] or 1)
+        text = text[: match.start()] + repeated + text[match.end() :]
+        arguments.check(
+            len(text) <= _MAX_LAYOUT,
+            _LAYOUT,
+            f"at most {_MAX_LAYOUT} characters with all repeats",
+            "more",
         )
-    return chunks, len(parts) // stages
+    return text
+
+
+def _letters(arguments: Arguments, text: str, stage_number: int) -> str:
+    """Return the letters of one stage, such as ``Ettt`` for ``Et*3``."""
+    arguments.check(
+        re.fullmatch(r"(?:[EtmL](?:\*\d{1,5})?)*", text) is not None,
+        _LAYOUT,
+        "stages of E, t, t*N, m and L between |",
+        f"{text!r} as stage {stage_number}",
+    )
+    pairs = [
+        (letter, int(count or 1))
+        for letter, count in re.findall(r"([EtmL])(?:\*(\d+))?", text)
+    ]
+    arguments.check(
+        sum(count for _, count in pairs) <= _MAX_LAYOUT,
+        _LAYOUT,
+        f"at most {_MAX_LAYOUT} layers",
+        f"more in stage {stage_number}",
+    )
+    return "".join(letter * count for letter, count in pairs)

@@ -11,10 +11,12 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
+import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
+from nest.frameworks.keyed import read_data
 from nest.models.architectures import Architecture
 from nest.models.blocks import (
     Attention,
@@ -30,6 +32,20 @@ from nest.util.text import whole_number
 
 #: Options in the order in which they are written: name and values.
 Flags = list[tuple[str, tuple[object, ...]]]
+
+
+class ArgumentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of Megatron-LM, as ``data/megatron.yaml`` lists them."""
+
+    values: tuple[str, ...]
+    switches: tuple[str, ...]
+    others: tuple[str, ...]
+    shaping: tuple[str, ...]
+    harmless: tuple[str, ...]
+    unsupported: dict[str, str]
+
+
+MEGATRON = read_data("megatron", ArgumentTable)
 
 _TP_BIASES = {
     (True, True, True): (),
@@ -69,21 +85,60 @@ def _narrow(block: Block, sequence_length: int) -> Block:
     return replace(block, name=name, attention=attention, mlp=mlp)
 
 
+def check_shape(
+    where: str, expected: Architecture, got: Architecture, length: int | None
+) -> None:
+    """Refuse a model that a file describes and that is not the expected one.
+
+    Raises
+    ------
+    InvalidPlanError
+        If they differ in anything that arguments say.
+    """
+    assert length is not None
+    if comparable(expected, length) != comparable(got, length):
+        raise InvalidPlanError(
+            f"{where}: expected the shape of {expected.name}, got another "
+            f"one; correct what it says about the model"
+        )
+
+
+def check_tensor_split(
+    arguments: Arguments, model: Architecture, tp: int
+) -> None:
+    """Refuse a model that a tensor parallel degree does not divide.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the heads or the columns of the MLP are no multiple of it.
+    """
+    block = model.towers[0].runs[0].block
+    for name, count in (
+        ("--num-attention-heads", block.attention.heads),
+        ("--ffn-hidden-size", block.mlp.hidden),
+    ):
+        if count % tp:
+            raise arguments.refuse(
+                name, f"a multiple of --tensor-model-parallel-size {tp}", count
+            )
+
+
 def _positions(model: Architecture) -> int:
     return model.towers[0].learned_positions or model.max_sequence
 
 
 def why_not(model: Architecture) -> str | None:
-    """Say which part of a model the arguments do not say, or ``None``."""
+    """Return what the arguments cannot express of a model, or ``None``."""
     if len(model.towers) > 1:
         return "towers: expected one, got several"
     tower, head = model.towers[0], model.head
-    part = unusual(
+    unusual_part = unusual(
         replace(tower, modules=0),
         replace(head, predictions=head.predictions - tower.modules),
     )
-    if part is not None:
-        return f"{part}: expected a plain transformer"
+    if unusual_part is not None:
+        return f"{unusual_part}: expected a plain transformer"
     blocks = [run.block for run in tower.runs]
     attentions = {block.attention for block in blocks}
     mlps = {block.mlp for block in blocks}
@@ -221,11 +276,11 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
 
 def _pattern(blocks: Sequence[Block]) -> str:
     """Return which blocks have experts, such as ``([0]*3+[1]*58)``."""
-    parts = [
+    runs = [
         f"[{int(experts)}]*{len(list(several))}"
         for experts, several in groupby(b.mlp.experts > 0 for b in blocks)
     ]
-    return f"({'+'.join(parts)})"
+    return f"({'+'.join(runs)})"
 
 
 def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
@@ -237,36 +292,37 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         If an argument is missing or out of range, or they do not fit
         together.
     """
-    ask = arguments
-    layers = ask.needed("--num-layers")
+    layers = arguments.needed("--num-layers")
     if layers > MOST_LAYERS:
-        raise ask.refuse("--num-layers", f"at most {MOST_LAYERS}", layers)
-    hidden = ask.needed("--hidden-size")
-    heads = ask.needed("--num-attention-heads")
-    length = ask.needed("--seq-length")
-    positions = ask.integer("--max-position-embeddings", default=length)
+        raise arguments.refuse(
+            "--num-layers", f"at most {MOST_LAYERS}", layers
+        )
+    hidden = arguments.needed("--hidden-size")
+    heads = arguments.needed("--num-attention-heads")
+    length = arguments.needed("--seq-length")
+    positions = arguments.integer("--max-position-embeddings", default=length)
     assert positions is not None
     if positions < length:
-        raise ask.refuse(
+        raise arguments.refuse(
             "--max-position-embeddings",
             f"at least --seq-length {length}",
             positions,
         )
-    gated = ask.has("--swiglu")
+    gated = arguments.has("--swiglu")
     usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
-    width = ask.integer("--ffn-hidden-size", default=usual)
+    width = arguments.integer("--ffn-hidden-size", default=usual)
     assert width is not None
-    rotary = _rotary(ask)
-    modules = _modules(ask, rotary)
-    tied = not ask.has("--untie-embeddings-and-output-weights")
-    vocabulary = ask.needed("--vocab-size")
-    dropout = ask.number("--hidden-dropout", 0.1) > 0
-    ask.number("--attention-dropout", 0.1)
-    kind = ask.text("--normalization", ("LayerNorm", "RMSNorm"))
-    attention = _read_attention(ask, hidden, heads, rotary)
-    biased = not ask.has("--disable-bias-linear")
-    own = ask.has("--add-qkv-bias") or biased
-    attention = replace(attention, biases=own, output_bias=biased)
+    rotary = _rotary(arguments)
+    modules = _modules(arguments, rotary)
+    tied = not arguments.has("--untie-embeddings-and-output-weights")
+    vocabulary = arguments.needed("--vocab-size")
+    dropout = arguments.number("--hidden-dropout", 0.1) > 0
+    arguments.number("--attention-dropout", 0.1)
+    kind = arguments.text("--normalization", ("LayerNorm", "RMSNorm"))
+    attention = _read_attention(arguments, hidden, heads, rotary)
+    biased = not arguments.has("--disable-bias-linear")
+    query_biases = arguments.has("--add-qkv-bias") or biased
+    attention = replace(attention, biases=query_biases, output_bias=biased)
     dense = Mlp(hidden=width, gated=gated, biases=biased)
     block = Block(
         name="decoder",
@@ -276,7 +332,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         layer_norm=kind != "RMSNorm",
         dropout=dropout,
     )
-    sparse, where = _read_experts(ask, dense, layers)
+    sparse, where = _read_experts(arguments, dense, layers)
     runs = tuple(
         RepeatedBlock(
             block=replace(block, name="experts", mlp=sparse)
@@ -289,7 +345,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     return (
         Architecture(
             name=name,
-            source=f"arguments of Megatron-LM, {ask.where}",
+            source=f"arguments of Megatron-LM, {arguments.where}",
             towers=(
                 Tower(
                     runs=runs,
@@ -305,77 +361,77 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     )
 
 
-def _rotary(ask: Arguments) -> bool:
+def _rotary(arguments: Arguments) -> bool:
     kinds = ("learned_absolute", "rope")
-    kind = ask.text("--position-embedding-type", kinds)
-    old = ask.has("--use-rotary-position-embeddings")
-    ask.has("--no-position-embedding")
+    kind = arguments.text("--position-embedding-type", kinds)
+    old = arguments.has("--use-rotary-position-embeddings")
+    arguments.has("--no-position-embedding")
     return old or kind == "rope"
 
 
-def _modules(ask: Arguments, rotary: bool) -> int:
+def _modules(arguments: Arguments, rotary: bool) -> int:
     """Return the number of modules for multi-token prediction."""
-    modules = ask.integer("--mtp-num-layers", least=0) or 0
-    ask.number("--mtp-loss-scaling-factor", 0.1)
+    modules = arguments.integer("--mtp-num-layers", 0, minimum=0)
+    arguments.number("--mtp-loss-scaling-factor", 0.1)
     if modules and not rotary:
-        raise ask.refuse(
+        raise arguments.refuse(
             "--position-embedding-type",
             "rope with --mtp-num-layers",
-            ask.text("--position-embedding-type") or "learned_absolute",
+            arguments.text("--position-embedding-type") or "learned_absolute",
         )
     for name, why in (
         ("--mtp-use-repeated-layer", "plans give every module its weights"),
         ("--mtp-detach-heads", "plans send gradients on to the model"),
     ):
-        if ask.has(name) and modules:
-            raise ask.refuse(
+        if arguments.has(name) and modules:
+            raise arguments.refuse(
                 name, "no such argument with --mtp-num-layers", "it", why
             )
     return modules
 
 
 def _read_attention(
-    ask: Arguments, hidden: int, heads: int, rotary: bool
+    arguments: Arguments, hidden: int, heads: int, rotary: bool
 ) -> Attention:
-    norm = ask.has("--qk-layernorm")
+    norm = arguments.has("--qk-layernorm")
     window = 0
-    text = ask.text("--window-size")
+    text = arguments.text("--window-size")
     if text is not None:
-        found = re.fullmatch(r"\(?\s*(\d{1,15})\s*,\s*0\s*\)?", text)
-        if found is None:
-            raise ask.refuse("--window-size", "N,0", repr(text))
-        window = int(found[1]) + 1
-    if ask.has("--multi-latent-attention"):
-        rotary_size = ask.integer("--qk-pos-emb-head-dim", default=64) or 0
+        match = re.fullmatch(r"\(?\s*(\d{1,15})\s*,\s*0\s*\)?", text)
+        if match is None:
+            raise arguments.refuse("--window-size", "N,0", repr(text))
+        window = int(match[1]) + 1
+    if arguments.has("--multi-latent-attention"):
+        rotary_size = arguments.integer("--qk-pos-emb-head-dim", default=64)
         return Attention(
             heads=heads,
             kv_heads=heads,
-            head_size=(ask.integer("--qk-head-dim", default=128) or 0)
+            head_size=(arguments.integer("--qk-head-dim", default=128))
             + rotary_size,
-            value_size=ask.integer("--v-head-dim", default=128) or 0,
+            value_size=arguments.integer("--v-head-dim", default=128),
             rotary=rotary,
             query_key_norm=norm,
-            query_rank=ask.integer("--q-lora-rank", default=0) or 0,
-            key_value_rank=ask.integer("--kv-lora-rank", default=32) or 0,
+            query_rank=arguments.integer("--q-lora-rank", default=0),
+            key_value_rank=arguments.integer("--kv-lora-rank", default=32),
             rotary_size=rotary_size,
             window=window,
         )
-    size = ask.integer("--kv-channels")
+    size = arguments.integer_or_none("--kv-channels")
     if size is None:
         if hidden % heads:
-            raise ask.refuse(
+            raise arguments.refuse(
                 "--num-attention-heads",
                 f"a divisor of --hidden-size {hidden}",
                 heads,
             )
         size = hidden // heads
-    groups = ask.integer("--num-query-groups")
+    groups = arguments.integer_or_none("--num-query-groups")
     kv_heads = heads
-    if ask.has("--group-query-attention"):
+    if arguments.has("--group-query-attention"):
         # Without a number Megatron takes one group.
         kv_heads = groups or 1
     if heads % kv_heads:
-        raise ask.refuse(
+        raise arguments.refuse(
             "--num-query-groups",
             f"a divisor of the {heads} attention heads",
             kv_heads,
@@ -391,23 +447,27 @@ def _read_attention(
 
 
 def _read_experts(
-    ask: Arguments, dense: Mlp, layers: int
+    arguments: Arguments, dense: Mlp, layers: int
 ) -> tuple[Mlp | None, list[bool]]:
     """Return the experts, if any, and which blocks have them."""
-    experts = ask.integer("--num-experts")
-    topk = ask.integer("--moe-router-topk", default=2)
-    width = ask.integer("--moe-ffn-hidden-size", default=dense.hidden)
-    shared = ask.integer("--moe-shared-expert-intermediate-size", default=0)
-    pattern = ask.text("--moe-layer-freq")
-    ask.has("--moe-grouped-gemm")
-    ask.text("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex"))
+    experts = arguments.integer_or_none("--num-experts")
+    topk = arguments.integer("--moe-router-topk", default=2)
+    width = arguments.integer("--moe-ffn-hidden-size", default=dense.hidden)
+    shared = arguments.integer(
+        "--moe-shared-expert-intermediate-size", default=0
+    )
+    pattern = arguments.text("--moe-layer-freq")
+    arguments.has("--moe-grouped-gemm")
+    arguments.text(
+        "--moe-token-dispatcher-type", ("allgather", "alltoall", "flex")
+    )
     if experts is None:
         return None, [False] * layers
     assert topk is not None
     assert width is not None
     assert shared is not None
     if topk > experts:
-        raise ask.refuse(
+        raise arguments.refuse(
             "--moe-router-topk", f"at most --num-experts {experts}", topk
         )
     sparse = replace(
@@ -417,33 +477,35 @@ def _read_experts(
         experts_per_token=topk,
         shared_hidden=shared,
     )
-    return sparse, _frequency(ask, pattern, layers)
+    return sparse, _frequency(arguments, pattern, layers)
 
 
-def _frequency(ask: Arguments, pattern: str | None, layers: int) -> list[bool]:
+def _frequency(
+    arguments: Arguments, pattern: str | None, layers: int
+) -> list[bool]:
     """Return which blocks have experts: every n-th, or a list expression."""
     if pattern is None:
         return [True] * layers
     text = re.sub(r"[\s()]", "", pattern)
     if every := whole_number(text):
-        return [number % every == 0 for number in range(layers)]
-    found: list[bool] = []
-    for part in text.split("+"):
-        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", part)
+        return [index % every == 0 for index in range(layers)]
+    has_experts: list[bool] = []
+    for term in text.split("+"):
+        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", term)
         if match is None:
-            raise ask.refuse(
+            raise arguments.refuse(
                 "--moe-layer-freq",
                 "a number or lists such as ([0]*3+[1]*58)",
                 repr(pattern),
             )
         one = [digit == "1" for digit in match[1].split(",")]
-        found += one * min(int(match[2] or 1), MOST_LAYERS)
-        if len(found) > layers:
+        has_experts += one * min(int(match[2] or 1), MOST_LAYERS)
+        if len(has_experts) > layers:
             break
-    if len(found) != layers:
-        raise ask.refuse(
+    if len(has_experts) != layers:
+        raise arguments.refuse(
             "--moe-layer-freq",
             f"--num-layers {layers} entries",
-            len(found),
+            len(has_experts),
         )
-    return found
+    return has_experts

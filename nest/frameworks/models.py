@@ -11,7 +11,7 @@ from nest.util.stored import find
 
 
 def model_of(
-    problem: Problem, placement: Placement, given: Architecture | None = None
+    problem: Problem, placement: Placement, named: Architecture | None = None
 ) -> Architecture:
     """Return the model of a problem.
 
@@ -31,13 +31,13 @@ def model_of(
     InvalidOptionError
         If it cannot be told, or does not fit the problem.
     """
-    if given is not None:
-        reason = _why_not(problem, placement, given)
+    if named is not None:
+        reason = _why_not(problem, placement, named)
         if reason is not None:
             raise InvalidOptionError(
                 f"--model: {reason}; name the model of the problem"
             )
-        return given
+        return named
     for model in zoo.ARCHITECTURES:
         if _is_named(problem, model) and not _why_not(
             problem, placement, model
@@ -62,7 +62,7 @@ def _is_named(problem: Problem, model: Architecture) -> bool:
 def _why_not(
     problem: Problem, placement: Placement, model: Architecture
 ) -> str | None:
-    """Say what of a model does not fit a problem, or ``None``."""
+    """Return why a model does not fit a problem, or ``None``."""
     if model.layers != placement.layers:
         return (
             f"expected a model of {placement.layers} blocks, as the graph "
@@ -75,10 +75,8 @@ def _why_not(
             f"prediction as the graph, {placement.mtp}, got {model.name} "
             f"with {modules}"
         )
-    flops, length = (
-        problem.job.model_flops_per_sample,
-        (problem.job.sequence_length),
-    )
+    job = problem.job
+    flops, length = job.model_flops_per_sample, job.sequence_length
     if flops is None or length is None:
         return None
     counted = float(model.model_flops(length))

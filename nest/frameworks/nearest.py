@@ -31,14 +31,14 @@ from nest.ir.problem import Problem
 
 
 class Nearest(NamedTuple):
-    """What takes the place of a plan.
+    """The plan that a framework can run in place of another one.
 
     Attributes
     ----------
     problem, plan
         The problem as the framework has it, and the plan.
     changes
-        What of the job the framework has otherwise, for people.
+        Differences of the framework from the job, as texts for the user.
     files
         The export.
     before, after
@@ -54,7 +54,7 @@ class Nearest(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The price, for people."""
+        """Return the change of the step time, as a text for the user."""
         before, after = self.before.step_time_ns, self.after.step_time_ns
         percent = (after / before - 1) * 100 if before else 0.0
         return (
@@ -65,10 +65,7 @@ class Nearest(NamedTuple):
 
 
 def nearest(
-    problem: Problem,
-    plan: Plan,
-    target: str,
-    settings: Settings | None = None,
+    problem: Problem, plan: Plan, target: str, settings: Settings | None = None
 ) -> Nearest:
     """Return the nearest plan that a framework can run, and its export.
 
@@ -85,41 +82,43 @@ def nearest(
         If no plan that fits can be written; the text is the last reason.
     """
     before = score(problem, plan)
-    own, changes = as_run_by(problem, target)
+    as_run, changes = as_run_by(problem, target)
     # No framework's chunks turn back but under the schedule of the plan.
     suits = (
         plan.placement
-        == schedule_of(own.job.schedule, plan.virtual_stages).placement
+        == schedule_of(as_run.job.schedule, plan.virtual_stages).placement
     )
-    if suits and not inexpressible(target, own, plan):
+    if suits and not inexpressible(target, as_run, plan):
         try:
             files = export(problem, plan, target, settings)
         except InvalidPlanError:
             pass
         else:
-            after = score(own, plan)
-            return Nearest(own, plan, changes, files, before, after)
-    there = for_target(own, target, own.job.optimizer)
-    costs = CostModel(there)
+            after = score(as_run, plan)
+            return Nearest(as_run, plan, changes, files, before, after)
+    targeted = for_target(as_run, target, as_run.job.optimizer)
+    costs = CostModel(targeted)
     refusal: InvalidPlanError | None = None
-    for group in _candidates(there, plan):
-        found: list[tuple[int, int, Plan, Score]] = []
+    for group in _candidates(targeted, plan):
+        feasible: list[tuple[int, int, Plan, Score]] = []
         for candidate in group:
             try:
-                verdict = score(there, candidate, costs)
+                verdict = score(targeted, candidate, costs)
             except InvalidPlanError:
                 continue
             if verdict.feasible:
-                found.append(
-                    (verdict.step_quanta, len(found), candidate, verdict)
+                feasible.append(
+                    (verdict.step_quanta, len(feasible), candidate, verdict)
                 )
-        for _, _, candidate, verdict in sorted(found, key=lambda x: x[:2]):
+        for _, _, candidate, verdict in sorted(feasible, key=lambda x: x[:2]):
             try:
-                files = export(there, candidate, target, settings)
+                files = export(targeted, candidate, target, settings)
             except InvalidPlanError as error:
                 refusal = error
                 continue
-            return Nearest(there, candidate, changes, files, before, verdict)
+            return Nearest(
+                targeted, candidate, changes, files, before, verdict
+            )
     raise InvalidPlanError(
         f"--nearest: expected a plan that fits and that {target} can run, "
         f"got none ({refusal or 'too little memory, or no such split'}); "
@@ -144,17 +143,17 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
         problem_hash=None,
         solver=None,
     )
-    own = strategies(problem, plan.micro_batch)
+    choices = strategies(problem, plan.micro_batch)
     if virtual == plan.virtual_stages:
         cut = [stage.layers for stage in plan.stages]
-        yield list(_with_each(base, cut, own))
+        yield list(_with_each(base, cut, choices))
     placement = placement_of(problem.graph)
     equal = _even_cut(placement, plan.num_blocks * virtual)
     if equal is not None:
-        yield list(_with_each(base, equal, own))
+        yield list(_with_each(base, equal, choices))
     groups: tuple[list[Plan], list[Plan]] = ([], [])
     for split in batch_splits(problem):
-        kept = (split.replicas, split.micro_batch) == (
+        same_batches = (split.replicas, split.micro_batch) == (
             plan.replicas,
             plan.micro_batch,
         )
@@ -164,22 +163,26 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
             replicas=split.replicas,
             micro_batch=split.micro_batch,
         )
-        known = strategies(problem, split.micro_batch)
+        choices_there = strategies(problem, split.micro_batch)
         for stages in range(1, min(split.devices, placement.layers) + 1):
             equal = _even_cut(placement, stages)
             if equal is not None:
                 fitting = [
-                    x for x in known if x.devices * stages <= split.devices
+                    x
+                    for x in choices_there
+                    if x.devices * stages <= split.devices
                 ]
-                groups[not kept].extend(_with_each(here, equal, fitting))
+                groups[not same_batches].extend(
+                    _with_each(here, equal, fitting)
+                )
     yield from groups
 
 
 def _with_each(
-    plan: Plan, cut: Sequence[Sequence[LayerId]], found: Sequence[Strategy]
+    plan: Plan, cut: Sequence[Sequence[LayerId]], choices: Sequence[Strategy]
 ) -> Iterator[Plan]:
     """Yield a plan with these stages under every strategy."""
-    for strategy in found:
+    for strategy in choices:
         yield replace(
             plan,
             virtual_stages=plan.virtual_stages,

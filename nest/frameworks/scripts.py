@@ -1,4 +1,4 @@
-"""Launch lines of Megatron-LM as people have them: from a script to a launch.
+"""Launch scripts of Megatron-LM: from the text of a script to a launch.
 
 The script is read, never run. What it says twice and differently is refused
 with both lines; what it does not say is asked for, or left at the framework's
@@ -11,11 +11,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.arguments import Arguments, passed_over
+from nest.frameworks.arguments import Arguments, ignored_note
+from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
-from nest.frameworks.megatron_model import model_flags
-from nest.frameworks.shell import Script, Word, read_script, words_in
+from nest.frameworks.megatron_model import MEGATRON, model_flags
+from nest.frameworks.shell import Script, read_script, words_in
+from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
 
@@ -30,54 +34,14 @@ _SIGNS = frozenset(
     }
 )
 
-#: Arguments that Megatron-LM and Megatron-DeepSpeed have, that look like
-#: those that are read and change nothing that plans know.
-_OTHERS = frozenset(
-    {
-        *("--deepspeed-mpi", "--eval-global-batch-size"),
-        *("--eval-micro-batch-size", "--fp16-lm-cross-entropy"),
-        *("--grad-reduce-in-fp32", "--moe-router-dtype"),
-        *("--moe-router-group-topk", "--moe-router-topk-limited-devices"),
-        *("--moe-router-topk-scaling-factor", "--rampup-batch-size"),
-        *("--num-layers-at-end-in-bf16", "--num-layers-at-start-in-bf16"),
-        "--overlap-param-gather-with-optimizer-step",
-        *("--tp-comm-overlap-ag", "--tp-comm-overlap-cfg"),
-        *("--tp-comm-overlap-disable-fc1", "--tp-comm-overlap-disable-qkv"),
-        *("--tp-comm-overlap-rs", "--tp-comm-overlap-rs-dgrad"),
-    }
-)
-
-#: Arguments that are read and look like others that are: where one of them was
-#: not asked for yet, it is no other one written wrongly.
-_ALIKE = frozenset(
-    {
-        *("--decoder-first-pipeline-num-layers", "--exp-avg-dtype"),
-        *("--decoder-last-pipeline-num-layers", "--exp-avg-sq-dtype"),
-        *("--expert-model-parallel-size", "--ffn-hidden-size"),
-        *("--hidden-size", "--kv-lora-rank", "--main-grads-dtype"),
-        *("--main-params-dtype", "--max-position-embeddings"),
-        *("--moe-ffn-hidden-size", "--mtp-num-layers", "--num-layers"),
-        *("--no-position-embedding", "--optimizer", "--q-lora-rank"),
-        *("--num-layers-per-virtual-pipeline-stage", "--qk-head-dim"),
-        *("--optimizer-cpu-offload", "--tensor-model-parallel-size"),
-        "--v-head-dim",
-    }
-)
-
-#: Arguments that shape model, memory or time; what of them a script leaves
-#: out is Megatron's default.
-SHAPING = (
-    "--ffn-hidden-size",
-    "--kv-channels",
-    "--max-position-embeddings",
-    "--normalization",
-    "--position-embedding-type",
-    "--hidden-dropout",
-    "--tensor-model-parallel-size",
-    "--pipeline-model-parallel-size",
-    "--context-parallel-size",
-    "--global-batch-size",
-    "--recompute-granularity",
+#: Arguments that are no other ones written wrongly.
+_NAMES = frozenset(
+    f"--{name}"
+    for names in (
+        *(MEGATRON.values, MEGATRON.switches, MEGATRON.others),
+        MEGATRON.harmless,
+    )
+    for name in names
 )
 
 #: Arguments that say the same as one of these.
@@ -89,41 +53,28 @@ _INSTEAD = {
     ),
 }
 
-#: Options of launchers, and directives, that say how many nodes there are,
-#: and how many devices a node has.
-_NODES = ("--nnodes", "--num-nodes", "--num_nodes", "--nodes", "-N")
-_PER_NODE = (
-    *("--nproc-per-node", "--nproc_per_node", "--gpus-per-node"),
-    *("--num_gpus", "--num-gpus", "--gres", "--ntasks-per-node"),
-)
+_Kinds = dict[str, str]
 
-_Kinds = Mapping[str, str]
-_USUAL: _Kinds = {
-    **dict.fromkeys(_NODES, "nodes"),
-    **dict.fromkeys(_PER_NODE, "each"),
-}
+
+class _Launchers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The programs that start others, as ``data/launchers.yaml`` has them."""
+
+    usual: _Kinds
+    slurm: _Kinds
+    mpi: _Kinds
+    slurm_programs: tuple[str, ...]
+    mpi_programs: tuple[str, ...]
+    per_node_programs: frozenset[str]
+
+
+_LAUNCHERS = read_data("launchers", _Launchers)
+_USUAL = _LAUNCHERS.usual
 #: What options say: nodes, devices of each, ranks in all, devices in all.
-_SLURM: _Kinds = {
-    **_USUAL,
-    **dict.fromkeys(("-n", "--ntasks"), "ranks"),
-    **dict.fromkeys(("-G", "--gpus"), "devices"),
-}
-_MPI: _Kinds = {
-    **_USUAL,
-    **dict.fromkeys(("-n", "-np", "--n", "--np"), "ranks"),
-    **dict.fromkeys(("-N", "-npernode", "--npernode", "-ppn"), "each"),
-}
+_SLURM = _USUAL | _LAUNCHERS.slurm
 _STARTERS: Mapping[str, _Kinds] = {
-    **dict.fromkeys(("srun", "salloc"), _SLURM),
-    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun"), _MPI),
+    **dict.fromkeys(_LAUNCHERS.slurm_programs, _SLURM),
+    **dict.fromkeys(_LAUNCHERS.mpi_programs, _USUAL | _LAUNCHERS.mpi),
 }
-#: Programs that start all ranks of a node themselves.
-_PER_NODE_STARTERS = frozenset(
-    {
-        *("torchrun", "deepspeed", "accelerate"),
-        *("torch.distributed.run", "torch.distributed.launch"),
-    }
-)
 
 
 class _Option(NamedTuple):
@@ -139,18 +90,18 @@ class Count(NamedTuple):
     """A number that a script states, and where."""
 
     value: int
-    place: str
+    location: str
 
 
 class Launched(NamedTuple):
-    """What a script starts.
+    """The launch that a script starts.
 
     Attributes
     ----------
     reading
         What runs, the model, and the order of ranks.
     notes
-        What was left at its default or left out, for people.
+        Defaults that count, and ignored arguments, as texts for the user.
     """
 
     reading: Reading
@@ -161,8 +112,8 @@ def read_launch(
     text: str,
     where: str,
     world: int,
-    given: Mapping[str, str] | None = None,
-    said: Sequence[tuple[str, str]] = (),
+    variables: Mapping[str, str] | None = None,
+    overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
 ) -> Launched:
     """Read what a script of Megatron-LM starts.
@@ -173,10 +124,11 @@ def read_launch(
         The script, and its name for messages.
     world
         Devices of the cluster.
-    given
+    variables
         Values of shell variables.
-    said
-        Arguments beside those of the script, without dashes: name and value.
+    overrides
+        Arguments in addition to those of the script, without dashes: name
+        and value.
     model
         Gives the arguments of the shape that the script leaves out.
 
@@ -186,39 +138,56 @@ def read_launch(
         If there is no launch or several, an argument is missing or out of
         range, or the script contradicts itself or the cluster.
     """
-    script = read_script(text, where, given)
-    check_given(given or {}, script.used, where)
-    words = find_words(script, where)
-    extra = [
-        Word(part, 0)
-        for name, value in said
-        for part in (f"--{name.lstrip('-').replace('_', '-')}", value)
-        if part
-    ]
-    ask = Arguments((*words, *extra), where)
+    script = read_script(text, where, variables)
+    check_variables(variables or {}, script.used, where)
+    tokens = find_words(script, where)
+    arguments = Arguments((*tokens, *override_words(overrides)), where)
     if model is not None:
-        ask = with_model(ask, model)
-    if "--yaml-cfg" in ask.given:
-        raise ask.refuse(
+        arguments = with_model(arguments, model)
+    if "--yaml-cfg" in arguments.options:
+        raise arguments.refuse(
             "--yaml-cfg",
             "arguments",
             "a configuration",
             "import that file: nest import megatron-args FILE.yaml",
         )
-    taken = check_devices(script, words, ask, world)
-    name = re.sub(r"\W+", "-", where.rpartition("/")[2]).strip("-")
-    try:
-        reading = read_arguments(ask, world, name)
-    except InvalidPlanError:
-        # A name that is written wrongly may be the reason.
-        unread(ask, words)
-        raise
-    notes = (*taken, *notes_of(ask), *unread(ask, words))
+    taken = check_devices(script, tokens, arguments, world)
+    reading = read_checked(arguments, world, tokens)
+    notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))
     return Launched(reading, notes)
 
 
-def check_given(
-    given: Collection[str], used: Collection[str], where: str
+def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
+    """Return options of ``--say`` as words of a launch line."""
+    return [
+        Word(text, 0)
+        for name, value in overrides
+        for text in (f"--{name.lstrip('-').replace('_', '-')}", value)
+        if text
+    ]
+
+
+def read_checked(
+    arguments: Arguments, world: int, tokens: Sequence[Word] = ()
+) -> Reading:
+    """Return what arguments say; the model is called as the file is.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no run can start with them. The reason is an argument that is
+        written wrongly, if there is one.
+    """
+    name = re.sub(r"\W+", "-", arguments.where.rpartition("/")[2]).strip("-")
+    try:
+        return read_arguments(arguments, world, name)
+    except InvalidPlanError:
+        unread_names(arguments, tokens)
+        raise
+
+
+def check_variables(
+    variables: Collection[str], used: Collection[str], where: str
 ) -> None:
     """Refuse variables of ``--set`` that a file has no place for.
 
@@ -227,7 +196,7 @@ def check_given(
     InvalidOptionError
         If there is one.
     """
-    for name in given:
+    for name in variables:
         if name not in used:
             raise InvalidOptionError(
                 f"--set {name}: expected a variable that {where} uses, got "
@@ -235,21 +204,23 @@ def check_given(
             )
 
 
-def unread(ask: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
-    """Return the note about arguments that are passed over, if there are any.
+def unread(arguments: Arguments, tokens: Sequence[Word]) -> tuple[str, ...]:
+    """Return the note about arguments that nest ignores, if there are any.
 
     Raises
     ------
     InvalidPlanError
         If one is nearly that of an argument that is read.
     """
-    return passed_over(ask.where, unread_names(ask, words))
+    return ignored_note(
+        arguments.where, unread_names(arguments, tokens), "argument"
+    )
 
 
 def unread_names(
-    ask: Arguments, words: Sequence[Word] = ()
+    arguments: Arguments, tokens: Sequence[Word] = ()
 ) -> tuple[str, ...]:
-    """Return the arguments that are passed over, as the file calls them.
+    """Return the arguments that nest ignores, as the file calls them.
 
     Options of the launcher, before the program, are none of them.
 
@@ -259,21 +230,21 @@ def unread_names(
         If one is nearly that of an argument that is read.
     """
     launcher = {
-        *(name.replace("_", "-") for name in (*_NODES, *_PER_NODE)),
-        *(_name(word) for word in _launcher(words)),
+        *(name.replace("_", "-") for name in _USUAL),
+        *(_name(token) for token in _launcher(tokens)),
     }
-    left = ask.unread({*_OTHERS, *_ALIKE, *launcher})
+    ignored = arguments.unread({*_NAMES, *launcher})
     read = {*launcher, "--rampup-batch-size"}
-    spelt = {name: text for name, (text, _) in ask.underscored.items()}
-    names = {**spelt, **ask.names}
-    return tuple(names.get(x, x) for x in left if x not in read)
+    spelt = {name: text for name, (text, _) in arguments.underscored.items()}
+    names = {**spelt, **arguments.names}
+    return tuple(names.get(x, x) for x in ignored if x not in read)
 
 
-def _launcher(words: Sequence[Word]) -> tuple[Word, ...]:
+def _launcher(tokens: Sequence[Word]) -> tuple[Word, ...]:
     """Return the words up to the program, none if there is none."""
-    for number, word in enumerate(words, 1):
-        if word.text.endswith(".py"):
-            return tuple(words[:number])
+    for end, token in enumerate(tokens, 1):
+        if token.text.endswith(".py"):
+            return tuple(tokens[:end])
     return ()
 
 
@@ -287,92 +258,73 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     InvalidPlanError
         If there is none of either, or several commands.
     """
-    found = [
+    commands = [
         command
         for command in script.commands
-        if _SIGNS & {_name(word) for word in command.words}
+        if _SIGNS & {_name(token) for token in command.words}
     ]
-    if len({_arguments(command.words) for command in found}) > 1:
-        lines = ", ".join(str(command.line) for command in found)
+    if len({_arguments(command.words) for command in commands}) > 1:
+        lines = ", ".join(str(command.line) for command in commands)
         raise InvalidPlanError(
             f"{where}: expected one command that starts Megatron-LM, got "
             f"those of lines {lines}; leave one"
         )
-    if found:
-        return _before_redirection(found[0].words)
-    words = [
-        word
+    if commands:
+        return _before_redirection(commands[0].words)
+    tokens = [
+        token
         for values in script.variables.values()
         for value in values
-        for word in words_in(value)
+        for token in words_in(value)
     ]
-    if _SIGNS & {_name(word) for word in words}:
-        return tuple(words)
+    if _SIGNS & {_name(token) for token in tokens}:
+        return tuple(tokens)
     raise InvalidPlanError(
         f"{where}: expected a command with arguments of Megatron-LM such as "
         f"--num-layers, got none; pass the script that starts it"
     )
 
 
-def _before_redirection(words: Sequence[Word]) -> tuple[Word, ...]:
+def _before_redirection(tokens: Sequence[Word]) -> tuple[Word, ...]:
     """Return words up to a redirection in a text that ``eval`` would run."""
-    for number, word in enumerate(words):
-        if re.fullmatch(r"[&\d]?>>?|[<|]", word.text):
-            return tuple(words[:number])
-    return tuple(words)
+    for end, token in enumerate(tokens):
+        if re.fullmatch(r"[&\d]?>>?|[<|]", token.text):
+            return tuple(tokens[:end])
+    return tuple(tokens)
 
 
-def _name(word: Word) -> str:
-    return word.text.partition("=")[0].replace("_", "-")
+def _name(token: Word) -> str:
+    return token.text.partition("=")[0].replace("_", "-")
 
 
-def _arguments(words: Sequence[Word]) -> tuple[str, ...]:
-    """Return what follows the program: people echo what they then run."""
-    texts = [word.text for word in words]
+def _arguments(tokens: Sequence[Word]) -> tuple[str, ...]:
+    """Return the words after the program: scripts echo what they run."""
+    texts = [token.text for token in tokens]
     first = next((i for i, x in enumerate(texts) if x.endswith(".py")), 0)
     return tuple(texts[first:])
 
 
 def with_model(
-    ask: Arguments, model: Architecture, said: Collection[str] = ()
+    arguments: Arguments, model: Architecture, stated: Collection[str] = ()
 ) -> Arguments:
     """Return arguments with those of a model's shape that are not given.
 
-    ``said`` are options that the file is not silent about.
+    ``stated`` are options that the file switches off or gives.
     """
-    length = ask.needed("--seq-length")
-    words = [
-        word
-        for name, given in ask.given.items()
-        for word in (Word(name, given.line), *given.values)
+    length = arguments.needed("--seq-length")
+    tokens = [
+        token
+        for name, option in arguments.options.items()
+        for token in (Word(name, option.line), *option.values)
     ]
     for name, values in model_flags(model, length):
-        if name not in ask.given and name not in said:
-            words += [Word(name, 0), *(Word(str(v), 0) for v in values)]
-    found = Arguments(words, ask.where, ask.names, ask.what)
-    found.unknown, found.underscored = ask.unknown, ask.underscored
-    return found
-
-
-def world_of(
-    script: Script, words: Sequence[Word], where: str
-) -> Count | None:
-    """Return how many devices a script starts on, if it says so.
-
-    From the options of its launcher, its ``#SBATCH`` lines, or a variable
-    ``WORLD_SIZE``.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it says how many devices a node has, and of the nodes only that
-        there is a number, or says two numbers of devices.
-    """
-    return _counted(script, words, where)[0]
+        if name not in arguments.options and name not in stated:
+            tokens += [Word(name, 0), *(Word(str(v), 0) for v in values)]
+    return arguments.with_tokens(tokens)
 
 
 def _counted(
-    script: Script, words: Sequence[Word], where: str
+    script: Script, tokens: Sequence[Word], where: str
 ) -> tuple[Count | None, tuple[str, ...]]:
     """Return the devices, and from where else nodes were taken.
 
@@ -381,98 +333,100 @@ def _counted(
     InvalidPlanError
         If it says two numbers of devices; the text names both places.
     """
-    found: dict[str, tuple[str, Count]] = {}
-    asked: dict[str, tuple[str, Word]] = {}
-    launcher = _launcher(words) or tuple(words)
+    counts: dict[str, tuple[str, Count]] = {}
+    unknown: dict[str, tuple[str, Word]] = {}
+    launcher = _launcher(tokens) or tuple(tokens)
     options = [*_launcher_options(launcher), *_directives(script)]
     for program, name, kind, value in options:
         text = re.sub(r"^(?:gpu:)?(?:[A-Za-z]\w*:)?", "", value.text)
         # One task may start all ranks of a node.
-        if kind in found or (name == "--ntasks-per-node" and text == "1"):
+        if kind in counts or (name == "--ntasks-per-node" and text == "1"):
             continue
-        number = whole_number(text)
-        if number is not None and not value.unknown:
-            place = f"{where}:{value.line}: {name} {text}"
-            found[kind] = program, Count(number, place)
+        value_stated = whole_number(text)
+        if value_stated is not None and not value.unknown:
+            location = f"{where}:{value.line}: {name} {text}"
+            counts[kind] = program, Count(value_stated, location)
         else:
-            asked.setdefault(kind, (name, value))
-    stated = [found["devices"][1]] if "devices" in found else []
-    if "ranks" in found and _are_ranks(launcher, found):
-        stated.append(found["ranks"][1])
+            unknown.setdefault(kind, (name, value))
+    stated = [counts["devices"][1]] if "devices" in counts else []
+    if "ranks" in counts and _are_ranks(launcher, counts):
+        stated.append(counts["ranks"][1])
     notes: tuple[str, ...] = ()
     # The manager spreads a total over as many nodes as it takes.
-    spread = stated and "nodes" not in found
-    if "each" in found and not (
-        spread and found["each"][0] not in _PER_NODE_STARTERS
+    spread = stated and "nodes" not in counts
+    if "each" in counts and not (
+        spread and counts["each"][0] not in _LAUNCHERS.per_node_programs
     ):
-        if "nodes" in asked:
-            name, value = asked["nodes"]
+        if "nodes" in unknown:
+            name, value = unknown["nodes"]
             got = value.unknown or repr(value.text)
-            place = f"{where}:{value.line}: {name}"
-            if "nodes" not in found:
+            location = f"{where}:{value.line}: {name}"
+            if "nodes" not in counts:
                 variable = re.match(r"\$(\w+)", value.unknown)
                 raise InvalidPlanError(
-                    f"{place}: expected a number of nodes that the script "
+                    f"{location}: expected a number of nodes that the script "
                     f"states, got {got}; say it with --set "
                     f"{variable[1] if variable else 'NAME'}=VALUE"
                     + (", NAME being its variable" * (variable is None))
                 )
-            notes = (f"{place}: {got}; counted is {found['nodes'][1].place}",)
-        each = found["each"][1]
-        nodes = found["nodes"][1] if "nodes" in found else Count(1, "")
-        places = " and ".join(filter(None, (each.place, nodes.place)))
-        stated.insert(0, Count(nodes.value * each.value, places))
+            notes = (
+                f"{location}: {got}; counted is {counts['nodes'][1].location}",
+            )
+        each = counts["each"][1]
+        nodes = counts["nodes"][1] if "nodes" in counts else Count(1, "")
+        locations = " and ".join(filter(None, (each.location, nodes.location)))
+        stated.insert(0, Count(nodes.value * each.value, locations))
     for other in stated[1:]:
         if other.value != stated[0].value:
             raise InvalidPlanError(
-                f"{other.place}: expected the {stated[0].value} devices of "
-                f"{stated[0].place}, got {other.value}; correct one of them"
+                f"{other.location}: expected the {stated[0].value} devices of "
+                f"{stated[0].location}, got {other.value}; correct one of them"
             )
     if stated:
         return stated[0], notes
     world = script.variables.get("WORLD_SIZE", ())
-    number = whole_number(world[0].text) if world else None
-    if number is not None:
-        place = f"{where}:{world[0].line}: WORLD_SIZE"
-        return Count(number, place), ()
+    value_stated = whole_number(world[0].text) if world else None
+    if value_stated is not None:
+        location = f"{where}:{world[0].line}: WORLD_SIZE"
+        return Count(value_stated, location), ()
     return None, ()
 
 
 def _are_ranks(
-    launcher: Sequence[Word], found: Mapping[str, tuple[str, Count]]
+    launcher: Sequence[Word], counts: Mapping[str, tuple[str, Count]]
 ) -> bool:
     """Whether tasks are ranks, and do not start all those of a node."""
     before = Word("", 0)
-    for word in launcher:
+    for token in launcher:
         # What is not known may start ranks, unless an option has it.
-        hides = word.unknown and not before.text.startswith("-")
-        if hides or _program(word) in _PER_NODE_STARTERS:
+        may_start_ranks = token.unknown and not before.text.startswith("-")
+        if may_start_ranks or _program(token) in _LAUNCHERS.per_node_programs:
             return False
-        before = word
-    program, tasks = found["ranks"]
-    nodes = found["nodes"][1].value if "nodes" in found else 1
+        before = token
+    program, tasks = counts["ranks"]
+    nodes = counts["nodes"][1].value if "nodes" in counts else 1
     return program != "#SBATCH" or tasks.value != nodes
 
 
-def _program(word: Word) -> str:
-    return word.text.rpartition("/")[2]
+def _program(token: Word) -> str:
+    return token.text.rpartition("/")[2]
 
 
 def _launcher_options(launcher: Sequence[Word]) -> Iterator[_Option]:
     """Yield what the options of programs say that start others."""
     program, kinds = "", _USUAL
-    for number, word in enumerate(launcher):
-        following = launcher[number + 1 : number + 2]
-        name, equals, text = word.text.partition("=")
+    for index, token in enumerate(launcher):
+        following = launcher[index + 1 : index + 2]
+        name, equals, text = token.text.partition("=")
         if not name.startswith("-"):
-            new = _program(word)
-            if new in _STARTERS or new in _PER_NODE_STARTERS:
+            new = _program(token)
+            if new in _STARTERS or new in _LAUNCHERS.per_node_programs:
                 program, kinds = new, _STARTERS.get(new, _USUAL)
             continue
         if short := re.fullmatch(r"(-[nNG])(\d+)", name):
             name, equals, text = short[1], "=", short[2]
         if name in kinds and (equals or following):
-            value = word._replace(text=text) if equals else following[0]
+            value = token._replace(text=text) if equals else following[0]
             yield _Option(program, name, kinds[name], value)
 
 
@@ -483,7 +437,7 @@ def _directives(script: Script) -> Iterator[_Option]:
 
 
 def check_devices(
-    script: Script, words: Sequence[Word], ask: Arguments, world: int
+    script: Script, tokens: Sequence[Word], arguments: Arguments, world: int
 ) -> tuple[str, ...]:
     """Refuse a script whose degrees or cluster are not what it starts on.
 
@@ -495,16 +449,18 @@ def check_devices(
         If it says on how many devices it starts, and they are others; the
         text names both places.
     """
-    stated, notes = _counted(script, words, ask.where)
-    check_world(stated, ask, world)
+    stated, notes = _counted(script, tokens, arguments.where)
+    check_world(stated, arguments, world)
     return notes + tuple(
-        f"{ask.where}:{value.line}: ${number} is {value.text}, the script's "
-        f"default; --set {number}=VALUE gives another"
+        f"{arguments.where}:{value.line}: ${number} is {value.text}, the "
+        f"script's default; --set {number}=VALUE gives another"
         for number, value in script.defaults.items()
     )
 
 
-def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
+def check_world(
+    stated: Count | None, arguments: Arguments, world: int
+) -> None:
     """Refuse devices that a file states and that are not those of a cluster.
 
     Raises
@@ -516,7 +472,7 @@ def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
     if stated is None:
         return
     degrees = [
-        (name, ask.count(name))
+        (name, arguments.count(name))
         for name in (
             "--tensor-model-parallel-size",
             "--pipeline-model-parallel-size",
@@ -527,46 +483,62 @@ def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
     for _, degree in degrees:
         product *= degree
     if stated.value % product:
-        places = ", ".join(
-            f"{ask.place(name, ask.given[name].values[0].line)} {degree}"
+        locations = ", ".join(
+            f"{arguments.location_of_value(name)} {degree}"
             for name, degree in degrees
             if degree > 1
         )
         raise InvalidPlanError(
-            f"{stated.place}: expected devices for {product} ranks of a data "
-            f"rank ({places}), got {stated.value}; correct one of them"
+            f"{stated.location}: expected devices for {product} ranks of a "
+            f"data rank ({locations}), got {stated.value}; correct one of them"
         )
     if stated.value != world:
         raise InvalidPlanError(
-            f"{stated.place}: expected the {world} devices of --cluster, got "
-            f"{stated.value}; name a cluster of {stated.value} devices"
+            f"{stated.location}: expected the {world} devices of --cluster, "
+            f"got {stated.value}; name a cluster of {stated.value} devices"
         )
 
 
 def notes_of(
-    ask: Arguments, title: str = "Megatron-LM", absent: Sequence[str] = ()
+    arguments: Arguments,
+    title: str = "Megatron-LM",
+    keys: Mapping[str, str] | None = None,
+    stated: Collection[str] = (),
 ) -> list[str]:
-    """Say what a file leaves open: by default arguments that it has not."""
-    absent = absent or [
-        name
-        for name in SHAPING
-        if not {name, *_INSTEAD.get(name, ())} & ask.given.keys()
+    """Return what a file leaves open.
+
+    Parameters
+    ----------
+    arguments
+        The file.
+    title
+        The framework whose defaults count.
+    keys
+        What the file calls options.
+    stated
+        Options that the file switches off.
+    """
+    names = {*arguments.options, *stated}
+    absent = [
+        (keys or {}).get(option, option)
+        for option in (f"--{name}" for name in MEGATRON.shaping)
+        if not {option, *_INSTEAD.get(option, ())} & names
     ]
     notes = []
     if absent:
         notes.append(
-            f"not in the {ask.what}, so {title}'s defaults: "
+            f"not in the {arguments.what}, so {title}'s defaults: "
             f"{', '.join(absent)}"
         )
-    if "--rampup-batch-size" in ask.given:
-        place = ask.place("--rampup-batch-size")
+    if "--rampup-batch-size" in arguments.options:
+        location = arguments.location("--rampup-batch-size")
         notes.append(
-            f"{place}: the global batch grows to its last size, with which "
+            f"{location}: the global batch grows to its last size, with which "
             f"the plan counts; steps before are shorter"
         )
-    for word in ask.unknown:
+    for token in arguments.unknown:
         notes.append(
-            f"{ask.where}:{word.line}: not read: {word.unknown}; what it "
-            f"holds is left out"
+            f"{arguments.where}:{token.line}: not read: {token.unknown}; what "
+            f"it holds is left out"
         )
     return notes

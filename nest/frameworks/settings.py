@@ -1,4 +1,4 @@
-"""What neither a problem nor a plan says, and an export needs."""
+"""Settings of exports that neither problems nor plans contain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nest.models.architectures import Architecture
 
 
 class Settings(NamedTuple):
-    """What neither problem nor plan says.
+    """Settings that neither the problem nor the plan contains.
 
     Attributes
     ----------

@@ -20,26 +20,18 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
 from nest.frameworks.shell_arithmetic import Arithmetic, written_names
+from nest.frameworks.shell_words import (
+    ASSIGNMENT,
+    JOINT,
+    NAME,
+    Budget,
+    Lexer,
+    Piece,
+    RawWord,
+    Word,
+    plain_text,
+)
 from nest.util.text import whole_number
-
-
-class Word(NamedTuple):
-    """A word of a command.
-
-    Attributes
-    ----------
-    text
-        What the shell would pass on.
-    line
-        Where it is written, from 1.
-    unknown
-        Why it is not known (``$NAME, which the script does not set``), or
-        empty.
-    """
-
-    text: str
-    line: int
-    unknown: str = ""
 
 
 class Command(NamedTuple):
@@ -50,7 +42,7 @@ class Command(NamedTuple):
 
 
 class Script(NamedTuple):
-    """What was read.
+    """The commands and variables of a script.
 
     Attributes
     ----------
@@ -67,7 +59,7 @@ class Script(NamedTuple):
         Arguments of the script that count with its default: number, line
         and value.
     used
-        Those of the given variables that the script has a place for.
+        The overridden variables that the script uses.
     """
 
     commands: tuple[Command, ...]
@@ -78,46 +70,21 @@ class Script(NamedTuple):
     used: frozenset[str] = frozenset()
 
 
-class _Piece(NamedTuple):
-    """Part of a raw word: text, or what is inside ``$…`` or ``NAME=(…)``."""
-
-    text: str
-    line: int
-    quoted: bool
-    expands: bool = False
-    array: bool = False
-
-
-_Raw = list[_Piece]
-
-#: Words that begin what a script runs on a condition, or go on with it.
-_OPENING = {"if", "while", "until", "for", "select", "case", "{", "function"}
-_BRANCHES = {"then", "elif", "else", "do", "!", "time"}
 _EXPORTING = ("export", "declare", "local", "readonly", "typeset")
-_SEPARATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "\n")
 #: Functions that call each other deeper, or more often, do not end for us.
 _DEPTH, _CALLS = 20, 1000
-#: Maximum lengths of a script and of one word, in characters. Linux passes no
-#: longer word to a program.
-_MAX_SCRIPT, _MAX_WORD = 2**18, 2**17
-#: Maximum work for one script: characters and words that are read or made. A
-#: script that grows its variables, arrays or calls exponentially exceeds it.
-_MAX_WORK = 2**20
+#: Maximum length of a script, in characters.
+_MAX_SCRIPT = 2**18
 #: Work of one command, expansion or condition besides its characters.
 _STEP = 16
-#: ``test`` compares at most so many words.
+#: Maximum number of words of a ``test``.
 _MAX_TEST = 100
-#: Stands where a quoted text goes on in the next line, so that the lines of
-#: its words are known; no script has it.
-_JOINT = "\0"
 #: Stand around why a part of a text is not known, and for its blanks.
 _UNKNOWN, _BLANK = "\1", "\2"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^]]*\])?(\+?)=")
 
 
 def read_script(
-    text: str, where: str, given: Mapping[str, str] | None = None
+    text: str, where: str, overrides: Mapping[str, str] | None = None
 ) -> Script:
     """Read a script.
 
@@ -125,14 +92,14 @@ def read_script(
     ----------
     text, where
         What it says, and its name for messages.
-    given
+    overrides
         Values of variables; they win over those of the script.
 
     Raises
     ------
     InvalidOptionError
         If quotes or brackets do not end, or the script is too long, too deep,
-        or expands to more than :data:`_MAX_WORK` characters and words.
+        or expands to more than :data:`MAX_WORK` characters and words.
     """
     if len(text) > _MAX_SCRIPT:
         raise InvalidOptionError(
@@ -140,7 +107,7 @@ def read_script(
             f"got {len(text)}; pass only the part that starts the training"
         )
     try:
-        return _Reader(text, where, given or {}).read()
+        return _Reader(text, where, overrides or {}).read()
     except RecursionError:
         raise InvalidOptionError(
             f"{where}: expected commands and expansions at most about a "
@@ -149,14 +116,14 @@ def read_script(
 
 
 def _both(one: bool | None, other: bool | None) -> bool | None:
-    """Return whether both hold; ``None`` if nobody knows."""
+    """Return whether both hold; ``None`` if unknown."""
     if one is False or other is False:
         return False
     return None if one is None or other is None else True
 
 
 def _not(held: bool | None) -> bool | None:
-    """Return the opposite; ``None`` if nobody knows."""
+    """Return the opposite; ``None`` if unknown."""
     return None if held is None else not held
 
 
@@ -182,10 +149,10 @@ def _holds(words: Sequence[str]) -> bool | None:
     for name in ("-o", "-a"):
         if len(words) > 4 and name in words:
             at = words.index(name)
-            left, right = _holds(words[:at]), _holds(words[at + 1 :])
+            first, second = _holds(words[:at]), _holds(words[at + 1 :])
             if name == "-a":
-                return _both(left, right)
-            return _not(_both(_not(left), _not(right)))
+                return _both(first, second)
+            return _not(_both(_not(first), _not(second)))
     return None
 
 
@@ -220,16 +187,17 @@ class _Function(NamedTuple):
 class _Reader:
     """State while a script is read."""
 
-    def __init__(self, text: str, where: str, given: Mapping[str, str]):
-        self.text = text.replace("\r\n", "\n")
-        self.where = where
-        self.given = given
-        self.position = 0
-        self.line = 1
-        self.tokens: list[_Raw | str] = []
+    def __init__(self, text: str, where: str, overrides: Mapping[str, str]):
+        self.overrides = overrides
+        self.budget = Budget(where)
+        lexer = Lexer(text.replace("\r\n", "\n"), self.budget)
+        self.tokens = list(lexer.tokens())
+        self.directives = lexer.directives
+        #: The last line of the script.
+        self.line = lexer.line
         self.at = 0
         #: Whether the branch that is read runs, and whether the script or
-        #: function has not ended before; ``None`` if nobody knows.
+        #: function has not ended before; ``None`` if unknown.
         self.branch: bool | None = True
         self.goes_on: bool | None = True
         self.exited = False
@@ -247,55 +215,8 @@ class _Reader:
         self.defaults: dict[str, Word] = {}
         self.used: set[str] = set()
         self.commands: list[Command] = []
-        self.directives: dict[str, Word] = {}
-        self.documents: list[tuple[str, bool, int]] = []
-        #: Remaining work, shared by all readers of one script.
-        self.budget = [_MAX_WORK]
-
-    def share(self, outer: _Reader, line: int) -> None:
-        """Read a text inside another one, which begins in a line."""
-        self.line = line
-        self.variables = outer.variables
-        self.functions = outer.functions
-        self.arguments = outer.arguments
-        self.branch, self.goes_on = outer.branch, outer.goes_on
-        self.unset, self.used = outer.unset, outer.used
-        self.defaults = outer.defaults
-        self.budget = outer.budget
-        self._spend(len(self.text), line)
-
-    def _spend(self, work: int, line: int) -> None:
-        """Refuse a script that needs more than :data:`_MAX_WORK`."""
-        self.budget[0] -= work
-        if self.budget[0] < 0:
-            raise self.refuse(
-                line,
-                f"a script that expands to at most {_MAX_WORK} characters",
-                "more",
-            )
-
-    def _limit(self, length: int, line: int) -> None:
-        """Refuse a word that is too long, before it is made."""
-        if length > _MAX_WORD:
-            raise self.refuse(
-                line,
-                f"words and variables of at most {_MAX_WORD} characters",
-                length,
-            )
-        self._spend(length, line)
-
-    def refuse(
-        self, line: int, expected: str, got: object
-    ) -> InvalidOptionError:
-        return InvalidOptionError(
-            f"{self.where}:{line}: expected {expected}, got {got}; correct "
-            f"the script"
-        )
-
-    # Raw words
 
     def read(self) -> Script:
-        self.tokens = list(self._tokens())
         while self.at < len(self.tokens):
             self._list(set())
             # What closes nothing, such as a bracket too many.
@@ -309,237 +230,6 @@ class _Reader:
             frozenset(self.used),
         )
 
-    def _peek(self, count: int = 1) -> str:
-        return self.text[self.position : self.position + count]
-
-    def _take(self, count: int = 1) -> str:
-        taken = self._peek(count)
-        self.position += count
-        self.line += taken.count("\n")
-        return taken
-
-    def _tokens(self) -> Iterator[_Raw | str]:  # noqa: C901
-        """Yield words and separators; ``((…))`` as a command ``let``."""
-        begins, compares = True, False
-        while self.position < len(self.text):
-            here = self._peek()
-            if self._peek(2) == "\\\n":
-                self._take(2)
-            elif here in " \t":
-                self._take()
-            elif here == "#":
-                self._comment()
-            elif compares and here == "\n":
-                self._take()
-            elif compares and here in "&|()<>":
-                name = self._peek(2)
-                name = name if name in ("&&", "||") else here
-                yield [_Piece(name, self.line, False)]
-                self._take(len(name))
-            elif self._peek(2) == "<<" and self._peek(3) != "<<<":
-                self._here_document()
-            elif self._peek(2) in ("<(", ">("):
-                self._take()
-                line, inside = self.line, self._bracketed("(", ")")
-                yield [_Piece("(" + inside, line, False, True)]
-            elif self._peek(2) == "&>" or here in "<>":
-                # A redirection: its target is no word of the command.
-                while self._peek() in tuple("<>&|"):
-                    self._take()
-                while self._peek() in (" ", "\t"):
-                    self._take()
-                if self._peek() not in ("\n", ""):
-                    self._word()
-            elif separator := next(
-                (
-                    s
-                    for s in _SEPARATORS
-                    if self.text.startswith(s, self.position)
-                ),
-                None,
-            ):
-                self._take(len(separator))
-                if separator == "\n":
-                    self._skip_documents()
-                begins = True
-                yield separator
-            elif self._peek(2) == "((" and (found := self._double_bracket()):
-                yield [_Piece("let", found.line, False)]
-                yield [found]
-            elif here in "()":
-                self._take()
-                begins = True
-                yield here
-            else:
-                word = self._word()
-                if self._peek() in ("<", ">") and _is_number(word):
-                    continue  # Of what is redirected.
-                plain = _plain(word)
-                compares = plain != "]]" and (
-                    compares or (begins and plain == "[[")
-                )
-                begins = begins and plain in _OPENING | _BRANCHES
-                begins = begins or plain in _BRANCHES
-                yield word
-
-    def _double_bracket(self) -> _Piece | None:
-        """Take ``((…))``, or nothing where it is two subshells."""
-        position, line = self.position, self.line
-        inside = self._bracketed("(", ")")
-        if inside.endswith(")"):
-            return _Piece(inside[1:-1], line, True)
-        self.position, self.line = position, line
-        return None
-
-    def _comment(self) -> None:
-        end = self.text.find("\n", self.position)
-        end = len(self.text) if end < 0 else end
-        comment, line = self.text[self.position : end], self.line
-        self.position = end
-        if re.match(r"#SBATCH\s", comment):
-            options = comment.partition(" #")[0].split()[1:]
-            for option, value in pairwise([*options, ""]):
-                found = re.fullmatch(r"(--[A-Za-z-]+|-[A-Za-z])=?(.*)", option)
-                if found:
-                    value = found[2] or ("" if value[:1] == "-" else value)
-                    self.directives[found[1]] = Word(
-                        value.removeprefix("="), line
-                    )
-
-    def _here_document(self) -> None:
-        self._take(2)
-        strips = self._peek() == "-"
-        if strips:
-            self._take()
-        while self._peek() in (" ", "\t"):
-            self._take()
-        ending = "".join(piece.text for piece in self._word())
-        self.documents.append((ending, strips, self.line))
-
-    def _skip_documents(self) -> None:
-        for ending, strips, line in self.documents:
-            while True:
-                if self.position >= len(self.text):
-                    raise self.refuse(
-                        line,
-                        f"a line {ending!r} that ends the document",
-                        "the end of the file",
-                    )
-                end = self.text.find("\n", self.position)
-                end = len(self.text) if end < 0 else end + 1
-                found = self._take(end - self.position).rstrip("\n")
-                if (found.lstrip("\t") if strips else found) == ending:
-                    break
-        self.documents = []
-
-    def _word(self) -> _Raw:
-        """Read a word up to a blank or a separator outside quotes."""
-        pieces: _Raw = []
-        while self.position < len(self.text):
-            here, line = self._peek(), self.line
-            if self._peek(2) == "\\\n":
-                self._take(2)
-            elif here in " \t\n;|&<>()":
-                if here == "(" and self._opens_array(pieces):
-                    inside = self._bracketed("(", ")")
-                    pieces.append(_Piece(inside, line, True, array=True))
-                    continue
-                break
-            elif here == "\\":
-                self._take()
-                pieces.append(_Piece(self._take(), line, True))
-            elif here == "'":
-                self._take()
-                pieces.append(_Piece(self._until("'", line), line, True))
-            elif here == '"':
-                self._take()
-                pieces += self._double_quoted(line)
-            elif here in "$`":
-                pieces.append(self._expansion(False))
-            else:
-                pieces.append(_Piece(self._take(), line, False))
-        return pieces
-
-    def _opens_array(self, pieces: _Raw) -> bool:
-        text = "".join(piece.text for piece in pieces)
-        return _ASSIGNMENT.fullmatch(text) is not None
-
-    def _until(self, ending: str, line: int) -> str:
-        end = self.text.find(ending, self.position)
-        if end < 0:
-            raise self.refuse(line, f"a closing {ending}", "none")
-        taken = self._take(end - self.position)
-        self._take(len(ending))
-        return taken
-
-    def _double_quoted(self, line: int) -> _Raw:
-        pieces = [_Piece("", line, True)]
-        while self._peek() != '"':
-            if self.position >= len(self.text):
-                raise self.refuse(line, 'a closing "', "none")
-            here = self._peek()
-            if self._peek(2) == "\\\n":
-                pieces.append(_Piece(_JOINT, self.line, True))
-                self._take(2)
-            elif here == "\\" and self._peek(2)[1:] in '$`"\\':
-                self._take()
-                pieces.append(_Piece(self._take(), self.line, True))
-            elif here in "$`":
-                pieces.append(self._expansion(True))
-            else:
-                pieces.append(_Piece(self._take(), self.line, True))
-        self._take()
-        return pieces
-
-    def _expansion(self, quoted: bool) -> _Piece:
-        line = self.line
-        if self._take() == "`":
-            return _Piece("(" + self._until("`", line), line, quoted, True)
-        if self._peek(2) == "((":
-            inside = self._bracketed("(", ")")
-            return _Piece("(" + inside, line, quoted, True)
-        if self._peek() == "(":
-            inside = self._bracketed("(", ")")
-            return _Piece("(" + inside, line, quoted, True)
-        if self._peek() == "{":
-            inside = self._bracketed("{", "}")
-            return _Piece(inside, line, quoted, True)
-        found = _NAME.match(self.text, self.position)
-        if found:
-            self._take(len(found[0]))
-            return _Piece(found[0], line, quoted, True)
-        if self._peek() and self._peek() in "0123456789@*#?$!-":
-            return _Piece(self._take(), line, quoted, True)
-        return _Piece("$", line, True)
-
-    def _bracketed(self, opening: str, closing: str) -> str:
-        """Take a bracket and return what is inside, quotes and all."""
-        line, start = self.line, self.position + 1
-        self._take()
-        depth = 1
-        while depth:
-            if self.position >= len(self.text):
-                raise self.refuse(line, f"a closing {closing}", "none")
-            here = self._take()
-            if here == "\\":
-                self._take()
-            elif here in "'\"":
-                while self._peek() != here:
-                    if self.position >= len(self.text):
-                        raise self.refuse(line, f"a closing {here}", "none")
-                    if self._take() == "\\" and here == '"':
-                        self._take()
-                self._take()
-            elif here == "#" and self.text[self.position - 2] in " \t\n(":
-                while self._peek() not in ("\n", ""):
-                    self._take()
-            elif here == opening:
-                depth += 1
-            elif here == closing:
-                depth -= 1
-        self._spend(self.position - start, line)
-        return self.text[start : self.position - 1]
-
     # Commands
 
     def _here(self) -> str | None:
@@ -547,7 +237,7 @@ class _Reader:
         if self.at >= len(self.tokens):
             return None
         token = self.tokens[self.at]
-        return token if isinstance(token, str) else _plain(token)
+        return token if isinstance(token, str) else plain_text(token)
 
     def _is_separator(self, *among: str) -> bool:
         """Whether a separator comes next, by default any."""
@@ -559,16 +249,16 @@ class _Reader:
     def _ends(self, closing: set[str]) -> bool:
         return self.at >= len(self.tokens) or self._here() in closing
 
-    def _words(self) -> list[_Raw]:
+    def _words(self) -> list[RawWord]:
         """Take words up to a separator."""
-        words: list[_Raw] = []
+        words: list[RawWord] = []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
             if isinstance(token, str):
                 break
             words.append(token)
             self.at += 1
-        self._spend(len(words), self.line)
+        self.budget.spend(len(words), self.line)
         return words
 
     def _skip_lines(self) -> None:
@@ -577,7 +267,7 @@ class _Reader:
 
     @property
     def runs(self) -> bool | None:
-        """Whether what is read now would run; ``None`` if nobody knows."""
+        """Whether the text that is read would run; ``None`` if unknown."""
         return _both(self.branch, self.goes_on)
 
     @contextmanager
@@ -641,7 +331,7 @@ class _Reader:
     def _state(self) -> tuple[dict[str, tuple[Word, ...]], bool | None, bool]:
         """Return what a shell of its own does not change."""
         # A copy takes about as long as a step for eight variables.
-        self._spend(len(self.variables) // _STEP, self.line)
+        self.budget.spend(len(self.variables) // _STEP, self.line)
         return dict(self.variables), self.goes_on, self.exited
 
     def _restore(
@@ -651,7 +341,7 @@ class _Reader:
         self.variables = dict(variables)
 
     def _command(self) -> bool | None:
-        self._spend(_STEP, self.line)
+        self.budget.spend(_STEP, self.line)
         if self._is_separator():
             if self._here() != "(":
                 return None
@@ -691,11 +381,11 @@ class _Reader:
                 with self._under(held):
                     self._list({"elif", "else", "fi"})
             rest = _both(rest, _not(held))
-            found = self._here()
+            keyword = self._here()
             self.at += 1
-            if found == "elif":
+            if keyword == "elif":
                 continue
-            if found == "else":
+            if keyword == "else":
                 with self._under(rest):
                     self._list({"fi"})
                 self.at += 1
@@ -709,7 +399,7 @@ class _Reader:
             if kind in ("while", "until"):
                 self._list({"do", "done"})
             elif words := self._words():
-                name, line = _plain(words[0]) or "", words[0][0].line
+                name, line = plain_text(words[0]) or "", words[0][0].line
                 names = [name]
                 if name == "let":
                     names = [
@@ -719,7 +409,7 @@ class _Reader:
                     ]
                 for one in names if self.runs is not False else []:
                     why = f"${one}, which a loop sets"
-                    self.variables[one] = (_nobody_knows(why, line),)
+                    self.variables[one] = (_unknown(why, line),)
             self._skip_lines()
             if self._here() == "do":
                 self.at += 1
@@ -732,7 +422,7 @@ class _Reader:
         words = self._words()
         rest: bool | None = True
         # Patterns may follow on the same line.
-        plain = [_plain(raw) for raw in words]
+        plain = [plain_text(raw) for raw in words]
         if "in" in plain[1:]:
             at = plain.index("in", 1)
             self.at -= len(words) - at - 1
@@ -749,10 +439,10 @@ class _Reader:
             held: bool | None = False
             while not self._ends(set()):
                 for raw in self._words():
-                    found = None
+                    matches = None
                     if self.runs is not False:
-                        found = self._matches(value, raw)
-                    held = _not(_both(_not(held), _not(found)))
+                        matches = self._matches(value, raw)
+                    held = _not(_both(_not(held), _not(matches)))
                 if not self._is_separator("|"):
                     break
                 self.at += 1
@@ -768,19 +458,19 @@ class _Reader:
         self.at += 1
         return None
 
-    def _matches(self, value: Word, raw: _Raw) -> bool | None:
+    def _matches(self, value: Word, raw: RawWord) -> bool | None:
         """Return whether a value is like a pattern."""
-        known = self._joined(raw, 0)
-        if value.unknown or known.unknown:
+        pattern_word = self._joined(raw, 0)
+        if value.unknown or pattern_word.unknown:
             return None
         # Every star of a pattern may look through the whole value.
-        stars = known.text.count("*")
-        self._spend(len(value.text) * (1 + stars), value.line)
+        stars = pattern_word.text.count("*")
+        self.budget.spend(len(value.text) * (1 + stars), value.line)
         if all(piece.quoted for piece in raw):
-            return value.text == known.text
+            return value.text == pattern_word.text
         if any(piece.expands or piece.text in ("(", "\\") for piece in raw):
-            special = set("*?[(\\") & set(known.text)
-            return None if special else value.text == known.text
+            special = set("*?[(\\") & set(pattern_word.text)
+            return None if special else value.text == pattern_word.text
         pattern = "".join(
             re.sub(r"([*?[])", r"[\1]", piece.text)
             if piece.quoted
@@ -805,17 +495,19 @@ class _Reader:
     def _call(
         self, name: str, arguments: Sequence[Word], line: int
     ) -> bool | None:
-        found = self.functions[name]
-        if self.runs is None and found.start in self.calls:
+        function = self.functions[name]
+        if self.runs is None and function.start in self.calls:
             return None  # What it may set is set on a condition already.
         self.count += 1
         if len(self.calls) >= _DEPTH or self.count > _CALLS:
-            raise self.refuse(line, "functions that end", f"{name} again")
+            raise self.budget.refuse(
+                line, "functions that end", f"{name} again"
+            )
         before = self.at, self.arguments, self.goes_on
-        self.at, self.arguments = found.start, tuple(arguments)
+        self.at, self.arguments = function.start, tuple(arguments)
         self.hidden.append({})
-        self.calls.append(found.start)
-        with self._under(found.defined):
+        self.calls.append(function.start)
+        with self._under(function.defined):
             status = self._command()
         self.at, self.arguments, self.goes_on = before
         self.calls.pop()
@@ -828,11 +520,11 @@ class _Reader:
             self.goes_on = False
         return status
 
-    def _simple(self, words: list[_Raw]) -> bool | None:
+    def _simple(self, words: list[RawWord]) -> bool | None:
         """Take in a simple command."""
         if self.runs is False or not words:
             return None
-        if _plain(words[0]) in _EXPORTING:
+        if plain_text(words[0]) in _EXPORTING:
             self._export(words)
             return True
         number = 0
@@ -848,50 +540,52 @@ class _Reader:
             return None if ran else True
         return self._start(words, before)
 
-    def _export(self, words: list[_Raw]) -> None:
+    def _export(self, words: list[RawWord]) -> None:
         """Take in ``export``, ``declare``, ``local`` and their like."""
-        texts = [_plain(raw) or "" for raw in words]
+        texts = [plain_text(raw) or "" for raw in words]
         inside = texts[0] in ("local", "declare", "typeset") and self.hidden
         for raw in words[1:]:
             if not self._assigns(raw):
                 name, equals, value = self._joined(raw, 0).text.partition("=")
-                if inside and _NAME.fullmatch(name):
+                if inside and NAME.fullmatch(name):
                     self._hide(name)
-                if equals and _NAME.fullmatch(name):
+                if equals and NAME.fullmatch(name):
                     word = Word(value, raw[0].line)
                     self._set(name, (word,), raw[0].line)
                 continue
-            found = _ASSIGNMENT.match("".join(piece.text for piece in raw))
-            assert found is not None
+            assignment = ASSIGNMENT.match("".join(piece.text for piece in raw))
+            assert assignment is not None
             if inside:
-                self._hide(found[1])
+                self._hide(assignment[1])
             self._assign(raw)
             if any(re.fullmatch(r"-\w*A\w*", text) for text in texts):
-                why = f"${found[1]}, set element by element"
+                why = f"${assignment[1]}, set element by element"
                 line = raw[0].line
-                self._set(found[1], (_nobody_knows(why, line),), line)
+                self._set(assignment[1], (_unknown(why, line),), line)
 
     def _hide(self, name: str) -> None:
         """Keep a variable until the function ends."""
         self.hidden[-1].setdefault(name, self.variables.get(name))
 
-    def _start(self, words: list[_Raw], before: Sequence[_Raw]) -> bool | None:
+    def _start(
+        self, words: list[RawWord], before: Sequence[RawWord]
+    ) -> bool | None:
         """Take in a command, with assignments that count for it alone."""
-        plain = _plain(words[0])
+        plain = plain_text(words[0])
         line = words[0][0].line
         if plain == "[[":
             return self._compare(words[1:-1])
         first = _text_from(words)
-        found = [w for raw in words[:first] for w in self._expand(raw)]
-        self._spend(len(self.variables) // _STEP, line)
+        expanded = [w for raw in words[:first] for w in self._expand(raw)]
+        self.budget.spend(len(self.variables) // _STEP, line)
         saved = dict(self.variables)
         for raw in before:
             self._assign(raw)
         set_alone = dict(self.variables)
-        found += [w for raw in words[first:] for w in self._reread(raw)]
+        expanded += [w for raw in words[first:] for w in self._reread(raw)]
         status = None
-        if found and found[0].text in self.functions:
-            status = self._call(found[0].text, found[1:], line)
+        if expanded and expanded[0].text in self.functions:
+            status = self._call(expanded[0].text, expanded[1:], line)
             for raw in before:
                 name = "".join(piece.text for piece in raw).partition("=")[0]
                 self.variables.pop(name, None)
@@ -901,88 +595,96 @@ class _Reader:
         if before:
             self.alone |= set_alone
             self.variables = saved
-        return self._builtin(plain, found, line)
+        return self._builtin(plain, expanded, line)
 
-    def _builtin(  # noqa: C901
+    def _builtin(
         self, name: str | None, words: list[Word], line: int
     ) -> bool | None:
         """Take in a command whose words are known."""
         values = words[1:]
         texts = [_clean(word).text for word in values]
-        certain = not any(word.unknown for word in values)
-        match name:
-            case "true" | ":":
-                return True
-            case "false":
-                return False
-            case "test" | "[":
-                inner = texts[: -1 if name == "[" else None]
-                globs = any(set("*?") & set(text) for text in inner)
-                return _holds(inner) if certain and not globs else None
-            case "let":
-                status: bool | None = None
-                for value in values:
-                    number = self._arithmetic(value.text, line)
-                    status = None if number.unknown else number.text != "0"
-                return status
-            case "unset":
-                for one in texts if "-f" not in texts else []:
-                    if _NAME.fullmatch(one):
-                        self._set(one, (), line)
-                return True
-            case "read" | "mapfile" | "readarray":
-                for one in texts:
-                    if _NAME.fullmatch(one):
-                        why = f"${one}, which {name} sets"
-                        self._set(one, (_nobody_knows(why, line),), line)
+        if name in ("true", ":", "false"):
+            return name != "false"
+        if name in ("test", "["):
+            inner = texts[: -1 if name == "[" else None]
+            globs = any(set("*?") & set(text) for text in inner)
+            if globs or any(word.unknown for word in values):
                 return None
-            case "exit":
-                if self.runs:
-                    self.goes_on, self.exited = False, True
-                return None
-            case "return":
-                if self.arguments is not None:
-                    self.goes_on = _both(self.goes_on, _not(self.runs))
-                return {"0": True, "1": False}.get("".join(texts))
-            case "shift":
-                count = whole_number(texts[0]) if texts else None
-                count = 1 if count is None else count
-                if self.arguments is not None and self.runs:
-                    self._spend(len(self.arguments), line)
-                    self.arguments = self.arguments[count:]
-                elif self.arguments is not None:
-                    why = "$1, an argument that may be shifted"
-                    self.arguments = (_nobody_knows(why, line),) * 9
-                return True
+            return _holds(inner)
+        if name in ("exit", "return", "shift"):
+            return self._leave(name, texts, line)
+        if name == "let":
+            return self._let(values, line)
+        if name == "unset":
+            for one in texts if "-f" not in texts else []:
+                if NAME.fullmatch(one):
+                    self._set(one, (), line)
+            return True
+        if name in ("read", "mapfile", "readarray"):
+            for one in texts:
+                if NAME.fullmatch(one):
+                    self._set_unknown(one, f"{name} sets", line)
+            return None
         for word in values if name == "eval" else []:
-            if head := _ASSIGNMENT.match(word.text):
-                why = f"${head[1]}, which eval sets"
-                self._set(head[1], (_nobody_knows(why, line),), line)
+            if head := ASSIGNMENT.match(word.text):
+                self._set_unknown(head[1], "eval sets", line)
         if words:
             self.commands.append(Command(line, tuple(map(_clean, words))))
         return True if name in ("echo", "export", "set") else None
 
-    def _reread(self, raw: _Raw) -> Iterator[Word]:
+    def _leave(
+        self, name: str, texts: Sequence[str], line: int
+    ) -> bool | None:
+        """Take in what ends a script or function, or shifts its arguments."""
+        if name == "exit":
+            if self.runs:
+                self.goes_on, self.exited = False, True
+            return None
+        if name == "return":
+            if self.arguments is not None:
+                self.goes_on = _both(self.goes_on, _not(self.runs))
+            return {"0": True, "1": False}.get("".join(texts))
+        count = whole_number(texts[0]) if texts else None
+        if self.arguments is not None and self.runs:
+            self.budget.spend(len(self.arguments), line)
+            self.arguments = self.arguments[1 if count is None else count :]
+        elif self.arguments is not None:
+            why = "$1, an argument that may be shifted"
+            self.arguments = (_unknown(why, line),) * 9
+        return True
+
+    def _let(self, values: Sequence[Word], line: int) -> bool | None:
+        status: bool | None = None
+        for value in values:
+            number = self._arithmetic(value.text, line)
+            status = None if number.unknown else number.text != "0"
+        return status
+
+    def _reread(self, raw: RawWord) -> Iterator[Word]:
         """Yield the words of a text that a shell reads once more."""
         for word in words_in(self._joined(raw, raw[0].line if raw else 0)):
             text = re.sub(r"^(['\"])(.*)\1$", r"\2", word.text)
-            found = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text)
-            if found is not None:
-                value = self._lookup(found[1], word.line)
-                one = value[0] if value else self._missing(found[1], word.line)
+            variable = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text)
+            if variable is not None:
+                value = self._lookup(variable[1], word.line)
+                one = (
+                    value[0]
+                    if value
+                    else self._missing(variable[1], word.line)
+                )
                 yield from words_in(one._replace(line=word.line))
             elif text != "\\":
                 yield word._replace(text=text)
 
     # Conditions
 
-    def _compare(self, words: list[_Raw]) -> bool | None:
-        """Return what ``[[ … ]]`` gives, ``None`` if nobody knows."""
-        self._spend(_STEP + len(words), self.line)
+    def _compare(self, words: list[RawWord]) -> bool | None:
+        """Return what ``[[ … ]]`` gives, ``None`` if unknown."""
+        self.budget.spend(_STEP + len(words), self.line)
         for name in ("||", "&&"):
             depth = 0
             for number in range(len(words) - 1, -1, -1):
-                plain = _plain(words[number])
+                plain = plain_text(words[number])
                 depth += {")": 1, "(": -1}.get(plain or "", 0)
                 if plain == name and not depth:
                     one = self._compare(words[:number])
@@ -990,7 +692,7 @@ class _Reader:
                     if name == "&&":
                         return _both(one, other)
                     return _not(_both(_not(one), _not(other)))
-        names = [_plain(raw) for raw in words]
+        names = [plain_text(raw) for raw in words]
         match names:
             case ["!", *_]:
                 return _not(self._compare(words[1:]))
@@ -1004,8 +706,8 @@ class _Reader:
                 empty = None if text.unknown else not text.text
                 return empty if names[0] == "-z" else _not(empty)
             case [_, "=" | "==" | "!=", _]:
-                found = self._matches(self._joined(words[0], 0), words[2])
-                return _not(found) if names[1] == "!=" else found
+                matches = self._matches(self._joined(words[0], 0), words[2])
+                return _not(matches) if names[1] == "!=" else matches
             case [_, str() as name, _] if name in _COMPARED:
                 sides = [self._joined(words[at], 0).text for at in (0, 2)]
                 # A leading zero makes numbers octal here.
@@ -1014,77 +716,84 @@ class _Reader:
                 return _compared(sides[0], name, sides[1])
         return None
 
-    def _assigns(self, raw: _Raw) -> bool:
+    def _assigns(self, raw: RawWord) -> bool:
         """Whether a word is ``NAME=…``, the name and ``=`` not quoted."""
         head = ""
         for piece in raw:
             if piece.quoted or piece.expands:
                 break
             head += piece.text
-        return _ASSIGNMENT.match(head) is not None
+        return ASSIGNMENT.match(head) is not None
 
-    def _assign(self, raw: _Raw) -> None:
+    def _assign(self, raw: RawWord) -> None:
         head, number = "", 0
         while not head.endswith("="):
             head += raw[number].text
             number += 1
         rest = raw[number:]
-        found = _ASSIGNMENT.fullmatch(head)
-        assert found is not None
-        name, line = found[1], raw[0].line
+        assignment = ASSIGNMENT.fullmatch(head)
+        assert assignment is not None
+        name, line = assignment[1], raw[0].line
         before = self.variables.get(name, ())
-        if found[2]:
-            value = self._element(name, found[2], self._joined(rest, line))
-            if found[3] or value is None:
+        if assignment[2]:
+            value = self._with_element(
+                name, assignment[2], self._joined(rest, line)
+            )
+            if assignment[3] or value is None:
                 why = f"${name}, set element by element"
-                value = (_nobody_knows(why, line),)
+                value = (_unknown(why, line),)
         elif rest and rest[0].array:
             value = self._array(rest[0])
             if any(re.match(r"\[[^]]*\]=", word.text) for word in value):
                 why = f"${name}, set element by element"
-                value = (_nobody_knows(why, line),)
-            if found[3]:
-                self._spend(len(before), line)
+                value = (_unknown(why, line),)
+            if assignment[3]:
+                self.budget.spend(len(before), line)
                 value = (*before, *value)
         else:
             value = (self._joined(rest, line),)
-            if found[3]:
+            if assignment[3]:
                 one = before[0] if before else Word("", line)
-                self._limit(len(one.text) + len(value[0].text), line)
+                self.budget.limit(len(one.text) + len(value[0].text), line)
                 text = one.text + value[0].text
                 unknown = one.unknown or value[0].unknown
                 value = (Word(text, one.line, unknown), *before[1:])
         self._set(name, value, line)
 
+    def _set_unknown(self, name: str, why: str, line: int) -> None:
+        """Set a variable to an unknown value; ``why``: ``read sets``."""
+        unknown = _unknown(f"${name}, which {why}", line)
+        self._set(name, (unknown,), line)
+
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
-        """Set a variable, or leave it open where nobody knows that it is."""
-        self._spend(_STEP + len(value), line)
-        if name in self.given:
+        """Set a variable; to an unknown value where the branch may not run."""
+        self.budget.spend(_STEP + len(value), line)
+        if name in self.overrides:
             self.used.add(name)
-            value = (Word(self.given[name], line),)
+            value = (Word(self.overrides[name], line),)
         elif self.runs is None:
             before = self.variables.get(name, ())
             if [w.text for w in before] == [w.text for w in value] != []:
                 return
             why = f"${name}, which is set on a condition in line {line}"
-            unknown = _nobody_knows(why, line)
+            unknown = _unknown(why, line)
             if len(value) == len(before) == 1:
                 # What was there stays where it only grows.
                 text = before[0].text
-                self._limit(len(text) + len(unknown.text), line)
+                self.budget.limit(len(text) + len(unknown.text), line)
                 text *= value[0].text.startswith(text)
                 value = (unknown._replace(text=text + unknown.text),)
             else:
-                kept = before if value[: len(before)] == before else ()
-                value = (*kept, unknown)
+                certain = before if value[: len(before)] == before else ()
+                value = (*certain, unknown)
         self.variables[name] = value
 
-    def _element(
+    def _with_element(
         self, name: str, index: str, value: Word
     ) -> tuple[Word, ...] | None:
         """Return an array with one element set, ``None`` if it is open."""
         before = list(self.variables.get(name, ()))
-        self._spend(len(before), value.line)
+        self.budget.spend(len(before), value.line)
         number = self._arithmetic(index[1:-1], value.line)
         if number.unknown or any(word.unknown for word in before):
             return None
@@ -1094,35 +803,43 @@ class _Reader:
         before[at : at + 1] = [value]
         return tuple(before)
 
-    def _array(self, piece: _Piece) -> tuple[Word, ...]:
-        inner = _Reader(piece.text, self.where, self.given)
-        inner.share(self, piece.line)
+    def _array(self, piece: Piece) -> tuple[Word, ...]:
         return tuple(
             word
-            for token in inner._tokens()
-            if isinstance(token, list)
-            for word in inner._expand(token)
+            for raw in self._words_of(piece.text, piece.line)
+            for word in self._expand(raw)
         )
+
+    def _inside(self, text: str, line: int) -> Lexer:
+        """Return the lexer of a text inside another one."""
+        self.budget.spend(len(text), line)
+        return Lexer(text, self.budget, line)
+
+    def _words_of(self, text: str, line: int) -> Iterator[RawWord]:
+        """Yield the words of a text inside another one."""
+        for token in self._inside(text, line).tokens():
+            if isinstance(token, list):
+                yield token
 
     # Expansion
 
-    def _joined(self, raw: _Raw, line: int) -> Word:
+    def _joined(self, raw: RawWord, line: int) -> Word:
         """Return a word as an assignment takes it: never split."""
-        self._spend(len(raw), line)
+        self.budget.spend(len(raw), line)
         parts = [
             _one(self._value(piece), piece.line)
             if piece.expands
             else Word(piece.text, piece.line)
             for piece in raw
         ]
-        self._limit(sum(len(part.text) for part in parts), line)
+        self.budget.limit(sum(len(part.text) for part in parts), line)
         return Word(
             "".join(part.text for part in parts),
             parts[0].line if parts else line,
             next((part.unknown for part in parts if part.unknown), ""),
         )
 
-    def _expand(self, raw: _Raw) -> list[Word]:
+    def _expand(self, raw: RawWord) -> list[Word]:
         """Return the words that a word becomes."""
         words: list[Word] = []
         parts: list[Word] = []
@@ -1131,8 +848,8 @@ class _Reader:
                 parts.append(part)
             elif parts:
                 line = next((x.line for x in parts if x.text), parts[-1].line)
-                self._spend(_STEP, line)
-                self._limit(sum(len(x.text) for x in parts), line)
+                self.budget.spend(_STEP, line)
+                self.budget.limit(sum(len(x.text) for x in parts), line)
                 text = "".join(x.text for x in parts)
                 unknown = next((x.unknown for x in parts if x.unknown), "")
                 words.append(Word(text, line, unknown))
@@ -1143,11 +860,11 @@ class _Reader:
             return []  # An array without elements is no word.
         return words
 
-    def _parts(self, raw: _Raw) -> Iterator[Word | None]:
+    def _parts(self, raw: RawWord) -> Iterator[Word | None]:
         """Yield the parts of words, ``None`` between two words."""
         for piece in raw:
             if not piece.expands:
-                yield Word(piece.text.replace(_JOINT, ""), piece.line)
+                yield Word(piece.text.replace(JOINT, ""), piece.line)
                 continue
             values = self._value(piece)
             several = _is_several(piece)
@@ -1162,65 +879,74 @@ class _Reader:
                 else:
                     yield from _split(value)
 
-    def _value(self, piece: _Piece) -> tuple[Word, ...]:
+    def _value(self, piece: Piece) -> tuple[Word, ...]:
         """Return what an expansion stands for."""
         values = self._values(piece)
         length = sum(len(value.text) for value in values)
         steps = _STEP * (1 + len(values))
-        self._spend(steps + len(piece.text) + length, piece.line)
+        self.budget.spend(steps + len(piece.text) + length, piece.line)
         return values
 
-    def _values(self, piece: _Piece) -> tuple[Word, ...]:  # noqa: C901
+    def _values(self, piece: Piece) -> tuple[Word, ...]:
         inside, line = piece.text, piece.line
         if inside.startswith("(("):
             return (self._arithmetic(inside[2:-1], line),)
         if inside.startswith("("):
             program = (inside[1:].split() or ["a command"])[0]
-            return (_nobody_knows(f"the output of {program}", line),)
+            return (_unknown(f"the output of {program}", line),)
         if counted := re.fullmatch(r"#([A-Za-z_]\w*)(\[[@*]\])?", inside):
             return (self._length(counted[1], bool(counted[2]), line),)
-        found = _NAME.match(inside)
-        if found is None:
-            if inside in ("@", "*") and self.arguments is not None:
-                return self.arguments
-            if inside in ("@", "*"):
-                why = f"${inside}, the arguments of the script"
-                return (_nobody_knows(why, line),)
-            return self._argument(inside, line) or (
-                _nobody_knows(f"${inside}, an argument of the script", line),
-            )
-        name, rest = found[0], inside[found.end() :]
+        head = NAME.match(inside)
+        if head is None:
+            return self._argument(inside, line)
+        name, rest = head[0], inside[head.end() :]
         value = self._lookup(name, line)
         if not rest or rest in ("[@]", "[*]"):
             if value is not None:
                 return value if rest else value[:1] or (Word("", line),)
             return () if rest else (self._missing(name, line),)
-        match = re.match(r"(:?)([-=+?])(.*)", rest, re.DOTALL)
-        if match:
+        if match := re.match(r"(:?)([-=+?])(.*)", rest, re.DOTALL):
             empty = not value or (
-                match[1] and not value[0].text and not value[0].unknown
+                match[1] != "" and value[0][0::2] == ("", "")
             )
-            if match[2] == "+":
-                return () if empty else (self._text(match[3], line),)
-            if not empty:
-                assert value is not None
-                return value[:1]
-            if match[2] == "?":
-                return (self._missing(name, line),)
-            word = self._text(match[3], line)
-            if match[2] == "=":
-                self._set(name, (word,), line)
-            return (word,)
-        if index := re.fullmatch(r"\[([^][]+)\]", rest):
-            at = self._arithmetic(index[1], line)
-            known = value is not None and not at.unknown
-            if known and re.fullmatch(r"\d+", at.text):
-                assert value is not None
-                number = int(at.text)
-                whole = value[: number + 1]
-                if not any(word.unknown for word in whole):
-                    return whole[number:] or (Word("", line),)
-        return (_nobody_knows(f"${{{inside}}}", line),)
+            return self._with_default(name, value, empty, match, line)
+        index = re.fullmatch(r"\[([^][]+)\]", rest)
+        element = index and self._element(value, index[1], line)
+        return (element or _unknown(f"${{{inside}}}", line),)
+
+    def _with_default(
+        self,
+        name: str,
+        value: tuple[Word, ...] | None,
+        empty: bool,
+        match: re.Match[str],
+        line: int,
+    ) -> tuple[Word, ...]:
+        """Return ``${NAME:-text}``, and those with ``=``, ``+`` or ``?``."""
+        kind, text = match[2], match[3]
+        if kind == "+":
+            return () if empty else (self._text(text, line),)
+        if value is not None and not empty:
+            return value[:1]
+        if kind == "?":
+            return (self._missing(name, line),)
+        word = self._text(text, line)
+        if kind == "=":
+            self._set(name, (word,), line)
+        return (word,)
+
+    def _element(
+        self, value: tuple[Word, ...] | None, text: str, line: int
+    ) -> Word | None:
+        """Return an element of an array, ``None`` if unknown."""
+        at = self._arithmetic(text, line)
+        if value is None or at.unknown or not re.fullmatch(r"\d+", at.text):
+            return None
+        index = int(at.text)
+        before = value[: index + 1]
+        if any(word.unknown for word in before):
+            return None
+        return before[index] if index < len(before) else Word("", line)
 
     def _length(self, name: str, several: bool, line: int) -> Word:
         """Return how many elements a variable has, or how long it is."""
@@ -1229,59 +955,54 @@ class _Reader:
             return self._missing(name, line)
         why = next((word.unknown for word in value if word.unknown), "")
         if why:
-            return _nobody_knows(why, line)
+            return _unknown(why, line)
         length = len(value) if several else len(_one(value[:1], line).text)
         return Word(str(length), line)
 
     def _argument(self, inside: str, line: int) -> tuple[Word, ...]:
         """Return ``$1`` where it is given, or the default in ``${1:-2}``."""
+        if inside in ("@", "*"):
+            if self.arguments is not None:
+                return self.arguments
+            why = f"${inside}, the arguments of the script"
+            return (_unknown(why, line),)
         if inside == "#" and self.arguments is not None:
             return (Word(str(len(self.arguments)), line),)
-        found = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
-        if found is None:
-            return ()
-        if self.arguments is not None:
-            number = whole_number(found[1])
+        match = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
+        if match is not None and self.arguments is not None:
+            number = whole_number(match[1])
             if number is not None and number <= len(self.arguments):
                 return self.arguments[number - 1 : number]
-            return (self._text(found[2] or "", line),)
-        if found[1] in self.given:
-            self.used.add(found[1])
-            return (Word(self.given[found[1]], line),)
-        if found[2] is None:
-            return ()
-        value = self._text(found[2], line)
-        self.defaults[found[1]] = value
+            return (self._text(match[2] or "", line),)
+        if match is not None and match[1] in self.overrides:
+            self.used.add(match[1])
+            return (Word(self.overrides[match[1]], line),)
+        if match is None or match[2] is None:
+            why = f"${inside}, an argument of the script"
+            return (_unknown(why, line),)
+        value = self._text(match[2], line)
+        self.defaults[match[1]] = value
         return (value,)
 
     def _missing(self, name: str, line: int) -> Word:
         self.unset.add(name)
-        return _nobody_knows(f"${name}, which the script does not set", line)
+        return _unknown(f"${name}, which the script does not set", line)
 
     def _lookup(self, name: str, line: int) -> tuple[Word, ...] | None:
-        if name in self.given:
+        if name in self.overrides:
             self.used.add(name)
-            return (Word(self.given[name], line),)
+            return (Word(self.overrides[name], line),)
         return self.variables.get(name)
 
     def _text(self, text: str, line: int) -> Word:
         """Expand text inside ``${NAME:-text}``."""
-        inner = _Reader(text, self.where, self.given)
-        inner.share(self, line)
-        return _one(
-            [
-                inner._joined(token, line)
-                for token in inner._tokens()
-                if isinstance(token, list)
-            ],
-            line,
-        )
+        words = [self._joined(raw, line) for raw in self._words_of(text, line)]
+        return _one(words, line)
 
     def _arithmetic(self, text: str, line: int) -> Word:
         """Compute with whole numbers, and set what the text sets."""
-        inner = _Reader(f'{text}"', self.where, self.given)
-        inner.share(self, line)
-        plain = inner._joined(inner._double_quoted(line), line)
+        raw = self._inside(f'{text}"', line).double_quoted(line)
+        plain = self._joined(raw, line)
         unknown = plain.unknown
 
         def look_up(name: str) -> int:
@@ -1303,32 +1024,21 @@ class _Reader:
         except (ValueError, ZeroDivisionError, RecursionError):
             for name in written_names(plain.text):
                 why = f"${name}, which is computed in line {line}"
-                self._set(name, (_nobody_knows(unknown or why, line),), line)
-            return _nobody_knows(unknown or f"$(({text}))", line)
+                self._set(name, (_unknown(unknown or why, line),), line)
+            return _unknown(unknown or f"$(({text}))", line)
         for name, value in arithmetic.written.items():
             self._set(name, (Word(str(value), line),), line)
         return Word(str(number), line)
 
 
-def _plain(raw: _Raw) -> str | None:
-    """Return a word without quotes and expansions, ``None`` if it has any."""
-    if any(piece.quoted or piece.expands for piece in raw):
-        return None
-    return "".join(piece.text for piece in raw)
-
-
-def _is_several(piece: _Piece) -> bool:
+def _is_several(piece: Piece) -> bool:
     """Whether an expansion is one word for each of its values."""
     return piece.text in ("@", "*") or piece.text[-3:] in ("[@]", "[*]")
 
 
-def _is_number(raw: _Raw) -> bool:
-    return (_plain(raw) or "").isdecimal()
-
-
-def _text_from(words: Sequence[_Raw]) -> int:
+def _text_from(words: Sequence[RawWord]) -> int:
     """Return the first word that is a text for ``eval`` or ``bash -c``."""
-    plain = [_plain(raw) for raw in words]
+    plain = [plain_text(raw) for raw in words]
     if plain[0] == "eval":
         return 1
     for number, pair in enumerate(pairwise(plain)):
@@ -1346,30 +1056,30 @@ def _one(values: Sequence[Word], line: int) -> Word:
     )
 
 
-def _nobody_knows(why: str, line: int) -> Word:
+def _unknown(why: str, line: int) -> Word:
     """Return what stands for a value that is not known, inside a text too."""
     return Word(f"{_UNKNOWN}{why.replace(' ', _BLANK)}{_UNKNOWN}", line, why)
 
 
 def _clean(word: Word) -> Word:
     """Return a word as the shell would pass it on, without signs of ours."""
-    text = word.text.replace(_JOINT, "")
-    known, *rest = text.split(_UNKNOWN)
-    known += "".join(rest[1::2])
+    text = word.text.replace(JOINT, "")
+    certain, *rest = text.split(_UNKNOWN)
+    certain += "".join(rest[1::2])
     why = rest[0].replace(_BLANK, " ") if rest else word.unknown
-    return Word(known, word.line, why)
+    return Word(certain, word.line, why)
 
 
 def _split(value: Word) -> Iterator[Word | None]:
     """Yield the parts of a text at its blanks, ``None`` for the blanks."""
     line = value.line
     for part in re.split(r"(\s+)", value.text):
-        line += part.count("\n") + part.count(_JOINT)
+        line += part.count("\n") + part.count(JOINT)
         if part.isspace():
             yield None
-        elif part.strip(_JOINT):
-            found = _clean(Word(part, line))
-            yield Word(part, line, found.unknown)
+        elif part.strip(JOINT):
+            cleaned = _clean(Word(part, line))
+            yield Word(part, line, cleaned.unknown)
 
 
 def words_in(value: Word) -> list[Word]:

@@ -51,12 +51,7 @@ _BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"^": operator.xor},
     {"&": operator.and_},
     {"==": operator.eq, "!=": operator.ne},
-    {
-        "<": operator.lt,
-        "<=": operator.le,
-        ">": operator.gt,
-        ">=": operator.ge,
-    },
+    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
     {"<<": _shift, ">>": operator.rshift},
     {"+": operator.add, "-": operator.sub},
     {"*": operator.mul, "/": _quotient, "%": _remainder},
@@ -97,11 +92,11 @@ class Arithmetic:
         if len(text) > _MAX_LENGTH:
             raise ValueError(text)
         while position < len(text):
-            found = _TOKEN.match(text, position)
-            if found is None:
+            match = _TOKEN.match(text, position)
+            if match is None:
                 raise ValueError(text)
-            self.tokens.append(found[0].strip())
-            position = found.end()
+            self.tokens.append(match[0].strip())
+            position = match.end()
 
     def value(self) -> int:
         """Return the value.
@@ -123,11 +118,11 @@ class Arithmetic:
 
     def _take(self, *among: str) -> str:
         """Take the next token if it is one of these."""
-        found = self._here()
-        if found not in among or not found:
+        token = self._here()
+        if token not in among or not token:
             return ""
         self.at += 1
-        return found
+        return token
 
     def _needed(self, token: str) -> None:
         if not self._take(token):
@@ -236,13 +231,13 @@ class Arithmetic:
             value = self._comma()
             self._needed(")")
             return value
-        found = self._here()
+        token = self._here()
         self.at += 1
-        if re.fullmatch(r"0|[1-9]\d*|0[xX][0-9A-Fa-f]+", found):
-            return int(found, 0)
-        if not re.match(r"[A-Za-z_]", found):
-            raise ValueError(found)
-        value = self._read(found)
+        if re.fullmatch(r"0|[1-9]\d*|0[xX][0-9A-Fa-f]+", token):
+            return int(token, 0)
+        if not re.match(r"[A-Za-z_]", token):
+            raise ValueError(token)
+        value = self._read(token)
         if sign := self._take("++", "--"):
-            self._write(found, self._do(sign[0], value, 1))
+            self._write(token, self._do(sign[0], value, 1))
         return value

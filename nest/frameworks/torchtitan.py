@@ -17,28 +17,38 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.arguments import MAX_NUMBER, alike, passed_over
+from nest.frameworks.arguments import ignored_note
 from nest.frameworks.hosts import read_hosts
+from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
-    Mesh,
     as_run,
+    check_dtype,
     check_memory,
     usual_groups,
     usual_mesh,
 )
-from nest.frameworks.layers import Chunk
+from nest.frameworks.layers import Chunk, with_ends
 from nest.frameworks.settings import Settings
 from nest.ir.job import Schedule
 from nest.ir.plan import Overlap
 from nest.models.architectures import Architecture
 from nest.models.zoo import architecture
 from nest.units import ceil_div
-from nest.util.text import count_text
 
 NAME = "torchtitan"
 FILE = "job.toml"
+START = (
+    f"torchrun (or srun) {{world}} times -m torchtitan.train "
+    f"--job.config_file {FILE}, with your sections for data, tokenizer, "
+    f"optimizer and checkpoints."
+)
+mesh_of = usual_mesh
+
+#: Keys of older files, in either of two sections.
+_POINTS = "pipeline_parallel_split_points"
+_COUNT = "pipeline_parallel_microbatches"
 
 #: Bytes per weight: fp32 weights, of which layers count 2, and Adam.
 STATE_BYTES, GRADIENT_BYTES = 10, 4
@@ -60,88 +70,40 @@ _SCHEDULES: dict[tuple[Schedule, bool], str] = {
 }
 _FLOAT8 = "quantize.linear.float8"
 
-
-class Key(NamedTuple):
-    """A key of the file: its type, its default, and which values it takes."""
-
-    kind: type
-    default: Any = None
-    known: tuple[Any, ...] = ()
-
-
-#: Dots of a line, at most.
+#: Maximum number of dots in a line.
 _MAX_DOTS = 100
-_DEGREE = Key(int, 1)
-#: What is written and read, by section.
-KEYS: dict[str, dict[str, Key]] = {
-    "model": {
-        "name": Key(str),
-        "flavor": Key(str),
-        "converters": Key(list, []),
-    },
-    "training": {
-        "local_batch_size": Key(int, 8),
-        "global_batch_size": Key(int, -1),
-        "seq_len": Key(int, 2048),
-        "dtype": Key(str, "float32", ("float32",)),
-        "mixed_precision_param": Key(str, "bfloat16", ("bfloat16",)),
-        "mixed_precision_reduce": Key(str, "float32", ("float32",)),
-    },
-    "parallelism": {
-        "data_parallel_replicate_degree": _DEGREE,
-        "data_parallel_shard_degree": Key(int, -1),
-        "fsdp_reshard_after_forward": Key(
-            str, "default", ("default", "always", "never")
-        ),
-        "tensor_parallel_degree": _DEGREE,
-        "enable_async_tensor_parallel": Key(bool, False),
-        "context_parallel_degree": _DEGREE,
-        "expert_parallel_degree": _DEGREE,
-        "expert_tensor_parallel_degree": _DEGREE,
-        "pipeline_parallel_degree": _DEGREE,
-        "pipeline_parallel_schedule": Key(
-            str, "1F1B", tuple(_SCHEDULES.values())
-        ),
-        "pipeline_parallel_microbatch_size": _DEGREE,
-        "module_fqns_per_model_part": Key(list),
-        "pipeline_parallel_layers_per_stage": Key(int),
-        "pipeline_parallel_first_stage_less_layers": Key(int, 1),
-        "pipeline_parallel_last_stage_less_layers": Key(int, 1),
-    },
-    "activation_checkpoint": {"mode": Key(str, "selective", ("none", "full"))},
-    "compile": {"enable": Key(bool, False)},
-}
+TABLE = read_data(NAME, KeyTable)
 
-
+_DATA = "parallelism.data_parallel_shard_degree"
+_PARTS = "parallelism.module_fqns_per_model_part"
+_SCHEDULE = "parallelism.pipeline_parallel_schedule"
+_MICRO_BATCH = "parallelism.pipeline_parallel_microbatch_size"
+_LOCAL_BATCH = "training.local_batch_size"
+_GLOBAL_BATCH = "training.global_batch_size"
 #: What FSDP overlaps by itself, which no key says, and how a comment of an
 #: export says what of it the plan was priced with.
 _BY_ITSELF: tuple[Overlap, ...] = ("weights", "gradients")
 _OVERLAP = "FSDP overlaps in the plan: "
 
 
-def mesh_of(launch: Launch) -> Mesh:
-    """Return how ranks are numbered, the fastest axis first."""
-    return usual_mesh(launch)
-
-
-def said(launch: Launch) -> Launch:
-    """Return what of a launch the file says: not what FSDP overlaps."""
+def stated(launch: Launch) -> Launch:
+    """Return a launch as the file states it: without the overlap of FSDP."""
     overlap = tuple(name for name in launch.overlap if name == "tp")
     return replace(as_run(launch), overlap=overlap)
 
 
 def modules_of(chunks: Sequence[Chunk]) -> list[list[str]]:
     """Return the modules of every part of the model."""
-    parts, first = [], 0
+    model_parts, first = [], 0
     for chunk in chunks:
         last = first + chunk.layers
-        parts.append(
+        model_parts.append(
             ["tok_embeddings"] * chunk.embedding
-            + [f"layers.{number}" for number in range(first, last)]
+            + [f"layers.{index}" for index in range(first, last)]
             + ["norm", "output"] * chunk.head
         )
         first = last
-    return parts
+    return model_parts
 
 
 def write(
@@ -166,11 +128,7 @@ def write(
             f"{'none' if flavor is None else repr(flavor)}; add "
             f"it to nest export"
         )
-    if launch.dtype not in ("bf16", "fp8"):
-        raise InvalidPlanError(
-            f"dtype: expected bf16 or fp8, got {launch.dtype}; torchtitan "
-            f"computes in no other"
-        )
+    check_dtype(launch, ("bf16", "fp8"), "torchtitan computes in no other")
     run = as_run(launch)
     reason = why_not_data(run)
     if reason is not None:
@@ -226,15 +184,15 @@ def _toml(values: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f"\n[{section}]")
         for key, value in keys.items():
             if value and isinstance(value, list) and value[0] != _FLOAT8:
-                parts = [f"    {json.dumps(part)}," for part in value]
-                lines += [f"{key} = [", *parts, "]"]
+                rows = [f"    {json.dumps(names)}," for names in value]
+                lines += [f"{key} = [", *rows, "]"]
             else:
                 lines.append(f"{key} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"
 
 
 def why_not_data(launch: Launch) -> str | None:
-    """Say why data ranks cannot go together with others, or ``None``.
+    """Return why data ranks cannot run together with others, or ``None``.
 
     Weights are sharded and computed with in bf16 by FSDP only; replicas
     without it are a mode of their own, over all ranks (``parallelize.py``).
@@ -250,17 +208,8 @@ def why_not_data(launch: Launch) -> str | None:
     )
 
 
-def start(launch: Launch) -> str:
-    """Say in one line how to start it."""
-    return (
-        f"torchrun (or srun) {launch.world} times -m torchtitan.train "
-        f"--job.config_file {FILE}, with your sections for data, tokenizer, "
-        f"optimizer and checkpoints."
-    )
-
-
 class Reading(NamedTuple):
-    """What a job file says, and what it calls the model."""
+    """The launch that a job file describes, and its name of the model."""
 
     launch: Launch
     flavor: str
@@ -277,178 +226,57 @@ def read(
         If it is broken; the text names file and key.
     """
     devices = read_hosts(files)
-    ask = JobFile(files[FILE], FILE)
-    ask.check_known()
-    reading = read_job(ask, len(devices), model.layers)
+    job = job_file(files[FILE], FILE)
+    job.check_written()
+    reading = read_job(job, len(devices), model.layers)
     return reading.launch, usual_groups(reading.launch, devices)
 
 
-class JobFile:
-    """The keys of a job file, with their types checked.
+def job_file(text: str, where: str) -> KeyedFile:
+    """Return the keys of a job file.
 
-    Every reader raises :class:`~nest.errors.InvalidPlanError` if a value has
-    another type or is none of those known; the text names file and key.
+    Raises
+    ------
+    InvalidPlanError
+        If it is no TOML.
     """
-
-    def __init__(self, text: str, where: str) -> None:
-        self.where = where
-        self.text = text
-        # What reads TOML needs memory that grows with the square of a key.
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.count(".") > _MAX_DOTS and line.lstrip()[0] != "#":
-                raise InvalidPlanError(
-                    f"{where}:{number}: expected at most {_MAX_DOTS} dots, "
-                    f"got {line.count('.')}; correct the line"
-                )
-        try:
-            self.sections: dict[str, Any] = tomllib.loads(text)
-        # Besides malformed text: integers of thousands of digits, and tables
-        # inside tables without end.
-        except (ValueError, RecursionError) as error:
+    # What reads TOML needs memory that grows with the square of a key.
+    for line_number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MAX_DOTS and line.lstrip()[0] != "#":
             raise InvalidPlanError(
-                f"{where}: expected TOML, got a syntax error ({error}); "
-                f"correct it"
-            ) from None
-
-    def check_known(self) -> None:
-        """Refuse sections and keys that exports do not write."""
-        for section, keys in self.sections.items():
-            for key in keys if isinstance(keys, dict) else [""]:
-                if key not in KEYS.get(section, {}):
-                    raise self.refuse(
-                        section, key, "a known key", key or "none"
-                    )
-
-    def check_foreign(self) -> tuple[str, ...]:
-        """Return the keys that nobody reads, sections of them as a whole.
-
-        Raises
-        ------
-        InvalidPlanError
-            If one is nearly a key that is read, or changes memory or time in
-            a way that plans do not know.
-        """
-        left = []
-        for section, keys in self.sections.items():
-            if section in _OLD_SECTIONS:
-                continue
-            close = alike(section, KEYS)
-            if section not in KEYS and close:
-                raise self.refuse(
-                    section,
-                    "",
-                    "a section that is known",
-                    section,
-                    f"did you mean {close!r}?",
-                )
-            own = KEYS.get(section, {})
-            here = keys if isinstance(keys, dict) else {}
-            for key, value in here.items():
-                unchanged, why = _REFUSED.get((section, key), ((), ""))
-                if why and value not in unchanged:
-                    raise self.refuse(
-                        section,
-                        key,
-                        " or ".join(json.dumps(one) for one in unchanged),
-                        json.dumps(value, default=str)[:40],
-                        why,
-                    )
-                if key in own or (section, key) in _MOVED or key in _OLD_KEYS:
-                    continue
-                close = alike(key, own)
-                if close and not why:
-                    raise self.refuse(
-                        section,
-                        key,
-                        "a key that is known",
-                        key,
-                        f"did you mean {close!r}?",
-                    )
-                if own:
-                    left.append(f"{section}.{key}")
-            if not own:
-                left.append(section)
-        return tuple(left)
-
-    def line(self, section: str, key: str) -> int | None:
-        """Return the line of a key, if it is on a line of its own."""
-        inside = False
-        for number, line in enumerate(self.text.splitlines(), 1):
-            text = line.strip()
-            if text.startswith("["):
-                inside = text.partition("]")[0] == f"[{section}"
-            elif inside and text.partition("=")[0].strip() == key:
-                return number
-        return None
-
-    def refuse(
-        self,
-        section: str,
-        key: str,
-        expected: str,
-        got: object,
-        remedy: str = "correct it",
-    ) -> InvalidPlanError:
-        """Return the error about one key."""
-        line = self.line(section, key)
-        place = f"{self.where}:{line}" if line else self.where
-        name = f"{section}.{key}" if key else section
-        return InvalidPlanError(
-            f"{place}: {name}: expected {expected}, got {got}; {remedy}"
-        )
-
-    def get(self, section: str, key: str) -> Any:
-        """Return a value, or the framework's default."""
-        kind, default, known = KEYS[section][key]
-        found = self.sections.get(section, {})
-        if not isinstance(found, dict):
-            raise self.refuse(section, key, "a section", json.dumps(found))
-        value = found.get(key, default)
-        if value is None:
-            return None
-        if type(value) is not kind:
-            raise self.refuse(
-                section, key, _KINDS[kind], json.dumps(value, default=str)
+                f"{where}:{line_number}: expected at most {_MAX_DOTS} dots, "
+                f"got {line.count('.')}; correct the line"
             )
-        if isinstance(value, int) and abs(value) > MAX_NUMBER:
-            raise self.refuse(
-                section, key, f"at most {MAX_NUMBER}", count_text(value)
-            )
-        if known and value not in known:
-            raise self.refuse(
-                section,
-                key,
-                f"one of {', '.join(map(str, known))}",
-                repr(value),
-            )
-        return value
-
-    def count(self, section: str, key: str) -> int:
-        """Return a number of at least 1."""
-        value: int = self.get(section, key)
-        if value < 1:
-            raise self.refuse(section, key, "at least 1", value)
-        return value
-
-    def degree(self, key: str) -> int:
-        """Return a parallel degree."""
-        return self.count("parallelism", key)
+    try:
+        document = tomllib.loads(text)
+    # Besides malformed text: integers of thousands of digits, and tables
+    # inside tables without end.
+    except (ValueError, RecursionError) as error:
+        raise InvalidPlanError(
+            f"{where}: expected TOML, got a syntax error ({error}); correct it"
+        ) from None
+    return KeyedFile(document, where, TABLE, lambda path: _line(text, path))
 
 
-_KINDS = {
-    int: "an integer",
-    str: "a text",
-    bool: "true or false",
-    list: "a list",
-}
+def _line(text: str, path: str) -> int | None:
+    """Return the line of a key, if it is on a line of its own."""
+    section, key = split_path(path)
+    inside = False
+    for line_number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if stripped.startswith("["):
+            inside = stripped.partition("]")[0] == f"[{section}"
+        elif inside and stripped.partition("=")[0].strip() == key:
+            return line_number
+    return None
 
 
-def read_job(ask: JobFile, world: int, layers: int) -> Reading:
-    """Return what a job file says on so many devices, without groups.
+def read_job(job: KeyedFile, world: int, layers: int) -> Reading:
+    """Return the launch that a job file describes on ``world`` devices.
 
     Parameters
     ----------
-    ask
+    job
         The file.
     world
         Devices.
@@ -461,28 +289,27 @@ def read_job(ask: JobFile, world: int, layers: int) -> Reading:
         If a value is out of range, contradicts another one, or no run can
         start with it.
     """
-    tp, cp = (
-        ask.degree(f"{name}_parallel_degree") for name in ("tensor", "context")
+    job.check_values()
+    tp, cp, stages = (
+        job.get(f"parallelism.{name}_parallel_degree")
+        for name in ("tensor", "context", "pipeline")
     )
-    stages = ask.degree("pipeline_parallel_degree")
-    replicas = ask.degree("data_parallel_replicate_degree")
-    shard_key = "data_parallel_shard_degree"
-    shard = ask.get("parallelism", shard_key)
+    replicas = job.get("parallelism.data_parallel_replicate_degree")
+    shard = job.get(_DATA)
     others = replicas * tp * cp * stages
     if shard == -1:
         shard = world // others
     if shard < 1 or shard * others != world:
-        raise ask.refuse(
-            "parallelism",
-            shard_key,
+        raise job.refuse(
+            _DATA,
             f"degrees whose product is the {world} devices",
             f"{shard} * {others}",
         )
     sharded = shard * cp > 1
-    ep = _expert_degree(ask, tp, shard * cp)
-    chunks, virtual = _chunks(ask, layers, stages)
-    samples, batch = _batch(ask, stages, replicas * shard)
-    policy = ask.get("parallelism", "fsdp_reshard_after_forward")
+    ep = _expert_degree(job, tp, shard * cp)
+    chunks, virtual = _chunks(job, layers, stages)
+    samples, batch = _batch(job, stages, replicas * shard)
+    policy = job.get("parallelism.fsdp_reshard_after_forward")
     if policy == "default":
         policy = "never" if stages > 1 else "always"
     launch = Launch(
@@ -494,123 +321,53 @@ def read_job(ask: JobFile, world: int, layers: int) -> Reading:
         stages=stages,
         virtual_stages=virtual,
         chunks=chunks,
-        schedule=_schedule(ask, stages, virtual),
+        schedule=_schedule(job, stages, virtual),
         zero=(3 if policy == "always" else 2) if sharded else 0,
-        recompute=ask.get("activation_checkpoint", "mode"),
+        recompute=job.get("activation_checkpoint.mode"),
         micro_batch=samples * (shard if sharded else replicas),
         global_batch=batch,
-        sequence_length=ask.count("training", "seq_len"),
-        overlap=("tp",) if _asynchronous(ask, tp) else (),
+        sequence_length=job.get("training.seq_len"),
+        overlap=("tp",) if _asynchronous(job, tp) else (),
         sequence_parallel=tp > 1,
-        dtype=_dtype(ask),
+        dtype=_dtype(job),
         gradient_bytes=GRADIENT_BYTES,
         state_bytes=STATE_BYTES,
     )
     reason = why_not_data(launch)
     if reason is not None:
-        raise ask.refuse(
-            "parallelism", shard_key, "what can run together", reason
-        )
+        raise job.refuse(_DATA, "what can run together", reason)
     micro = launch.micro_batches
     if stages > 1 and (
         micro < stages or (virtual > 1 and micro % max(1, micro // stages))
     ):
-        raise ask.refuse(
-            "training",
-            "local_batch_size",
-            f"micro-batches that {stages} stages can take",
-            micro,
+        raise job.refuse(
+            _LOCAL_BATCH, f"micro-batches that {stages} stages can take", micro
         )
-    for section in KEYS:
-        for key in KEYS[section]:
-            ask.get(section, key)
-    name, flavor = (ask.get("model", key) for key in ("name", "flavor"))
+    name, flavor = (job.get(f"model.{key}") for key in ("name", "flavor"))
     if not name or not flavor:
-        raise ask.refuse("model", "flavor", "name and flavor", "none")
+        raise job.refuse("model.flavor", "name and flavor", "none")
     return Reading(launch, f"{name}/{flavor}")
 
 
-#: Where keys were in older files, and what they were called.
-_MOVED = {
-    ("training", "batch_size"): ("training", "local_batch_size"),
-    ("training", "data_parallel_degree"): (
-        "parallelism",
-        "data_parallel_shard_degree",
-    ),
-    **{
-        (old, f"{key}_parallel{rest}"): (
-            "parallelism",
-            f"{key}_parallel{rest}",
-        )
-        for old in ("training", "experimental")
-        for key, rest in (
-            ("tensor", "_degree"),
-            ("context", "_degree"),
-            ("pipeline", "_degree"),
-            ("pipeline", "_schedule"),
-            ("pipeline", "_microbatch_size"),
-            ("data", "_replicate_degree"),
-            ("data", "_shard_degree"),
-        )
-    },
-    ("training", "fsdp_reshard_after_forward"): (
-        "parallelism",
-        "fsdp_reshard_after_forward",
-    ),
-}
-_SPLITS = "pipeline_parallel_split_points"
-_MICRO = "pipeline_parallel_microbatches"
-_OLD_SECTIONS = ("experimental",)
-_OLD_KEYS = (_SPLITS, _MICRO)
-#: Keys that change memory or time in ways that plans do not know: the values
-#: that change nothing, and why others are refused.
-_REFUSED: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {
-    ("training", "enable_cpu_offload"): (
-        (False,),
-        "plans know no offloading",
-    ),
-    ("optimizer", "name"): (
-        ("Adam", "AdamW"),
-        "plans keep two moments with torchtitan",
-    ),
-    ("optimizer", "early_step_in_backward"): (
-        (False,),
-        "plans keep all gradients up to the step",
-    ),
-    ("parallelism", "disable_loss_parallel"): (
-        (False,),
-        "plans split the logits as they split the head",
-    ),
-    ("parallelism", "pipeline_parallel_schedule_csv"): (
-        ("",),
-        "plans know no schedules from files",
-    ),
-    ("parallelism", "pipeline_parallel_expert_parallel_overlap"): (
-        (False,),
-        "plans do not overlap two passes",
-    ),
-}
-
-
 def unread(text: str, where: str) -> tuple[str, ...]:
-    """Return the note about keys that are passed over, if there are any.
+    """Return the note about keys that nest does not read, if there are any.
 
     Raises
     ------
     InvalidPlanError
-        As for :meth:`JobFile.check_foreign`.
+        As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
     """
-    return passed_over(where, JobFile(text, where).check_foreign())
+    return ignored_note(where, job_file(text, where).ignored())
 
 
 def read_foreign(
     text: str,
     where: str,
     world: int,
-    said: Sequence[tuple[str, str]] = (),
+    overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
 ) -> tuple[Launch, Architecture]:
-    """Read somebody's job file, of torchtitan 0.1 or later.
+    """Read a job file of a user, of torchtitan 0.1 or later.
 
     Parameters
     ----------
@@ -618,9 +375,9 @@ def read_foreign(
         The file, and its name for messages.
     world
         Devices.
-    said
-        Keys beside those of the file, such as ``activation_checkpoint.mode``,
-        with their values.
+    overrides
+        Keys in addition to those of the file, such as
+        ``activation_checkpoint.mode``, with their values.
     model
         The model, where the flavor is not known.
 
@@ -629,101 +386,108 @@ def read_foreign(
     InvalidPlanError
         If a value is out of range or contradicts another one.
     """
-    ask = JobFile(text, where)
-    ask.check_foreign()
+    job = job_file(text, where)
+    job.ignored()
     # Older versions split layers over stages otherwise.
-    aged = any(key in ask.sections.get(old, {}) for old, key in _MOVED)
-    _modernise(ask, said)
-    name, flavor = (ask.get("model", key) for key in ("name", "flavor"))
+    sections = job.document
+    is_old = any(
+        key in sections.get(section, {})
+        for section, key in map(split_path, TABLE.moved)
+    )
+    _modernise(job, overrides)
+    name, flavor = (job.get(f"model.{key}") for key in ("name", "flavor"))
     if model is None:
-        known = {flavor: name for name, flavor in FLAVORS.items()}
-        found = known.get(f"{name}/{flavor}")
-        if found is None:
-            raise ask.refuse(
-                "model",
-                "flavor",
-                f"a flavor that is known ({', '.join(sorted(known))}) or "
+        models = {flavor: name for name, flavor in FLAVORS.items()}
+        if f"{name}/{flavor}" not in models:
+            raise job.refuse(
+                "model.flavor",
+                f"a flavor that is known ({', '.join(sorted(models))}) or "
                 f"--model",
                 f"{name}/{flavor}",
             )
-        model = architecture(found)
-    _split_points(ask, model.layers)
-    if not aged:
-        _default_split(ask, model.layers)
-    launch = read_job(ask, world, model.layers).launch
-    own = _own_overlap(text, where, launch)
-    return replace(launch, overlap=(*launch.overlap, *own)), model
+        model = architecture(models[f"{name}/{flavor}"])
+    _split_points(job, model.layers)
+    if not is_old:
+        _default_split(job, model.layers)
+    launch = read_job(job, world, model.layers).launch
+    overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
+    return replace(launch, overlap=overlap), model
 
 
-def _own_overlap(text: str, where: str, launch: Launch) -> tuple[Overlap, ...]:
+def _fsdp_overlap(
+    text: str, where: str, launch: Launch
+) -> tuple[Overlap, ...]:
     """Return what FSDP overlaps: of an export, what its plan does."""
-    found = re.search(rf"^# {_OVERLAP}(.*)$", text, re.MULTILINE)
-    if found is None:
+    comment = re.search(rf"^# {_OVERLAP}(.*)$", text, re.MULTILINE)
+    if comment is None:
         occurs = launch.zero > 0, launch.dp * launch.cp > 1
         return tuple(itertools.compress(_BY_ITSELF, occurs))
-    names = [] if found[1] == "none" else found[1].split(", ")
+    names = [] if comment[1] == "none" else comment[1].split(", ")
     if not {*names} <= {*_BY_ITSELF}:
-        line = text[: found.start()].count("\n") + 1
+        line = text[: comment.start()].count("\n") + 1
         raise InvalidPlanError(
             f"{where}:{line}: {_OVERLAP.strip(': ')}: expected none or "
-            f"{', '.join(_BY_ITSELF)}, got {found[1]!r}; correct it, or "
+            f"{', '.join(_BY_ITSELF)}, got {comment[1]!r}; correct it, or "
             f"remove the line"
         )
     return tuple(name for name in _BY_ITSELF if name in names)
 
 
-def _modernise(ask: JobFile, said: Sequence[tuple[str, str]]) -> None:
-    """Put keys where 0.2.2 has them, and add those that are said."""
-    sections = ask.sections
-    for (section, key), (there, name) in _MOVED.items():
-        found = sections.get(section, {})
-        if (section, key) == (there, name) or key not in found:
+def _modernise(job: KeyedFile, overrides: Sequence[tuple[str, str]]) -> None:
+    """Move keys to where 0.2.2 has them, and set those of the user."""
+    sections = job.document
+    for old, new in TABLE.moved.items():
+        (section, key), (new_section, new_key) = map(split_path, (old, new))
+        values = sections.get(section, {})
+        if key not in values:
             continue
-        if name in sections.setdefault(there, {}):
-            raise ask.refuse(
-                section, key, f"it or {there}.{name}", "both of them"
-            )
-        sections[there][name] = found.pop(key)
-    for name, value in said:
-        section, _, key = name.partition(".")
-        if key not in KEYS.get(section, {}):
-            raise ask.refuse(section, key, "a known key", name)
+        if new_key in sections.setdefault(new_section, {}):
+            raise job.refuse(old, f"it or {new}", "both of them")
+        sections[new_section][new_key] = values.pop(key)
+    for path, value in overrides:
+        if path not in TABLE.keys:
+            raise job.refuse(path, "a known key", path)
         try:
             typed = tomllib.loads(f"value = {value}")["value"]
         except (ValueError, RecursionError):
             typed = value
+        section, key = split_path(path)
         sections.setdefault(section, {})[key] = typed
 
 
-def _split_points(ask: JobFile, layers: int) -> None:
+def _split_points(job: KeyedFile, layers: int) -> None:
     """Turn the split points and numbers of micro-batches of older files."""
-    split = ask.sections.get("parallelism", {})
-    old = [ask.sections.get("experimental", {}), split]
-    points = next((x.pop(_SPLITS) for x in old if _SPLITS in x), None)
-    count = next((x.pop(_MICRO) for x in old if _MICRO in x), None)
+    split = job.document.get("parallelism", {})
+    sections = [job.document.get("experimental", {}), split]
+    points = next((x.pop(_POINTS) for x in sections if _POINTS in x), None)
+    count = next((x.pop(_COUNT) for x in sections if _COUNT in x), None)
     stages = split.get("pipeline_parallel_degree", 1)
     if points and stages != 1:
         if isinstance(points, str):
             points = points.split(",")
         whole = modules_of((Chunk(True, layers, True),))[0]
-        places = [0, *(whole.index(p) if p in whole else 0 for p in points)]
-        if sorted(set(places)) != places:
-            raise ask.refuse("parallelism", _SPLITS, "layers in order", points)
-        ends = [*places[1:], len(whole)]
+        starts = [0, *(whole.index(p) if p in whole else 0 for p in points)]
+        if sorted(set(starts)) != starts:
+            raise job.refuse(
+                f"parallelism.{_POINTS}", "layers in order", points
+            )
+        ends = [*starts[1:], len(whole)]
         split["module_fqns_per_model_part"] = [
-            whole[first:last] for first, last in zip(places, ends, strict=True)
+            whole[first:last] for first, last in zip(starts, ends, strict=True)
         ]
     if count and stages != 1:
-        local = ask.get("training", "local_batch_size")
+        local = job.get(_LOCAL_BATCH)
         if type(count) is not int or count < 1 or local % count:
-            raise ask.refuse(
-                "parallelism", _MICRO, f"a divisor of the batch {local}", count
+            raise job.refuse(
+                f"parallelism.{_COUNT}",
+                f"a divisor of the batch {local}",
+                count,
             )
         split["pipeline_parallel_microbatch_size"] = local // count
 
 
-def _default_split(ask: JobFile, layers: int) -> None:
-    """Say the parts that torchtitan 0.2 makes where none are given.
+def _default_split(job: KeyedFile, layers: int) -> None:
+    """Write the parts that torchtitan 0.2 makes where the file has none.
 
     Embedding and head count as so many layers
     (``pipeline_parallel_first_stage_less_layers``, ``…last…``); what the
@@ -733,134 +497,113 @@ def _default_split(ask: JobFile, layers: int) -> None:
     most (``generate_llm_fqn_per_model_part`` and its caller in
     ``distributed/pipeline_parallel.py`` of 0.2.2).
     """
-    key = "module_fqns_per_model_part"
-    stages = ask.degree("pipeline_parallel_degree")
-    if stages == 1 or ask.get("parallelism", key) is not None:
+    stages = job.get("parallelism.pipeline_parallel_degree")
+    if stages == 1 or job.get(_PARTS) is not None:
         return
     ends = [
-        ask.get("parallelism", f"pipeline_parallel_{end}_stage_less_layers")
+        job.get(f"parallelism.pipeline_parallel_{end}_stage_less_layers")
         for end in ("first", "last")
     ]
-    name = ask.get("parallelism", "pipeline_parallel_schedule")
-    several = any(x[1] for x, known in _SCHEDULES.items() if known == name)
-    parts = stages * (2 if several else 1)
-    most = ask.get("parallelism", "pipeline_parallel_layers_per_stage")
+    name = job.get(_SCHEDULE)
+    several = name == _SCHEDULES["1f1b", True]
+    num_parts = stages * (2 if several else 1)
+    path = "parallelism.pipeline_parallel_layers_per_stage"
+    max_layers = job.get(path)
     total = layers + sum(ends)
-    if most is not None:
-        parts = ceil_div(total, most) if most > 0 else 0
-        each, rest = divmod(parts, stages)
+    if max_layers is not None:
+        num_parts = ceil_div(total, max_layers) if max_layers > 0 else 0
+        each, rest = divmod(num_parts, stages)
         if rest or (each < 2 if several else each != 1):
-            raise ask.refuse(
-                "parallelism",
-                "pipeline_parallel_layers_per_stage",
-                f"a number that makes {'2 or more parts' * several}"
-                f"{'1 part' * (not several)} on each of {stages} stages under "
-                f"{name}",
-                f"{parts} parts of {most}",
+            raise job.refuse(
+                path,
+                f"a number that makes "
+                f"{'2 or more parts' if several else '1 part'} on each of "
+                f"{stages} stages under {name}",
+                f"{num_parts} parts of {max_layers}",
             )
-    least, more = divmod(total, parts)
-    if min(ends) < 0 or max(ends) > least or least == 0:
-        raise ask.refuse(
-            "parallelism",
-            "pipeline_parallel_degree",
+    each, rest = divmod(total, num_parts)
+    if min(ends) < 0 or max(ends) > each or each == 0:
+        raise job.refuse(
+            "parallelism.pipeline_parallel_degree",
             f"stages for {layers} layers, {ends[0]} for the embedding and "
             f"{ends[1]} for the head",
-            f"{parts} parts",
+            f"{num_parts} parts",
         )
-    counts = [least + (number < more) for number in range(parts)]
+    counts = [each + (index < rest) for index in range(num_parts)]
     counts[0] -= ends[0]
     counts[-1] -= ends[1]
-    chunks = [
-        Chunk(number == 0, count, number == parts - 1)
-        for number, count in enumerate(counts)
-    ]
-    ask.sections.setdefault("parallelism", {})[key] = modules_of(chunks)
+    section, key = split_path(_PARTS)
+    job.document.setdefault(section, {})[key] = modules_of(with_ends(counts))
 
 
-def _expert_degree(ask: JobFile, tp: int, ranks: int) -> int:
-    ep = ask.degree("expert_parallel_degree")
-    own = ask.degree("expert_tensor_parallel_degree")
-    if ep > 1 and own != tp:
-        raise ask.refuse(
-            "parallelism",
-            "expert_tensor_parallel_degree",
+def _expert_degree(job: KeyedFile, tp: int, ranks: int) -> int:
+    ep: int = job.get("parallelism.expert_parallel_degree")
+    path = "parallelism.expert_tensor_parallel_degree"
+    if ep > 1 and job.get(path) != tp:
+        raise job.refuse(
+            path,
             f"tensor_parallel_degree {tp}, as plans split experts",
-            own,
+            job.get(path),
         )
     if ranks % ep:
-        raise ask.refuse(
-            "parallelism",
-            "expert_parallel_degree",
+        raise job.refuse(
+            "parallelism.expert_parallel_degree",
             f"a divisor of the {ranks} shard * context ranks",
             ep,
         )
     return ep
 
 
-def _schedule(ask: JobFile, stages: int, virtual: int) -> Schedule:
-    key = "pipeline_parallel_schedule"
-    name = ask.get("parallelism", key)
-    for (schedule, interleaved), known in _SCHEDULES.items():
-        if known == name and interleaved == (virtual > 1):
+def _schedule(job: KeyedFile, stages: int, virtual: int) -> Schedule:
+    name = job.get(_SCHEDULE)
+    for (schedule, interleaved), title in _SCHEDULES.items():
+        if title == name and interleaved == (virtual > 1):
             return schedule if stages > 1 else "1f1b"
-    raise ask.refuse(
-        "parallelism",
-        key,
-        f"a schedule of {virtual} parts per stage",
-        repr(name),
+    raise job.refuse(
+        _SCHEDULE, f"a schedule of {virtual} parts per stage", repr(name)
     )
 
 
-def _asynchronous(ask: JobFile, tp: int) -> bool:
-    found: bool = ask.get("parallelism", "enable_async_tensor_parallel")
-    if found and not ask.get("compile", "enable"):
-        raise ask.refuse(
-            "compile",
-            "enable",
+def _asynchronous(job: KeyedFile, tp: int) -> bool:
+    enabled: bool = job.get("parallelism.enable_async_tensor_parallel")
+    if enabled and not job.get("compile.enable"):
+        raise job.refuse(
+            "compile.enable",
             "true with asynchronous tensor parallelism",
             "false",
         )
-    return found and tp > 1
+    return enabled and tp > 1
 
 
-def _dtype(ask: JobFile) -> str:
-    converters = ask.get("model", "converters")
+def _dtype(job: KeyedFile) -> str:
+    converters = job.get("model.converters")
     if converters not in ([], [_FLOAT8]):
-        raise ask.refuse(
-            "model", "converters", f"{_FLOAT8} or none", converters
-        )
+        raise job.refuse("model.converters", f"{_FLOAT8} or none", converters)
     return "fp8" if converters else "bf16"
 
 
-def _batch(ask: JobFile, stages: int, data: int) -> tuple[int, int]:
+def _batch(job: KeyedFile, stages: int, data: int) -> tuple[int, int]:
     """Return samples of a micro-batch on a data rank, and of a step."""
-    local = ask.get("training", "local_batch_size")
-    batch = ask.get("training", "global_batch_size")
+    local, batch = job.get(_LOCAL_BATCH), job.get(_GLOBAL_BATCH)
     if batch == -1:
         batch = local * data
     if local < 1 or batch < 1 or batch % (local * data):
-        raise ask.refuse(
-            "training",
-            "global_batch_size",
+        raise job.refuse(
+            _GLOBAL_BATCH,
             f"a multiple of local_batch_size * data ranks = {local} * {data}",
             batch,
         )
     if stages == 1:
         return local, batch
-    key = "pipeline_parallel_microbatch_size"
-    samples = ask.degree(key)
+    samples = job.get(_MICRO_BATCH)
     if local % samples:
-        raise ask.refuse(
-            "parallelism",
-            key,
-            f"a divisor of training.local_batch_size {local}",
-            samples,
+        raise job.refuse(
+            _MICRO_BATCH, f"a divisor of {_LOCAL_BATCH} {local}", samples
         )
     if batch != local * data:
         # Accumulation flushes the pipeline, which plans do not.
-        raise ask.refuse(
-            "training",
-            "global_batch_size",
+        raise job.refuse(
+            _GLOBAL_BATCH,
             f"local_batch_size * data ranks = {local * data} with a pipeline",
             batch,
         )
@@ -868,60 +611,49 @@ def _batch(ask: JobFile, stages: int, data: int) -> tuple[int, int]:
 
 
 def _chunks(
-    ask: JobFile, layers: int, stages: int
+    job: KeyedFile, layers: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Return what every chunk holds, and how many are on a stage."""
-    key = "module_fqns_per_model_part"
-    parts = ask.get("parallelism", key)
-    if parts is None:
+    model_parts = job.get(_PARTS)
+    if model_parts is None:
         if stages > 1:
-            raise ask.refuse(
-                "parallelism", key, "the modules of every part", "none"
-            )
+            raise job.refuse(_PARTS, "the modules of every part", "none")
         return (Chunk(True, layers, True),), 1
     if not all(
-        isinstance(part, list) and all(isinstance(x, str) for x in part)
-        for part in parts
+        isinstance(names, list) and all(isinstance(x, str) for x in names)
+        for names in model_parts
     ):
-        raise ask.refuse(
-            "parallelism", key, "lists of names", json.dumps(parts)[:80]
+        raise job.refuse(
+            _PARTS, "lists of names", json.dumps(model_parts)[:80]
         )
-    wanted = modules_of((Chunk(True, layers, True),))[0]
-    got = [name for part in parts for name in part]
-    if got != wanted:
+    expected = modules_of((Chunk(True, layers, True),))[0]
+    got = [name for names in model_parts for name in names]
+    if got != expected:
         wrong = next(
             (
                 f"{theirs!r} instead of {ours!r}"
-                for ours, theirs in zip(wanted, got, strict=False)
+                for ours, theirs in zip(expected, got, strict=False)
                 if ours != theirs
             ),
             f"{len(got)} modules",
         )
-        raise ask.refuse(
-            "parallelism", key, f"{len(wanted)} modules in order", wrong
-        )
-    if not all(parts):
-        raise ask.refuse(
-            "parallelism", key, "modules in every part", "a part of none"
-        )
-    for part in parts:
-        if ("norm" in part) != ("output" in part):
-            raise ask.refuse(
-                "parallelism", key, "norm and output together", "them apart"
-            )
-    if len(parts) % stages or (stages == 1 and len(parts) > 1):
-        raise ask.refuse(
-            "parallelism",
-            key,
+        raise job.refuse(_PARTS, f"{len(expected)} modules in order", wrong)
+    if not all(model_parts):
+        raise job.refuse(_PARTS, "modules in every part", "a part of none")
+    if any(("norm" in names) != ("output" in names) for names in model_parts):
+        raise job.refuse(_PARTS, "norm and output together", "them apart")
+    if len(model_parts) % stages or (stages == 1 and len(model_parts) > 1):
+        raise job.refuse(
+            _PARTS,
             f"a multiple of {stages} stages",
-            f"{len(parts)} parts",
+            f"{len(model_parts)} parts",
         )
     chunks = tuple(
         Chunk(
-            "tok_embeddings" in part,
-            sum(name.startswith("layers.") for name in part),
-            "output" in part,
+            "tok_embeddings" in names,
+            sum(name.startswith("layers.") for name in names),
+            "output" in names,
         )
-        for part in parts
+        for names in model_parts
     )
-    return chunks, len(parts) // stages
+    return chunks, len(model_parts) // stages

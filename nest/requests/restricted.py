@@ -18,7 +18,7 @@ from nest.requests.settings import Request, option_name, setting
 from nest.requests.values import Pairs, one_of, restrictions
 
 if TYPE_CHECKING:
-    from nest.constraints.targets import Target
+    from nest.constraints.targets import Framework
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
@@ -187,7 +187,7 @@ class Restricted:
     whole: Problem
     pins: Mapping[str, tuple[int | str, ...]]
     forbids: Mapping[str, tuple[int | str, ...]]
-    target: Target | None = None
+    target: Framework | None = None
     headroom: str | None = None
     untargeted: Problem | None = None
     calibration: str | None = None
@@ -199,7 +199,7 @@ class Restricted:
         pin: Sequence[str],
         forbid: Sequence[str],
         granularity: str | None,
-        framework: Target | None = None,
+        framework: Framework | None = None,
         headroom: str | None = None,
         of_model: bool = False,
     ) -> Restricted:

@@ -1,1 +1,1 @@
-"""What runs when: events of a plan's step, and traces of them."""
+"""Simulation of a step: events of a plan, and traces of them."""

@@ -40,6 +40,18 @@ Kind = Literal[
 ]
 
 
+_BACKWARD: dict[str, Kind] = {
+    "all": "backward",
+    "inputs": "input-gradient",
+    "weights": "weight-gradient",
+}
+
+
+def kind_of(run: Pass) -> Kind:
+    """Return the kind of a pass."""
+    return _BACKWARD[run.gradients] if run.backward else "forward"
+
+
 class Event(NamedTuple):
     """Something that a block does; times in quanta.
 
@@ -66,7 +78,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockUse:
-    """What a block does in a step; times in quanta.
+    """How a block spends a step; times in quanta.
 
     Attributes
     ----------
@@ -126,18 +138,18 @@ class BlockUse:
 MOST_TRACED = 2**17
 
 
-def check_passes(found: Score, most: int) -> None:
+def check_passes(verdict: Score, max_passes: int) -> None:
     """Refuse a step that has too many passes.
 
     Raises
     ------
     UnsupportedProblemError
-        If it has more than ``most``.
+        If it has more than ``max_passes``.
     """
-    if found.num_passes > most:
+    if verdict.num_passes > max_passes:
         raise UnsupportedProblemError(
-            f"plan: expected a step of at most {most:,} passes to run one by "
-            f"one, got {found.num_passes:,}; simulate a smaller "
+            f"plan: expected a step of at most {max_passes:,} passes to run "
+            f"one by one, got {verdict.num_passes:,}; simulate a smaller "
             f"$.job.global_batch, as a step only repeats"
         )
 
@@ -171,21 +183,21 @@ class Simulation(Tabular):
     """
 
     def __init__(
-        self, problem: Problem, plan: Plan, found: Score | None = None
+        self, problem: Problem, plan: Plan, verdict: Score | None = None
     ) -> None:
-        found = found or score(problem, plan)
-        check_passes(found, MOST_PASSES)
-        timeline, step = found.timeline, found.simulated_quanta
+        verdict = verdict or score(problem, plan)
+        check_passes(verdict, MOST_PASSES)
+        timeline, step = verdict.timeline, verdict.simulated_quanta
         if timeline is None or step is None:
             raise UnsupportedProblemError(
                 f"$.preset: expected one that prices a whole step, got "
                 f"{problem.preset!r}, whose step time is that of a steady "
                 f"state; use 'nest score'"
             )
-        self.problem, self.plan, self.score = problem, plan, found
+        self.problem, self.plan, self.score = problem, plan, verdict
         self.timeline: Timeline = timeline
         self.step: int = step
-        self._times = [pass_times(stage) for stage in found.stages]
+        self._times = [pass_times(stage) for stage in verdict.stages]
 
     def __repr__(self) -> str:
         """Return what it is in a line."""
@@ -222,58 +234,74 @@ class Simulation(Tabular):
 
         What takes no time is left out, passes apart.
         """
-        first: Pass | None = None
-        for run, end in self.timeline.passes(block):
-            if run.paired:
-                first = run
-            elif first is not None:
-                yield from self._pair(first, run, end)
-                first = None
-            else:
-                yield from self._pass(run, end)
+        for run, partner, end in self.passes(block):
+            if partner is not None:
+                time = self.pair_time(run, partner)
+                for one in (run, partner):
+                    start = end - time
+                    yield Event(
+                        kind_of(one), start, time, *one[:2], paired=True
+                    )
+                continue
+            time, received = self.cost_of(run)
+            if received:
+                receives: Kind = (
+                    "receive-backward" if run.backward else "receive-forward"
+                )
+                yield Event(receives, end - time, received, *run[:2])
+            start = end - time + received
+            yield Event(kind_of(run), start, time - received, *run[:2])
         end = self.timeline.block_ends[block]
         if sync := self.score.blocks[block].sync:
             yield Event("sync", end, sync)
 
-    def _pair(self, first: Pass, second: Pass, end: int) -> Iterator[Event]:
-        """Yield two passes that run together."""
-        stages = self.score.stages
-        time = pair_time(stages[first.chunk], stages[second.chunk])
-        yield Event("forward", end - time, time, *first[:2], paired=True)
-        yield Event("backward", end - time, time, *second[:2], paired=True)
+    def passes(self, block: int) -> Iterator[tuple[Pass, Pass | None, int]]:
+        """Yield the passes of a block (from 0) in order.
 
-    def _pass(self, run: Pass, end: int) -> Iterator[Event]:
-        """Yield what a pass receives, and the rest of it."""
-        stage, where = self.score.stages[run.chunk], run[:2]
+        Yields
+        ------
+        tuple
+            A pass, the one that runs together with it, if any, and when both
+            end.
+        """
+        first: Pass | None = None
+        for run, end in self.timeline.passes(block):
+            if run.paired:
+                first = run
+                continue
+            yield (run, None, end) if first is None else (first, run, end)
+            first = None
+
+    def pair_time(self, first: Pass, second: Pass) -> int:
+        """Return how long two passes take that run together."""
+        stages = self.score.stages
+        return pair_time(stages[first.chunk], stages[second.chunk])
+
+    def cost_of(self, run: Pass) -> tuple[int, int]:
+        """Return how long a pass takes, and how long of it it receives."""
+        stage = self.score.stages[run.chunk]
         forward, backward, inputs, weights = self._times[run.chunk]
-        kind: Kind
-        receiving: Kind = "receive-backward"
-        received = stage.receive_backward
         if not run.backward:
-            kind, time = "forward", forward
-            receiving, received = "receive-forward", stage.receive_forward
-        elif run.gradients == "all":
-            kind, time = "backward", backward
-        elif run.gradients == "inputs":
-            kind, time = "input-gradient", inputs
-        else:
-            kind, time, received = "weight-gradient", weights, 0
-        if received:
-            yield Event(receiving, end - time, received, *where)
-        yield Event(kind, end - time + received, time - received, *where)
+            return forward, stage.receive_forward
+        if run.gradients == "weights":
+            return weights, 0
+        time = backward if run.gradients == "all" else inputs
+        return time, stage.receive_backward
 
     def uses(self) -> list[BlockUse]:
         """Return what every block does, and for how long."""
         count = self.score.num_micro_batches
-        found = []
-        for number, block in enumerate(self.score.blocks):
-            own = [self.score.stages[stage - 1] for stage in block.stages]
-            apart, hidden = self._apart(number)
-            receive = sum(x.receive_forward + x.receive_backward for x in own)
-            forward = sum(x.forward - x.receive_forward for x in own)
-            backward = sum(x.backward - x.receive_backward for x in own)
-            end = self.timeline.block_ends[number]
-            found.append(
+        uses = []
+        for index, block in enumerate(self.score.blocks):
+            stages = [self.score.stages[stage - 1] for stage in block.stages]
+            apart, hidden = self._apart(index)
+            receive = sum(
+                x.receive_forward + x.receive_backward for x in stages
+            )
+            forward = sum(x.forward - x.receive_forward for x in stages)
+            backward = sum(x.backward - x.receive_backward for x in stages)
+            end = self.timeline.block_ends[index]
+            uses.append(
                 BlockUse(
                     stages=block.stages,
                     forward=count * forward,
@@ -287,19 +315,17 @@ class Simulation(Tabular):
                     step=self.step,
                 )
             )
-        return found
+        return uses
 
     def _apart(self, block: int) -> tuple[int, int]:
         """Return how long weights take apart, and what pairs hide."""
         stages = self.score.stages
         apart = hidden = 0
-        first: int | None = None
-        for run, _ in self.timeline.passes(block):
+        for run, partner, _ in self.passes(block):
             if run.gradients == "weights":
                 apart += stages[run.chunk].weight_backward
-            if first is not None:
-                there, back = stages[first], stages[run.chunk]
-                hidden += there.forward + back.backward
-                hidden -= pair_time(there, back)
-            first = run.chunk if run.paired else None
+            if partner is not None:
+                hidden += stages[run.chunk].forward
+                hidden += stages[partner.chunk].backward
+                hidden -= self.pair_time(run, partner)
         return apart, hidden

@@ -11,12 +11,7 @@ from typing import Any
 
 from nest.cost.rules import get_rules
 from nest.cost.space import make_split
-from nest.simulation.events import (
-    MOST_TRACED,
-    Event,
-    Simulation,
-    check_passes,
-)
+from nest.simulation.events import MOST_TRACED, Event, Simulation, check_passes
 
 #: How events are called; passes with their micro-batch behind.
 _NAMES = {
@@ -41,7 +36,7 @@ def trace(simulation: Simulation) -> dict[str, Any]:
         If it has more than :data:`MOST_TRACED` passes.
     """
     check_passes(simulation.score, MOST_TRACED)
-    problem, found = simulation.problem, simulation.score
+    problem, verdict = simulation.problem, simulation.score
     return {
         "traceEvents": list(_events(simulation)),
         "displayTimeUnit": "ms",
@@ -49,9 +44,9 @@ def trace(simulation: Simulation) -> dict[str, Any]:
             "problem": problem.name,
             "preset": problem.preset,
             "replicas": simulation.plan.replicas,
-            "num_micro_batches": found.num_micro_batches,
-            "step_time_ns": found.step_time_ns,
-            "simulated_step_time_ns": found.simulated_step_time_ns,
+            "num_micro_batches": verdict.num_micro_batches,
+            "step_time_ns": verdict.step_time_ns,
+            "simulated_step_time_ns": verdict.simulated_step_time_ns,
         },
     }
 
@@ -62,17 +57,17 @@ def _events(simulation: Simulation) -> Iterator[dict[str, Any]]:
     blocks = get_rules(problem.preset).blocks(plan, split.devices)
     text = f"replica 1 of {plan.replicas}"
     yield _name("process_name", text)
-    for number, block in enumerate(simulation.score.blocks):
+    for index, block in enumerate(simulation.score.blocks):
         stages = ", ".join(map(str, block.stages))
-        first, end = next(blocks[number].ranges())
-        text = f"block {number + 1}: stage {stages}, devices {first}–{end - 1}"
-        yield _name("thread_name", text, number)
+        first, end = next(blocks[index].ranges())
+        text = f"block {index + 1}: stage {stages}, devices {first}–{end - 1}"
+        yield _name("thread_name", text, index)
         yield {
-            **_name("thread_sort_index", "", number),
-            "args": {"sort_index": number},
+            **_name("thread_sort_index", "", index),
+            "args": {"sort_index": index},
         }
-        for event in simulation.events(number):
-            yield _complete(event, number, problem.quantum_ps)
+        for event in simulation.events(index):
+            yield _complete(event, index, problem.quantum_ps)
 
 
 def _name(what: str, text: str, block: int = 0) -> dict[str, Any]:

@@ -10,15 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nest.ir import Hierarchy, Level, Problem, write
+from nest.ir import Problem, write
 from nest.ir.io import problem_hash
 from tests.builders import SINGLE, make_plan, two_stages
+from tests.certified import NCCL
 from tests.cli.conftest import Cli
-
-NCCL = Hierarchy(
-    levels=(Level(fan_out=4, latency_ns=10.0, bandwidth_bytes_per_s=1e9),),
-    algorithms="nccl",
-)
 
 
 @pytest.fixture

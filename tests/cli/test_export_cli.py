@@ -23,27 +23,38 @@ SMALL = ("gpt2", "h100x2")
 FOR_SMALL = ("--model", SMALL[0], "--cluster", SMALL[1])
 
 
+LLAMA = "llama2-7b-16"
+Words = tuple[str, ...]
+
+
+def to(target: str, plan: object, out: object, *more: str) -> Words:
+    """Return the command that exports a plan of :data:`LLAMA`."""
+    where = ("--to", target, "-o", str(out))
+    return ("export", LLAMA, str(plan), *where, *more)
+
+
+def of(kind: str, path: object, out: object, cluster: str) -> Words:
+    """Return the command that imports a file."""
+    where = ("--cluster", cluster, "-o", str(out))
+    return ("import", kind, str(path), *where)
+
+
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     """A plan of llama2-7b-16 that Megatron can run, and one it cannot."""
     folder = tmp_path_factory.mktemp("plans")
-    problem = builtin.load("llama2-7b-16")
-    names = [layer.id for layer in problem.graph.layers]
-    first, second = (
-        Strategy(dp=8, zero=1),
-        Strategy(dp=8, zero=1, recompute="full"),
+    names = [layer.id for layer in builtin.load(LLAMA).graph.layers]
+    strategy = Strategy(dp=8, zero=1)
+    first, last, other = (
+        Stage.of(layers, [x] * 17)
+        for layers, x in (
+            (names[:17], strategy),
+            (names[17:], strategy),
+            (names[17:], replace(strategy, recompute="full")),
+        )
     )
-    plan = Plan(
-        replicas=1,
-        micro_batch=8,
-        stages=(
-            Stage.of(names[:17], [first] * 17),
-            Stage.of(names[17:], [first] * 17),
-        ),
-    )
-    mixed = replace(
-        plan, stages=(plan.stages[0], Stage.of(names[17:], [second] * 17))
-    )
+    plan = Plan(replicas=1, micro_batch=8, stages=(first, last))
+    mixed = replace(plan, stages=(first, other))
     paths = {"plan": folder / "plan.json", "mixed": folder / "mixed.json"}
     write(paths["plan"], plan)
     write(paths["mixed"], mixed)
@@ -54,15 +65,14 @@ def test_plans_of_other_problems_are_refused(
     cli: Cli, plans: dict[str, str], tmp_path: Path
 ) -> None:
     """Those of the problem under the target are its own."""
-    problem = builtin.load("llama2-7b-16")
+    problem = builtin.load(LLAMA)
     plan = read_plan(plans["plan"])
     path, out = tmp_path / "plan.json", tmp_path / "out"
-    arguments = ("export", "llama2-7b-16", str(path))
     own = problem_hash(problem)
     write(path, replace(plan, problem_hash="f" * 64))
     for target, known in (("megatron", "megatron"), ("chakra", None)):
         with_it = f"--target {known}" if known else "any --target"
-        assert cli.refuses(*arguments, "-o", str(out), "--to", target) == (
+        assert cli.refuses(*to(target, path, out)) == (
             f"plan: expected one that was made for problem {own[:12]}, or for "
             f"it with {with_it}, got one for ffffffffffff; pass the problem "
             f"that it was solved for, with its target or none, or remove "
@@ -72,8 +82,7 @@ def test_plans_of_other_problems_are_refused(
     there = problem_hash(for_target(problem, "megatron"))
     for number, known in enumerate((own, there)):
         write(path, replace(plan, problem_hash=known))
-        folder = str(tmp_path / str(number))
-        assert cli(*arguments, "-o", folder, "--to", "megatron") == 0
+        assert cli(*to("megatron", path, tmp_path / str(number))) == 0
 
 
 @pytest.fixture(scope="module")
@@ -162,15 +171,14 @@ def test_a_plan_for_the_target_is_no_stranger(
 
 def test_traces_of_any_plan_take_the_simulated_step(cli: Cli, plans, tmp_path):
     out = tmp_path / "out"
-    arguments = ("llama2-7b-16", plans["mixed"])
-    assert cli("export", *arguments, "--to", "chakra", "-o", str(out)) == 0
+    assert cli(*to("chakra", plans["mixed"], out)) == 0
     assert cli.out == (out / "README").read_text()
     assert cli.out.count("\n") == 3
     assert "Block 0 is devices 0-7, 1 is devices 8-15." in cli.out
     names = sorted(path.name for path in out.iterdir())
     assert names == ["README", "trace.0.et", "trace.1.et"]
     files = {name: (out / name).read_bytes() for name in names[1:]}
-    assert cli("simulate", *arguments, "--json", "-") == 0
+    assert cli("simulate", LLAMA, plans["mixed"], "--json", "-") == 0
     step_ns = json.loads(cli.out)["simulated_step_time_ns"]
     assert replay(files).end == step_ns * 1000
 
@@ -188,10 +196,7 @@ def test_traces_take_no_options_of_frameworks(
     cli: Cli, plans, tmp_path, given
 ):
     out = tmp_path / "out"
-    line = cli.refuses(
-        "export", "llama2-7b-16", plans["plan"], "--to", "chakra", "-o",
-        str(out), *given,
-    )  # fmt: skip
+    line = cli.refuses(*to("chakra", plans["plan"], out, *given))
     assert line == (
         f"{given[0]}: expected no such option with --to chakra, which says "
         f"any plan as it is, got it; leave it out"
@@ -200,23 +205,19 @@ def test_traces_take_no_options_of_frameworks(
 
 
 def test_traces_of_infeasible_plans_say_so(cli: Cli, plans, tmp_path):
-    problem = builtin.load("llama2-7b-16")
+    problem = builtin.load(LLAMA)
     device = replace(problem.cluster.device, memory_bytes=4 * 10**9)
     cluster = replace(problem.cluster, device=device)
     write(tmp_path / "small.json", replace(problem, cluster=cluster))
-    assert (
-        cli("export", str(tmp_path / "small.json"), plans["plan"], "--to",
-            "chakra", "-o", str(tmp_path / "out")) == 0
-    )  # fmt: skip
+    out = ("--to", "chakra", "-o", str(tmp_path / "out"))
+    small = str(tmp_path / "small.json")
+    assert cli("export", small, plans["plan"], *out) == 0
     assert cli.err.count("nest: warning: the plan is infeasible: stage") == 2
 
 
 def test_export_and_import_score_the_same(cli: Cli, plans, tmp_path):
     out = tmp_path / "out"
-    assert (
-        cli("export", "llama2-7b-16", plans["plan"], "--to", "megatron", "-o",
-            str(out)) == 0
-    )  # fmt: skip
+    assert cli(*to("megatron", plans["plan"], out)) == 0
     assert sorted(path.name for path in out.iterdir()) == [
         "README",
         "args.sh",
@@ -225,16 +226,14 @@ def test_export_and_import_score_the_same(cli: Cli, plans, tmp_path):
     assert cli.out == (out / "README").read_text()
     assert cli.out.count("\n") == 3
     back = tmp_path / "back.json"
-    assert (
-        cli("import", "megatron-args", str(out / "args.sh"), "--cluster",
-            "dgx-a100x16", "-o", str(back)) == 0
-    )  # fmt: skip
+    script = of("megatron-args", out / "args.sh", back, "dgx-a100x16")
+    assert cli(*script) == 0
     assert cli.err == (
         "nest: note: not in the script, so Megatron-LM's defaults: "
         "--recompute-granularity\n"
     )
     found = read_plan(tmp_path / "back-plan.json")
-    before = score(builtin.load("llama2-7b-16"), read_plan(plans["plan"]))
+    before = score(builtin.load(LLAMA), read_plan(plans["plan"]))
     after = score(read_problem(back), found)
     assert after.step_time_ns == before.step_time_ns
     assert after.blocks == before.blocks
@@ -242,10 +241,7 @@ def test_export_and_import_score_the_same(cli: Cli, plans, tmp_path):
 
 def test_plans_that_cannot_be_said_leave_nothing(cli: Cli, plans, tmp_path):
     out = tmp_path / "out"
-    line = cli.refuses(
-        "export", "llama2-7b-16", plans["mixed"], "--to", "megatron", "-o",
-        str(out),
-    )  # fmt: skip
+    line = cli.refuses(*to("megatron", plans["mixed"], out))
     assert line.startswith("stage 2: expected recompute=none as in stage 1")
     assert not out.exists()
     assert list(tmp_path.iterdir()) == []
@@ -253,17 +249,14 @@ def test_plans_that_cannot_be_said_leave_nothing(cli: Cli, plans, tmp_path):
 
 def test_the_nearest_plan_is_written_with_its_price(cli, plans, tmp_path):
     out = tmp_path / "out"
-    assert (
-        cli("export", "llama2-7b-16", plans["mixed"], "--to", "megatron", "-o",
-            str(out), "--nearest") == 0
-    )  # fmt: skip
+    assert cli(*to("megatron", plans["mixed"], out, "--nearest")) == 0
     first = cli.out.splitlines()[0]
     assert first.startswith("nearest plan: step time ")
     assert " s as planned, " in first
     plan = read_plan(out / "plan.json")
     assert len({stage.strategy for stage in plan.stages}) == 1
     # It says what score says of both.
-    problem = builtin.load("llama2-7b-16")
+    problem = builtin.load(LLAMA)
     for path, words in ((plans["mixed"], "as planned"), (None, "as written")):
         found = read_plan(path) if path else plan
         seconds = score(problem, found).step_time_ns / 1e9
@@ -282,16 +275,14 @@ def test_the_nearest_plan_is_written_with_its_price(cli, plans, tmp_path):
     ],
 )  # fmt: skip
 def test_wrong_exports_say_why(cli: Cli, plans, tmp_path, arguments, message):
-    line = cli.refuses(
-        "export", "llama2-7b-16", plans["plan"], "-o", str(tmp_path / "out"),
-        *arguments,
-    )  # fmt: skip
+    out = ("-o", str(tmp_path / "out"))
+    line = cli.refuses("export", LLAMA, plans["plan"], *out, *arguments)
     assert line.startswith(message)
     assert not (tmp_path / "out").exists()
 
 
 def test_plans_that_do_not_fit_are_written_with_a_warning(cli, tmp_path):
-    problem = builtin.load("llama2-7b-16")
+    problem = builtin.load(LLAMA)
     names = [layer.id for layer in problem.graph.layers]
     plan = Plan(
         replicas=1,
@@ -299,10 +290,8 @@ def test_plans_that_do_not_fit_are_written_with_a_warning(cli, tmp_path):
         stages=(Stage.of(names, [Strategy(dp=8)] * len(names)),),
     )
     write(tmp_path / "plan.json", plan)
-    assert (
-        cli("export", "llama2-7b-16", str(tmp_path / "plan.json"), "--to",
-            "megatron", "-o", str(tmp_path / "out")) == 0
-    )  # fmt: skip
+    path = tmp_path / "plan.json"
+    assert cli(*to("megatron", path, tmp_path / "out")) == 0
     assert "nest: warning: the plan is infeasible: stage 1" in cli.err
 
 
@@ -314,22 +303,19 @@ def test_scripts_of_deepspeed_bring_their_configuration(cli, tmp_path):
         "--vocab-size 50257 --tensor-model-parallel-size 2 --fp16 "
         "--no-pipeline-parallel --deepspeed --deepspeed_config own.json\n"
     )
-    (tmp_path / "own.json").write_text(
-        json.dumps(
-            {
-                "train_batch_size": 64,
-                "train_micro_batch_size_per_gpu": 2,
-                "fp16": {"enabled": True},
-                "zero_optimization": {"stage": 2},
-            }
-        )
-    )
-    arguments = ["import", "deepspeed", str(script), "-o"]
-    arguments += [str(tmp_path / "p.json"), "--cluster"]
-    assert cli(*arguments, "dgx-a100x8") == 0
+    config = {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 2,
+        "fp16": {"enabled": True},
+        "zero_optimization": {"stage": 2},
+    }
+    (tmp_path / "own.json").write_text(json.dumps(config))
+    problem = tmp_path / "p.json"
+    assert cli(*of("deepspeed", script, problem, "dgx-a100x8")) == 0
     plan = read_plan(tmp_path / "p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=4, tp=2, zero=2)
-    assert cli.refuses(*arguments, "dgx-a100x16") == (
+    line = cli.refuses(*of("deepspeed", script, problem, "dgx-a100x16"))
+    assert line == (
         f"{script}:1: --num_gpus 8 and {script}:1: --num_nodes 1: expected "
         f"the 16 devices of --cluster, got 8; name a cluster of 8 devices"
     )
@@ -337,10 +323,7 @@ def test_scripts_of_deepspeed_bring_their_configuration(cli, tmp_path):
 
 def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
     (tmp_path / "mine").write_text("kept")
-    line = cli.refuses(
-        "export", "llama2-7b-16", plans["plan"], "--to", "megatron", "-o",
-        str(tmp_path),
-    )  # fmt: skip
+    line = cli.refuses(*to("megatron", plans["plan"], tmp_path))
     assert line.startswith(f"-o {tmp_path}: expected a new or empty directory")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -364,12 +347,9 @@ def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
 )
 def test_what_is_solved_for_a_target_is_exported(cli, tmp_path, target, notes):
     plan, out = str(tmp_path / "plan.json"), str(tmp_path / "out")
-    arguments = ["llama2-7b-16", "--solver", "dp", "--target", target]
+    arguments = [LLAMA, "--solver", "dp", "--target", target]
     assert cli("solve", *arguments, "-o", plan) == 0
-    assert (
-        cli("export", "llama2-7b-16", plan, "--to", target, "-o", out,
-            "--flavor", "llama3/8B") == 0
-    )  # fmt: skip
+    assert cli(*to(target, plan, out, "--flavor", "llama3/8B")) == 0
     assert cli.err == notes
 
 
@@ -406,10 +386,8 @@ def test_modules_of_predictions_there_and_back(cli: Cli, tmp_path):
     out = tmp_path / "out"
     where = ("--cluster", "h100x8")
     assert cli("import", "hf", config, "--mtp", *where, "-o", problem) == 0
-    assert (
-        cli("solve", problem, "--solver", "dp", "--target", "megatron",
-            "--pin", "pp=4", "-o", plan) == 0
-    )  # fmt: skip
+    solve = ("solve", problem, "--solver", "dp", "--target")
+    assert cli(*solve, "megatron", "--pin", "pp=4", "-o", plan) == 0
     known = ("--to", "megatron", "--model", config)
     assert cli("export", problem, plan, *known, "-o", str(out)) == 0
     args = (out / "args.sh").read_text()
@@ -427,9 +405,7 @@ def test_modules_of_predictions_there_and_back(cli: Cli, tmp_path):
     solved = read_problem(problem)
     assert found.step_quanta == score(solved, read_plan(plan)).step_quanta
     for target in ("torchtitan", "deepspeed", "maxtext"):
-        said = cli.refuses(
-            *("solve", problem, "--solver", "dp", "--target", target)
-        )
+        said = cli.refuses(*solve, target)
         assert said.startswith(f"target {target}: expected no layers of kind")
         folder = str(tmp_path / target)
         for more in ((), ("--nearest",)):
@@ -454,10 +430,9 @@ def script(tmp_path):
 
 
 def test_contradicting_scripts_name_both_places(cli: Cli, script, tmp_path):
-    line = cli.refuses(
-        "import", "megatron-args", script, "--cluster", "dgx-a100x8", "-o",
-        str(tmp_path / "p.json"), "--say", "vocab-size=50257",
-    )  # fmt: skip
+    problem = tmp_path / "p.json"
+    arguments = of("megatron-args", script, problem, "dgx-a100x8")
+    line = cli.refuses(*arguments, "--say", "vocab-size=50257")
     assert line == (
         f"{script}:1: --nproc_per_node 8: expected devices for 128 ranks of a "
         f"data rank ({script}:3: --tensor-model-parallel-size 8, {script}:2: "
@@ -467,10 +442,9 @@ def test_contradicting_scripts_name_both_places(cli: Cli, script, tmp_path):
 
 
 def test_what_a_script_does_not_say_is_asked_for(cli, script, tmp_path):
-    arguments = [
-        "import", "megatron-args", script, "--cluster", "dgx-a100x128",
-        "-o", str(tmp_path / "p.json"), "--set", "GPUS=128",
-    ]  # fmt: skip
+    problem = tmp_path / "p.json"
+    arguments = of("megatron-args", script, problem, "dgx-a100x128")
+    arguments += ("--set", "GPUS=128")
     assert cli.refuses(*arguments) == (
         f"{script}: --vocab-size: expected a value, got none; add it, or pass "
         f"--say vocab-size=N"
@@ -479,10 +453,8 @@ def test_what_a_script_does_not_say_is_asked_for(cli, script, tmp_path):
     assert "overlap of gradients: how much of it hides is not in" in cli.err
     plan = read_plan(tmp_path / "p-plan.json")
     assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
-    assert (
-        cli(*arguments, "--say", "vocab-size=50257", "--overlap",
-            "gradients=0.9") == 0
-    )  # fmt: skip
+    arguments += ("--say", "vocab-size=50257")
+    assert cli(*arguments, "--overlap", "gradients=0.9") == 0
     plan = read_plan(tmp_path / "p-plan.json")
     assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
 
@@ -502,29 +474,22 @@ def test_what_a_script_does_not_say_is_asked_for(cli, script, tmp_path):
     ],
 )
 def test_wrong_imports_say_why(cli, script, tmp_path, kind, more, message):
-    line = cli.refuses(
-        "import", kind, script, "--cluster", "dgx-a100x128", "-o",
-        str(tmp_path / "p.json"), *more,
-    )  # fmt: skip
+    problem = tmp_path / "p.json"
+    line = cli.refuses(*of(kind, script, problem, "dgx-a100x128"), *more)
     assert message in line
-    assert not (tmp_path / "p.json").exists()
+    assert not problem.exists()
 
 
 def test_the_plan_needs_a_file_beside_standard_output(cli, script):
-    line = cli.refuses(
-        "import", "megatron-args", script, "--cluster", "dgx-a100x128",
-        "-o", "-",
-    )  # fmt: skip
+    line = cli.refuses(*of("megatron-args", script, "-", "dgx-a100x128"))
     assert line.startswith("--plan: expected a file, got none")
 
 
 def test_files_that_are_no_text_are_refused(cli, tmp_path):
     path = tmp_path / "run.sh"
     path.write_bytes(b"\xff\xfe")
-    line = cli.refuses(
-        "import", "megatron-args", str(path), "--cluster", "dgx-a100x8", "-o",
-        str(tmp_path / "p.json"),
-    )  # fmt: skip
+    problem = tmp_path / "p.json"
+    line = cli.refuses(*of("megatron-args", path, problem, "dgx-a100x8"))
     assert line.startswith(f"{path}: line 1: expected text in UTF-8, got ")
 
 
@@ -535,10 +500,7 @@ def test_job_files_and_configurations_become_problems(cli, tmp_path):
         'seq_len = 4096\n[activation_checkpoint]\nmode = "full"\n'
     )
     out = str(tmp_path / "p.json")
-    assert (
-        cli("import", "torchtitan", str(job), "--cluster", "dgx-h100x8", "-o",
-            out) == 0
-    )  # fmt: skip
+    assert cli(*of("torchtitan", job, out, "dgx-h100x8")) == 0
     plan = read_plan(tmp_path / "p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=8, zero=3, recompute="full")
     config = tmp_path / "ds.json"
@@ -552,10 +514,9 @@ def test_job_files_and_configurations_become_problems(cli, tmp_path):
             }
         )
     )
-    arguments = ["import", "deepspeed", str(config), "--cluster"]
-    arguments += ["dgx-h100x8", "-o", out]
+    arguments = of("deepspeed", config, out, "dgx-h100x8")
     assert cli.refuses(*arguments).startswith("--model: expected a value")
-    arguments += ["--model", "llama3-8b", "--sequence-length", "4096"]
+    arguments += ("--model", "llama3-8b", "--sequence-length", "4096")
     assert cli(*arguments) == 0
     plan = read_plan(tmp_path / "p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=8, zero=1)
@@ -573,13 +534,10 @@ def test_configurations_are_imported(cli: Cli, tmp_path):
     """NeMo says its 16 devices; what it does not say is asked for."""
     path, back = tmp_path / "gpt.yaml", tmp_path / "back.json"
     path.write_text(NEMO)
-    arguments = (
-        "import", "megatron-args", str(path), "--cluster", "dgx-h100x16",
-        "-o", str(back), "--say", "model.ffn_hidden_size=512",
-    )  # fmt: skip
-    assert "--vocab-size: expected a value, got none" in cli.refuses(
-        *arguments
-    )
+    arguments = of("megatron-args", path, back, "dgx-h100x16")
+    arguments += ("--say", "model.ffn_hidden_size=512")
+    line = cli.refuses(*arguments)
+    assert "--vocab-size: expected a value, got none" in line
     assert not back.exists()
     assert cli(*arguments, "--say", "vocab-size=1024") == 0
     assert "not in the file, so NeMo's defaults: " in cli.err

@@ -106,23 +106,13 @@ def test_score_and_compare_show_the_simulated_step(
     cli: Cli, files: dict[str, str], tmp_path: Path
 ) -> None:
     document = tmp_path / "score.json"
-    assert (
-        cli(
-            *("score", files["problem"], files["plan"]),
-            *("--json", str(document)),
-        )
-        == 0
-    )
+    paths = (files["problem"], files["plan"])
+    assert cli("score", *paths, "--json", str(document)) == 0
     assert re.search(r"^simulated +90\.0000 ns$", cli.out, re.M)
     said = json.loads(document.read_text())
     assert said["simulated_step_time_ns"] == 90
-    assert (
-        cli(
-            *("compare", files["problem"], "--solvers", "brute"),
-            *("--json", "-"),
-        )
-        == 0
-    )
+    compare = ("compare", files["problem"], "--solvers", "brute")
+    assert cli(*compare, "--json", "-") == 0
     (cell,) = json.loads(cli.out)["cells"]
     assert cell["simulated_step_time_ns"] == 90
     assert cell["score"]["simulated_step_time_ns"] == 90

@@ -55,8 +55,8 @@ def words_of(path: Path) -> list[str]:
     )
     return [
         word
-        for name, given in arguments.given.items()
-        for word in (name, *(value.text for value in given.values))
+        for name, option in arguments.options.items()
+        for word in (name, *(value.text for value in option.values))
     ]
 
 

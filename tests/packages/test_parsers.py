@@ -294,14 +294,14 @@ def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
 
 
 def test_default_stages_are_those_of_torchtitan():
-    from nest.frameworks.torchtitan import JobFile, _default_split
+    from nest.frameworks.torchtitan import _default_split, job_file
 
     split = parsers.torchtitan_split()
     done = 0
     for stages, layers, first, last in itertools.product(
         (2, 3, 4, 8), (1, 2, 5, 8, 16, 31, 32), (0, 1, 2, 5), (0, 1, 3)
     ):
-        ask = JobFile(
+        job = job_file(
             f"[parallelism]\n"
             f"pipeline_parallel_degree = {stages}\n"
             f"pipeline_parallel_first_stage_less_layers = {first}\n"
@@ -312,10 +312,10 @@ def test_default_stages_are_those_of_torchtitan():
             theirs = split(stages, layers, first, last)
         except ValueError:
             with pytest.raises(InvalidPlanError):
-                _default_split(ask, layers)
+                _default_split(job, layers)
             continue
-        _default_split(ask, layers)
-        ours = ask.sections["parallelism"]["module_fqns_per_model_part"]
+        _default_split(job, layers)
+        ours = job.document["parallelism"]["module_fqns_per_model_part"]
         assert ours == theirs, (stages, layers, first, last)
         done += 1
     assert done > 50

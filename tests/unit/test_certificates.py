@@ -23,20 +23,9 @@ from nest.certificates import certify as certifying
 from nest.certificates import check, documents, prices
 from nest.certificates.certify import certify, certify_infeasible
 from nest.cost.score import score
-from nest.errors import (
-    InvalidPlanError,
-    NestError,
-    UnsupportedProblemError,
-)
+from nest.errors import InvalidPlanError, NestError, UnsupportedProblemError
 from nest.hardware import parse_cluster
-from nest.ir import (
-    Hierarchy,
-    Level,
-    Optimizer,
-    Plan,
-    Problem,
-    Strategy,
-)
+from nest.ir import Optimizer, Plan, Problem, Strategy
 from nest.ir.io import decode_problem, encode, problem_hash
 from nest.models import builtin
 from nest.models.choices import Request, choose
@@ -52,7 +41,7 @@ from tests.builders import (
     make_problem,
     two_stages,
 )
-from tests.certified import covered, draw_covered, one_strategy
+from tests.certified import NCCL, covered, draw_covered, one_strategy, put
 from tests.independent.generate import (
     draw_plan,
     draw_problem,
@@ -63,11 +52,6 @@ from tests.properties.test_solvers_agree import solve
 from tests.strategies import count_plans
 
 FOLDER = Path(check.__file__).parent
-NCCL = Hierarchy(
-    levels=(Level(fan_out=4, latency_ns=10.0, bandwidth_bytes_per_s=1e9),),
-    algorithms="nccl",
-)
-
 Certificate = dict[str, Any]
 
 
@@ -87,6 +71,15 @@ def verify(problem: Problem, certificate: Certificate) -> None:
     check.check(prices.Problem(data), own, found, seal)
 
 
+def proves(problem: Problem, plan: Plan, best: int) -> Certificate:
+    """Certify a best plan, and find it below a bound that is too high."""
+    certificate = certify(problem, plan)
+    assert certificate["step_time_quanta"] == best
+    assert certificate["status"] == "optimal"
+    assert refuted(problem, best + 1) == best
+    return certificate
+
+
 def second(plan: Plan) -> Plan:
     return replace(plan, problem_hash=None, solver=None)
 
@@ -96,6 +89,11 @@ def sealed(certificate: Certificate) -> Certificate:
 
 
 # By hand
+
+
+def best_of_two_stages() -> tuple[Problem, Certificate]:
+    problem = two_stages(topology=NCCL)
+    return problem, certify(problem, make_plan(("a b", SINGLE), replicas=2))
 
 
 def test_a_certificate_derived_by_hand() -> None:
@@ -109,8 +107,7 @@ def test_a_certificate_derived_by_hand() -> None:
     takes 85, a 45 in front of it, with a sync of 22: 152. So nothing is left
     to search.
     """
-    problem = two_stages(topology=NCCL)
-    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    problem, certificate = best_of_two_stages()
     assert certificate["problem_hash"] == problem_hash(problem)
     assert certificate["step_time_quanta"] == 143
     assert certificate["lower_bound_quanta"] == 143
@@ -131,11 +128,7 @@ def test_prices_of_devices_bound_the_sum() -> None:
     So each has one device, and the cheapest path takes 200.
     """
     costs = {
-        name: (
-            make_cost(50, 50),
-            make_cost(30, 30, tp=2),
-        )
-        for name in "ab"
+        name: (make_cost(50, 50), make_cost(30, 30, tp=2)) for name in "ab"
     }
     problem = make_problem(costs, devices=2, topology=NCCL)
     plan = make_plan(("a b", Strategy(tp=2)))
@@ -168,12 +161,9 @@ def test_devices_have_a_price_where_they_are_short() -> None:
         optimizer=Optimizer(gradient_bytes=2, state_bytes=12),
     )
     plan = make_plan(("a", SINGLE), ("b", SINGLE), ("c", Strategy(tp=2)))
-    certificate = certify(problem, plan)
-    assert certificate["step_time_quanta"] == 260
-    assert certificate["proof"] == [
+    assert proves(problem, plan, 260)["proof"] == [
         {"replicas": 1, "micro_batch": 1, "prices": [[40, 420]], "labels": 0}
     ]
-    assert refuted(problem, 261) == 260
 
 
 @pytest.mark.parametrize(
@@ -209,17 +199,13 @@ def test_what_is_in_front_may_be_run_in_several_ways(
         optimizer=Optimizer(gradient_bytes=2, state_bytes=12),
     )
     plan = make_plan(("a b", Strategy(tp=2)), ("c", SINGLE))
-    assert certify(problem, plan)["step_time_quanta"] == best
-    assert certify(problem, plan)["status"] == "optimal"
-    assert refuted(problem, best + 1) == best
+    proves(problem, plan, best)
 
 
 def test_a_search_of_many_ends_misses_no_plan() -> None:
     """Prices do not settle it, and the best plan is found if it is allowed."""
-    model, (site, devices) = (
-        architecture("gemma2-27b"),
-        parse_cluster("dgx-h100x16"),
-    )
+    model = architecture("gemma2-27b")
+    site, devices = parse_cluster("dgx-h100x16")
     problem = build_problem(
         model, site, devices, choose(model, site, devices, Request())
     )
@@ -275,10 +261,7 @@ def test_the_least_loads_are_over_strategies_that_receive_less() -> None:
         costs, edges=(("a", "b", 200),), topology=NCCL, memory_bytes=20
     )
     context = Strategy(cp=2)
-    certificate = certify(problem, make_plan(("a", context), ("b", context)))
-    assert certificate["step_time_quanta"] == 422
-    assert certificate["status"] == "optimal"
-    assert refuted(problem, 423) == 422
+    proves(problem, make_plan(("a", context), ("b", context)), 422)
 
 
 def test_a_stage_is_tried_in_front_of_the_best_end_of_a_state() -> None:
@@ -305,10 +288,7 @@ def test_a_stage_is_tried_in_front_of_the_best_end_of_a_state() -> None:
         optimizer=Optimizer(gradient_bytes=2, state_bytes=0),
     )
     plan = make_plan(("a", Strategy(tp=2)), ("b", Strategy(cp=2)))
-    certificate = certify(problem, plan)
-    assert certificate["step_time_quanta"] == 210
-    assert certificate["status"] == "optimal"
-    assert refuted(problem, 211) == 210
+    proves(problem, plan, 210)
 
 
 def test_what_passes_a_stage_is_split_over_its_ranks() -> None:
@@ -326,10 +306,7 @@ def test_what_passes_a_stage_is_split_over_its_ranks() -> None:
         memory_bytes=60,
     )
     plan = make_plan(*((x, Strategy(cp=2)) for x in "abc"))
-    certificate = certify(problem, plan)
-    assert certificate["step_time_quanta"] == 216
-    assert certificate["status"] == "optimal"
-    assert refuted(problem, 217) == 216
+    proves(problem, plan, 216)
 
 
 def test_groups_of_uneven_units() -> None:
@@ -555,9 +532,7 @@ def change_split(source: random.Random, found: Certificate) -> None:
     split[source.choice(("replicas", "micro_batch"))] += 1
 
 
-def with_price(
-    change: Callable[[random.Random, list[Any]], None],
-) -> Mutation:
+def with_price(change: Callable[[random.Random, list[Any]], None]) -> Mutation:
     def apply(source: random.Random, found: Certificate) -> None:
         listed = [x["prices"] for x in found["proof"] if x["prices"]]
         if listed:
@@ -772,7 +747,7 @@ def test_devices_that_are_too_few_by_hand(
     )
     certificate = certify_infeasible(problem)
     assert certificate["proof"] == [
-        {"replicas": 1, "micro_batch": 1, "prices": prices, "labels": 0},
+        {"replicas": 1, "micro_batch": 1, "prices": prices, "labels": 0}
     ]
     verify(problem, certificate)
 
@@ -902,45 +877,29 @@ def test_no_mutation_of_none_is_believed() -> None:
 # What is covered
 
 
-def layerwise(problem: Problem) -> Problem:
-    return replace(problem, job=replace(problem.job, granularity="layer"))
+def with_job(**fields: Any) -> Callable[[Problem], Problem]:
+    return lambda problem: replace(problem, job=replace(problem.job, **fields))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            layerwise,
-            "job.granularity: expected nothing, for a certificate, got layer; "
-            "change or remove it",
-        ),
-        (
-            lambda p: replace(p, preset="nest-artifact"),
-            "preset: expected standard, for a certificate, got nest-artifact",
-        ),
-        (
-            lambda p: replace(
-                p, job=replace(p.job, overlap={"gradients": 0.5})
-            ),
-            "job.overlap: expected nothing, for a certificate, got ",
-        ),
-        (
-            lambda p: replace(p, job=replace(p.job, virtual_stages=(1, 2))),
-            r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]",
-        ),
-        (
-            lambda p: replace(p, job=replace(p.job, uniform=("tp",))),
-            "job.uniform: expected nothing, for a certificate, got ",
-        ),
-        (
-            lambda p: replace(
-                p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))
-            ),
-            "problem.cluster.topology.algorithms: expected nccl, for a "
-            "certificate, got none, which is best; add it",
-        ),
+        (with_job(granularity="layer"), "job.granularity: expected nothing, "
+         "for a certificate, got layer; change or remove it"),
+        (lambda p: replace(p, preset="nest-artifact"),
+         "preset: expected standard, for a certificate, got nest-artifact"),
+        (with_job(overlap={"gradients": 0.5}),
+         "job.overlap: expected nothing, for a certificate, got "),
+        (with_job(virtual_stages=(1, 2)),
+         r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]"),
+        (with_job(uniform=("tp",)),
+         "job.uniform: expected nothing, for a certificate, got "),
+        (lambda p: replace(
+            p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))),
+         "problem.cluster.topology.algorithms: expected nccl, for a "
+         "certificate, got none, which is best; add it"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_covered_is_refused_by_name(
     change: Callable[[Problem], Problem], message: str
 ) -> None:
@@ -954,8 +913,7 @@ def test_times_that_are_too_long_are_refused() -> None:
     """Even of a strategy that no plan can have, as b has no such cost."""
     long = make_cost(10**16, 0, tp=2)
     problem = make_problem(
-        {"a": (make_cost(1, 1), long), "b": (make_cost(1, 1),)},
-        topology=NCCL,
+        {"a": (make_cost(1, 1), long), "b": (make_cost(1, 1),)}, topology=NCCL
     )
     plan = make_plan(("a b", SINGLE))
     assert score(problem, plan).feasible
@@ -1015,20 +973,26 @@ def test_a_graph_with_too_many_cuts_is_refused() -> None:
 # The program
 
 
-def run(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    *arguments: Path,
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["nest-check", *map(str, arguments)])
-    code = check.main()
-    return code, *capsys.readouterr()
+Program = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def program(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Program:
+    """Return a function that runs ``nest-check``: exit code and output."""
+
+    def run(*arguments: Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nest-check", *map(str, arguments)])
+        code = check.main()
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    problem = two_stages(topology=NCCL)
-    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    problem, certificate = best_of_two_stages()
     paths = tmp_path / "problem.json", tmp_path / "certificate.json"
     paths[0].write_bytes(written(problem))
     paths[1].write_text(json.dumps(certificate))
@@ -1036,11 +1000,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_it_says_what_it_verified(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    files: tuple[Path, Path],
+    program: Program, files: tuple[Path, Path]
 ) -> None:
-    assert run(capsys, monkeypatch, *files) == (
+    assert program(*files) == (
         0,
         "verified: optimal, step time 143 quanta, lower bound 143\n",
         "",
@@ -1048,36 +1010,27 @@ def test_it_says_what_it_verified(
 
 
 def test_it_says_that_no_plan_fits(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    files: tuple[Path, Path],
+    program: Program, files: tuple[Path, Path]
 ) -> None:
     files[0].write_bytes(written(crowded()))
     files[1].write_text(json.dumps(certify_infeasible(crowded())))
-    assert run(capsys, monkeypatch, *files) == (
-        0,
-        "verified: infeasible, no plan fits\n",
-        "",
-    )
+    assert program(*files) == (0, "verified: infeasible, no plan fits\n", "")
 
 
 def test_it_says_why_it_rejects(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    files: tuple[Path, Path],
+    program: Program, files: tuple[Path, Path]
 ) -> None:
     certificate = json.loads(files[1].read_text())
     certificate["step_time_quanta"] = 144
     certificate["status"] = "feasible"
     files[1].write_text(json.dumps(sealed(certificate)))
-    code, out, err = run(capsys, monkeypatch, *files)
+    code, out, err = program(*files)
     assert (code, err) == (1, "")
     assert out == "rejected: step_time_quanta: the plan takes 143\n"
 
 
 def test_a_bound_above_the_value_is_no_bound() -> None:
-    problem = two_stages(topology=NCCL)
-    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    problem, certificate = best_of_two_stages()
     wrong = {"lower_bound_quanta": 144, "status": "feasible"}
     with pytest.raises(
         check.RejectedError,
@@ -1091,8 +1044,7 @@ def test_a_bound_between_two_quanta_is_none() -> None:
 
     So would be 142.5 above an optimum of 142, by the rounding of ⌊(L-1)/M⌋.
     """
-    problem = two_stages(topology=NCCL)
-    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    problem, certificate = best_of_two_stages()
     for bound, text in ((142.5, "142.5"), (143.0, "143.0"), (True, "True")):
         wrong = {"lower_bound_quanta": bound, "status": "feasible"}
         with pytest.raises(
@@ -1103,8 +1055,7 @@ def test_a_bound_between_two_quanta_is_none() -> None:
 
 
 def test_nothing_is_in_a_certificate_that_is_not_read() -> None:
-    problem = two_stages(topology=NCCL)
-    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    problem, certificate = best_of_two_stages()
     verify(problem, certificate)
     for part in ("certificate", "plan", "stages", "strategy", "proof"):
         changed = copy.deepcopy(certificate)
@@ -1122,83 +1073,44 @@ def test_nothing_is_in_a_certificate_that_is_not_read() -> None:
             verify(problem, sealed(changed))
 
 
+COSTS = "graph.kinds.0.costs"
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("path", "value", "message"),
     [
-        (
-            lambda p: p["graph"]["kinds"][0]["costs"].append(
-                p["graph"]["kinds"][0]["costs"][0] | {"forward_ns": 1}
-            ),
-            "problem: costs: one is there twice",
-        ),
-        (
-            lambda p: p["graph"]["kinds"][0]["costs"][0].update(
-                activations=[{"kept_bytes": 0}] * 2
-            ),
-            "problem: activations: one is there twice",
-        ),
-        (
-            lambda p: p["graph"]["kinds"].append(p["graph"]["kinds"][0]),
-            "problem: kinds: one is there twice",
-        ),
-        (
-            lambda p: p["graph"]["layers"].append(p["graph"]["layers"][0]),
-            "problem: layers: one is there twice",
-        ),
-        (
-            lambda p: p["job"].update(zero=[0, 0]),
-            "problem: zero: one is there twice",
-        ),
-        (
-            lambda p: p["job"].update(pipeline_parallel=[]),
-            "problem: not one that nest takes",
-        ),
-        (
-            lambda p: p["job"].update(gradient_sync_overlap=5),
-            "problem: not one that nest takes",
-        ),
-        (
-            lambda p: p.update(schema="nest-plan/1"),
-            "problem: not one that nest takes",
-        ),
-        (
-            lambda p: p["graph"]["kinds"][0]["costs"][0].update(
-                collectives=[{"kind": "broadcast"}]
-            ),
-            "kind: expected all-reduce or .* got broadcast",
-        ),
-        (
-            lambda p: p["graph"]["kinds"][0]["costs"][0].update(
-                collectives=[{"phase": "update"}]
-            ),
-            "phase: expected forward or backward, .* got update",
-        ),
-        (
-            lambda p: p["graph"]["kinds"][0]["costs"][0].update(
-                collectives=[{"axis": "pp"}]
-            ),
-            "axis: expected tp or cp or dp or ep, .* got pp",
-        ),
-        (
-            lambda p: p.update(quantum_ps=1500.5),
-            "quantum_ps: expected a whole number, got 1500.5",
-        ),
-        (
-            lambda p: p["job"].update(global_batch=True),
-            "global_batch: expected a whole number, got True",
-        ),
-        (
-            lambda p: p["job"].update(uneven_batches="no"),
-            "uneven_batches: expected true or false, got no",
-        ),
+        (COSTS, lambda x: [*x, x[0] | {"forward_ns": 1}],
+         "problem: costs: one is there twice"),
+        (f"{COSTS}.0.activations", [{"kept_bytes": 0}] * 2,
+         "problem: activations: one is there twice"),
+        ("graph.kinds", lambda x: [*x, x[0]],
+         "problem: kinds: one is there twice"),
+        ("graph.layers", lambda x: [*x, x[0]],
+         "problem: layers: one is there twice"),
+        ("job.zero", [0, 0], "problem: zero: one is there twice"),
+        ("job.pipeline_parallel", [], "problem: not one that nest takes"),
+        ("job.gradient_sync_overlap", 5, "problem: not one that nest takes"),
+        ("schema", "nest-plan/1", "problem: not one that nest takes"),
+        (f"{COSTS}.0.collectives", [{"kind": "broadcast"}],
+         "kind: expected all-reduce or .* got broadcast"),
+        (f"{COSTS}.0.collectives", [{"phase": "update"}],
+         "phase: expected forward or backward, .* got update"),
+        (f"{COSTS}.0.collectives", [{"axis": "pp"}],
+         "axis: expected tp or cp or dp or ep, .* got pp"),
+        ("quantum_ps", 1500.5,
+         "quantum_ps: expected a whole number, got 1500.5"),
+        ("job.global_batch", True,
+         "global_batch: expected a whole number, got True"),
+        ("job.uneven_batches", "no",
+         "uneven_batches: expected true or false, got no"),
     ],
-)
+)  # fmt: skip
 def test_problems_that_nest_refuses_are_refused(
-    change: Callable[[dict[str, Any]], None], message: str
+    path: str, value: Any, message: str
 ) -> None:
     document = json.loads(written(two_stages(topology=NCCL)))
     prices.Problem(documents.parse(json.dumps(document), "problem")[0])
-    change(document)
+    put(document, path, value)
     with pytest.raises(documents.BadInputError, match=message):
         prices.Problem(documents.parse(json.dumps(document), "problem")[0])
 
@@ -1242,17 +1154,13 @@ def test_fractions_are_the_nearest_doubles(
     ],
 )
 def test_malformed_files_are_bad_input(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    files: tuple[Path, Path],
-    text: str,
-    message: str,
+    program: Program, files: tuple[Path, Path], text: str, message: str
 ) -> None:
     """One line each, whichever of the two files it is."""
     bad = files[0].with_name("bad.json")
     bad.write_text(text)
     for arguments in ((files[0], bad), (bad, files[1])):
-        code, out, err = run(capsys, monkeypatch, *arguments)
+        code, out, err = program(*arguments)
         assert (code, out) == (2, "")
         assert err.startswith("nest-check: ")
         assert err.count("\n") == 1
@@ -1260,52 +1168,43 @@ def test_malformed_files_are_bad_input(
 
 
 @pytest.mark.parametrize(
-    ("place", "key", "value"),
+    ("path", "value"),
     [
-        ((), "memory_bytes", 1),
-        (("cluster",), "reserve_bytes", 90),
-        (("cluster", "topology"), "latency_ns", 0),
-        (("graph", "kinds", 0), "weight_bytes", 7),
-        (("graph", "kinds", 0, "costs", 0), "kept_bytes", 7),
-        (("graph", "layers", 0), "count", 2),
-        (("job",), "buffer_bytes", 4),
+        ("memory_bytes", 1),
+        ("cluster.reserve_bytes", 90),
+        ("cluster.topology.latency_ns", 0),
+        ("graph.kinds.0.weight_bytes", 7),
+        ("graph.kinds.0.costs.0.kept_bytes", 7),
+        ("graph.layers.0.count", 2),
+        ("job.buffer_bytes", 4),
     ],
 )
-def test_known_keys_elsewhere_are_bad_input(
-    place: tuple[str | int, ...], key: str, value: int
-) -> None:
+def test_known_keys_elsewhere_are_bad_input(path: str, value: int) -> None:
     document = json.loads(written(two_stages(topology=NCCL)))
-    at = document
-    for word in place:
-        at = at[word]
-    at[key] = value
-    where = ".".join(["problem", *(x for x in place if isinstance(x, str))])
+    put(document, path, value)
+    where = f"problem.{path.replace('.0', '')}"
     with pytest.raises(
         documents.BadInputError,
-        match=rf"^{where}.{key}: expected nothing, for a certificate, got "
+        match=rf"^{where}: expected nothing, for a certificate, got "
         rf"{value}; change or remove it$",
     ):
         documents.parse(json.dumps(document), "problem")
 
 
-def test_it_says_how_it_is_used(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_says_how_it_is_used(program: Program) -> None:
     for word in ("-h", "--help"):
-        code, out, err = run(capsys, monkeypatch, Path(word))
+        code, out, err = program(Path(word))
         assert (code, err) == (0, "")
         assert out.startswith("nest-check PROBLEM CERTIFICATE: ")
 
 
 def test_missing_files_are_bad_input(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    files: tuple[Path, Path],
+    program: Program, files: tuple[Path, Path]
 ) -> None:
-    code, _, err = run(capsys, monkeypatch, files[0], Path("none.json"))
+    code, _, err = program(files[0], Path("none.json"))
     assert code == 2
     assert "none.json" in err
-    code, _, err = run(capsys, monkeypatch, files[0])
+    code, _, err = program(files[0])
     assert code == 2
     assert "expected PROBLEM CERTIFICATE" in err
 

@@ -242,26 +242,13 @@ def test_traces_that_wait_for_each_other_are_refused():
     """Either block receives first what the other sends afterwards."""
 
     def message(kind, number, source, target, tag):
-        return Node(
-            *(number, kind, kind, (), ()),
-            {
-                "is_cpu_op": False,
-                "phase": "",
-                "duration_ps": 0,
-                "comm_src": source,
-                "comm_dst": target,
-                "comm_tag": tag,
-                "comm_size": 0,
-            },
-        )
+        ends = {"comm_src": source, "comm_dst": target, "comm_tag": tag}
+        attributes = {"phase": "", "duration_ps": 0, "comm_size": 0, **ends}
+        return Node(number, kind, kind, (), (), attributes)
 
     traces = [
-        Trace(
-            {}, (message("receive", 1, 1, 0, 1), message("send", 2, 0, 1, 2))
-        ),
-        Trace(
-            {}, (message("receive", 1, 0, 1, 2), message("send", 2, 1, 0, 1))
-        ),
+        Trace({}, (message("receive", 1, *first), message("send", 2, *then)))
+        for first, then in (((1, 0, 1), (0, 1, 2)), ((0, 1, 2), (1, 0, 1)))
     ]
     with pytest.raises(
         InvalidPlanError,
@@ -271,53 +258,50 @@ def test_traces_that_wait_for_each_other_are_refused():
         chakra.replay(traces)
 
 
+#: A node of number 99 that computes, up to its attributes.
+NODE = b"\x08\x63\x18\x04"
+
+
+def record(*parts):
+    data = b"".join(parts)
+    return bytes([len(data)]) + data
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("before", "after", "message"),
     [
-        (
-            lambda data: data[:-1],
-            r"a record of \d+ bytes at byte \d+, got \d+",
-        ),
-        (lambda data: data + b"\x80", r"the length of a record at byte \d+"),
-        (lambda data: data + b"\xff" * 9, r"the length of a record at byte"),
-        (lambda data: b"", "metadata and nodes, got an empty file"),
-        (
-            lambda data: b"\x01\xff",
-            "a message GlobalMetadata, got other bytes",
-        ),
-        (lambda data: data + b"\x01\xff", "a message Node, got other bytes"),
-        (lambda data: b"\x00" + data, "version 0.0.4, got ''"),
+        (b"", b"\x80", r"the length of a record at byte \d+"),
+        (b"", b"\xff" * 9, r"the length of a record at byte"),
+        (b"", b"\x01\xff", "a message Node, got other bytes"),
+        (b"\x01\xff", b"", "a message GlobalMetadata, got other bytes"),
+        (b"\x00", b"", "version 0.0.4, got ''"),
         # A node of type 3, which stores memory.
-        (
-            lambda data: data + b"\x04\x08\x63\x18\x03",
-            "node 9: expected a type among compute, send, receive, "
-            "collective, got 3",
-        ),
+        (b"", record(b"\x08\x63\x18\x03"), "node 9: expected a type among "
+         "compute, send, receive, collective, got 3"),
         # Attributes: nameless; is_cpu_op as int32; is_cpu_op twice.
-        (
-            lambda data: data + b"\x06\x08\x63\x18\x04\x52\x00",
-            "node 9: attribute : expected a known name, got no value",
-        ),
-        (
-            lambda data: (
-                data + b"\x13\x08\x63\x18\x04\x52\x0d\x0a\x09is_cpu_op\x38\x01"
-            ),
-            "node 9: attribute is_cpu_op: expected bool_val, got int32_val",
-        ),
-        (
-            lambda data: (
-                data
-                + b"\x24\x08\x63\x18\x04"
-                + b"\x52\x0e\x0a\x09is_cpu_op\xd8\x01\x01" * 2
-            ),
-            "node 9: expected attribute is_cpu_op once, got it twice",
-        ),
+        (b"", record(NODE, b"\x52\x00"),
+         "node 9: attribute : expected a known name, got no value"),
+        (b"", record(NODE, b"\x52\x0d\x0a\x09is_cpu_op\x38\x01"),
+         "node 9: attribute is_cpu_op: expected bool_val, got int32_val"),
+        (b"", record(NODE, b"\x52\x0e\x0a\x09is_cpu_op\xd8\x01\x01" * 2),
+         "node 9: expected attribute is_cpu_op once, got it twice"),
     ],
-)
-def test_broken_bytes_are_refused(change, message):
+)  # fmt: skip
+def test_broken_bytes_are_refused(before, after, message):
     files, _ = traces_of(two_stages())
     with pytest.raises(InvalidPlanError, match=message):
-        decode(change(files["trace.0.et"]), "trace.0.et")
+        decode(before + files["trace.0.et"] + after, "trace.0.et")
+
+
+def test_traces_that_are_cut_short_are_refused():
+    files, _ = traces_of(two_stages())
+    data = files["trace.0.et"]
+    for cut, message in (
+        (data[:-1], r"a record of \d+ bytes at byte \d+, got \d+"),
+        (b"", "metadata and nodes, got an empty file"),
+    ):
+        with pytest.raises(InvalidPlanError, match=message):
+            decode(cut, "trace.0.et")
 
 
 def test_missing_files_are_named():

@@ -184,24 +184,21 @@ MODEL_ARGS:
   --wandb-exp-name: run-TP${TP}-${COMMENT}
 """
 
-TEXTS = {
-    "megatron": MEGATRON,
-    "nemo": NEMO,
-    "bridge": BRIDGE,
-    "plain": PLAIN,
+TEXTS = {"megatron": MEGATRON, "nemo": NEMO, "bridge": BRIDGE, "plain": PLAIN}
+VARIABLES = {"SEQ": "1024"}
+OVERRIDES = {
+    "nemo": [("vocab-size", "1024"), ("model.ffn_hidden_size", "512")]
 }
-GIVEN = {"SEQ": "1024"}
-SAID = {"nemo": [("vocab-size", "1024"), ("model.ffn_hidden_size", "512")]}
 
 
-def read(name, text=None, said=None, world=16, **more):
+def read(name, text=None, overrides=None, world=16, **more):
     text = TEXTS[name] if text is None else text
-    more.setdefault("given", GIVEN if "${SEQ}" in text else {})
+    more.setdefault("variables", VARIABLES if "${SEQ}" in text else {})
     return read_config(
         text,
         "run.yaml",
         world,
-        said=SAID.get(name, []) if said is None else said,
+        overrides=OVERRIDES.get(name, []) if overrides is None else overrides,
         **more,
     )
 
@@ -248,25 +245,29 @@ def test_defaults_are_named_as_the_file_names_them():
 )  # fmt: skip
 def test_keys_that_nobody_reads_are_listed(name, more, listed):
     notes = read(name, TEXTS[name] + more).notes
-    assert f"run.yaml: passed over: {listed}" in notes
+    count = listed.count(",") + 1
+    text = f"run.yaml: ignored {count} keys that nest does not read: {listed}"
+    assert text in notes
 
 
 def test_what_is_said_beside_the_file_is_listed_or_refused():
-    notes = read("bridge", said=[("nonsense", "1"), ("model.x", "2")]).notes
-    (note,) = [x for x in notes if "passed over" in x]
+    notes = read(
+        "bridge", overrides=[("nonsense", "1"), ("model.x", "2")]
+    ).notes
+    (note,) = [x for x in notes if "ignored" in x]
     assert note.endswith("model.activation_func, model.x, --nonsense")
     with pytest.raises(
         InvalidPlanError,
         match=r"^--say model.num_layer: expected a key that is known, got "
         r"num_layer; did you mean 'num_layers'\?$",
     ):
-        read("bridge", said=[("model.num_layer", "2")])
+        read("bridge", overrides=[("model.num_layer", "2")])
     with pytest.raises(
         InvalidPlanError,
         match=r"--vocb-size: expected an argument that is known, got "
         r"--vocb-size; did you mean 'model.vocab_size'\?$",
     ):
-        read("bridge", said=[("vocb-size", "2")])
+        read("bridge", overrides=[("vocb-size", "2")])
 
 
 def test_batches_that_grow_are_named():
@@ -427,7 +428,7 @@ def test_variables_that_the_file_has_not_are_refused():
         InvalidOptionError,
         match=r"^--set SEQ: expected a variable that run.yaml uses, got none",
     ):
-        read("nemo", given=GIVEN)
+        read("nemo", variables=VARIABLES)
 
 
 def test_files_without_keys_are_refused():

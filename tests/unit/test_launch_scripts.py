@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -23,9 +22,10 @@ from nest.frameworks.settings import Settings
 from nest.frameworks.shell import read_script
 from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
-from nest.ir import Plan, Stage, Strategy
+from nest.ir import Strategy
 from nest.models.zoo import architecture
 from tests.exports import (
+    cut_plan,
     small_model,
     small_plan,
     small_problem,
@@ -323,13 +323,16 @@ def test_a_script_becomes_a_launch():
 
 
 def test_variables_can_be_given():
-    launch = launched(given={"TP": "4"}).reading.launch
+    launch = launched(variables={"TP": "4"}).reading.launch
     assert (launch.tp, launch.dp) == (4, 2)
 
 
 def test_defaults_are_named():
-    note, passed = launched().notes
-    assert passed == "run.sh: passed over: --lr, --save, --train-iters"
+    note, ignored = launched().notes
+    assert ignored == (
+        "run.sh: ignored 3 arguments that nest does not read: --lr, --save, "
+        "--train-iters"
+    )
     assert note.startswith("not in the script, so Megatron-LM's defaults: ")
     assert "--kv-channels" in note
     assert "--hidden-size" not in note
@@ -380,8 +383,6 @@ def test_what_may_hide_arguments_is_named():
          "--moe-layer-freq: expected a number or lists such as"),
         ("--swiglu", "--swiglu --hidden-dropout x",
          "--hidden-dropout: expected it once|expected a number"),
-        ("srun python", "echo python",
-         "run.sh:3: .* expected|expected"),
         ("--num-layers", "--layers", "--num-layers: expected a value"),
         # What would fill all memory.
         ("--num-layers 8", "--num-layers 1000000000000",
@@ -393,22 +394,30 @@ def test_what_may_hide_arguments_is_named():
         ("--swiglu", "--swiglu --pipeline-model-parallel-layout "
          "'E((((t)*9999)*9999)*9999)*9999|L'",
          "-layout: expected at most 40000 characters with all repeats, got"),
+        *(("--swiglu", f"--swiglu --pipeline-model-parallel-layout '{layout}'",
+           "multiple of --pipeline-model-parallel-size")
+          for layout in ("Ett|(ttt|)*1tt,t,L", "(Et|)*1(tt|)*3tL")),
         ("--swiglu", "--swiglu --pipeline-model-parallel-layout "
          "'Et*99999|L'", "-layout: expected at most 40000 layers, got more"),
     ],
 )  # fmt: skip
 def test_broken_scripts_are_refused(old, new, message):
     assert old in SCRIPT
-    text = SCRIPT.replace(old, new, 1)
-    if old == "srun python":
-        # Which program runs it does not matter.
-        assert launched(text).reading.launch.tp == 2
-        return
     with pytest.raises(InvalidPlanError, match=message):
-        launched(text)
+        launched(SCRIPT.replace(old, new, 1))
+
+
+def test_which_program_starts_it_does_not_matter():
+    text = SCRIPT.replace("srun python", "echo python")
+    assert launched(text).reading.launch.tp == 2
 
 
 ALONE = SCRIPT.replace("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n", "")
+
+
+def started_by(starter, directives):
+    text = ALONE.replace("srun", starter)
+    return text.replace("\nTP=", f"\n{directives}\nTP=", 1)
 
 
 @pytest.mark.parametrize(
@@ -431,8 +440,7 @@ ALONE = SCRIPT.replace("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n", "")
     ],
 )
 def test_totals_of_launchers_are_read(starter, directives, place):
-    text = ALONE.replace("srun", starter)
-    text = text.replace("\nTP=", f"\n{directives}\nTP=", 1)
+    text = started_by(starter, directives)
     place = place if directives else place.replace("14", "15")
     assert launched(text, world=8).reading.launch.dp == 2
     expected = re.escape(f"{place}: expected the 16 devices of --cluster, got")
@@ -459,8 +467,7 @@ def test_totals_of_launchers_are_read(starter, directives, place):
 def test_numbers_of_devices_that_differ_are_refused(
     starter, directives, message
 ):
-    text = ALONE.replace("srun", starter)
-    text = text.replace("\nTP=", f"\n{directives}\nTP=", 1)
+    text = started_by(starter, directives)
     with pytest.raises(InvalidPlanError, match=message):
         launched(text)
 
@@ -479,8 +486,7 @@ def test_numbers_of_devices_that_differ_are_refused(
     ],
 )  # fmt: skip
 def test_tasks_that_start_nodes_are_no_ranks(starter, directives):
-    text = ALONE.replace("srun", starter)
-    text = text.replace("\nTP=", f"\n{directives}\nTP=", 1)
+    text = started_by(starter, directives)
     assert launched(text).reading.launch.dp == 4
 
 
@@ -501,7 +507,7 @@ def test_remedies_for_what_is_unknown_work(value, remedy):
         launched(text)
     given = re.search(r"--set (\w+)=", remedy)
     if given is not None:
-        found = launched(text, given={given[1]: "1024"}).reading
+        found = launched(text, variables={given[1]: "1024"}).reading
     else:
         found = launched(text.replace(value, "1024")).reading
     assert found.model.head.outputs == 1024
@@ -514,16 +520,16 @@ def test_what_is_said_beside_the_script_has_no_line():
         match=r"^run.sh: --say tensor-model-parallel-size: expected it once, "
         r"got 8 here and 2 in line 14; remove one$",
     ):
-        launched(said=said)
+        launched(overrides=said)
     with pytest.raises(InvalidPlanError, match=r"got 2 here and 1 in --say; "):
-        launched(said=[("new", "1"), ("new", "2")])
+        launched(overrides=[("new", "1"), ("new", "2")])
     text = SCRIPT.replace("--tensor-model-parallel-size $TP", "")
     with pytest.raises(
         InvalidPlanError,
         match=r"ranks of a data rank \(run.sh: --tensor-model-parallel-size 32"
         r", run.sh:15: --pipeline",
     ):
-        launched(text, said=[("tensor_model_parallel_size", "32")])
+        launched(text, overrides=[("tensor_model_parallel_size", "32")])
 
 
 def test_arguments_in_place_of_others_are_no_defaults():
@@ -540,7 +546,7 @@ def test_variables_that_the_script_has_not_are_refused():
         match=r"^--set FOO: expected a variable that run.sh uses, got none; "
         r"remove it$",
     ):
-        launched(given={"TP": "4", "FOO": "4"})
+        launched(variables={"TP": "4", "FOO": "4"})
 
 
 @pytest.mark.parametrize(
@@ -561,7 +567,7 @@ def test_underscores_for_dashes_are_refused(name, line):
 
 def test_arguments_of_others_may_have_underscores():
     text = SCRIPT.replace("--bf16", "--bf16 --own_size 4")
-    assert "passed over: --own_size, --lr" in launched(text).notes[-1]
+    assert "does not read: --own_size, --lr" in launched(text).notes[-1]
 
 
 def test_scripts_without_a_launch_are_refused():
@@ -592,7 +598,7 @@ def test_a_model_fills_in_the_shape():
 
 def test_arguments_can_be_said_beside_the_script():
     text = SCRIPT.replace("--vocab-size 1024", "")
-    reading = launched(text, said=[("vocab-size", "1024")]).reading
+    reading = launched(text, overrides=[("vocab-size", "1024")]).reading
     assert reading.model.head.outputs == 1024
 
 
@@ -603,16 +609,10 @@ def test_arguments_can_be_said_beside_the_script():
         ("--num-virtual-stages-per-pipeline-rank 4", [1] * 8, 4),
         ("--decoder-first-pipeline-num-layers 3", [3, 5], 1),
         ("--decoder-last-pipeline-num-layers 3", [5, 3], 1),
-        ("--pipeline-model-parallel-layout 'Ett|(ttt|)*1tt,t,L'", None, 1),
-        ("--pipeline-model-parallel-layout '(Et|)*1(tt|)*3tL'", None, 1),
     ],
 )
 def test_stages_are_read_in_every_form(extra, layers, virtual):
     text = SCRIPT.replace("--bf16", f"--bf16 {extra}")
-    if layers is None:
-        with pytest.raises(InvalidPlanError, match="multiple of --pipeline-"):
-            launched(text)
-        return
     launch = launched(text).reading.launch
     assert [chunk.layers for chunk in launch.chunks] == layers
     assert launch.virtual_stages == virtual
@@ -627,6 +627,23 @@ def blocks(problem, plan):
     verdict = score(problem, plan)
     memory = [block.memory for block in verdict.blocks]
     return verdict.step_quanta, memory
+
+
+def read_back(problem, plan, launch, model, devices, **fields):
+    """Build what was read; it must be the plan that was written."""
+    found = build(launch, model, SITE, devices=devices, **fields)
+    assert blocks(found.problem, found.plan) == blocks(problem, plan)
+    return found
+
+
+def through_megatron(problem, plan, settings, **fields):
+    files = export(problem, plan, "megatron", settings)
+    devices = read_hosts(files)
+    launch, model, inside = read_launch(
+        files["args.sh"], "args.sh", len(devices)
+    ).reading
+    fields["mesh_inside"] = inside
+    return read_back(problem, plan, launch, model, devices, **fields)
 
 
 def test_modules_of_predictions_are_read():
@@ -657,7 +674,6 @@ def test_modules_of_predictions_are_read():
 def test_modules_of_predictions_there_and_back_score_the_same(modules):
     problem = for_target(small_problem(modules=modules), "megatron")
     settings = Settings(model=small_model(modules=modules))
-    names = [layer.id for layer in problem.graph.layers]
     behind = 9 + modules
     strategy = Strategy(dp=2, tp=2, zero=1)
     for cuts in (
@@ -667,30 +683,15 @@ def test_modules_of_predictions_there_and_back_score_the_same(modules):
         (0, 5, 9, behind, behind + 1),
         (0, 3, 9, behind + 1),
     ):
-        plan = Plan(
-            replicas=1,
-            micro_batch=8,
-            stages=tuple(
-                Stage.of(names[a:b], [strategy] * (b - a))
-                for a, b in pairwise(cuts)
-            ),
-        )
+        plan = cut_plan(problem, strategy, *cuts)
         for chunks in (1, 2):
             if chunks == 2 and len(plan.stages) != 4:
                 continue
             plan = replace(plan, virtual_stages=chunks)
-            files = export(problem, plan, "megatron", settings)
-            devices = read_hosts(files)
-            launch, model, inside = read_launch(
-                files["args.sh"], "args.sh", len(devices)
-            ).reading
-            found = build(
-                launch, model, SITE, devices=devices, mesh_inside=inside
-            )
+            found = through_megatron(problem, plan, settings)
             assert [stage.layers for stage in found.plan.stages] == [
                 stage.layers for stage in plan.stages
             ]
-            assert blocks(found.problem, found.plan) == blocks(problem, plan)
 
 
 @pytest.mark.parametrize("experts", [0, 4])
@@ -703,26 +704,12 @@ def test_megatron_there_and_back_scores_the_same(experts, overlap):
             plan = replace(
                 plan, overlap=overlap, distributed_optimizer=distributed
             )
-            try:
-                files = export(problem, plan, "megatron", settings)
-            except InvalidPlanError as error:
-                # Weights gather early together with gradients only, tp with
-                # sequence parallelism only: all of it is on here.
-                raise AssertionError(str(error)) from error
-            devices = read_hosts(files)
-            launch, model, inside = read_launch(
-                files["args.sh"], "args.sh", len(devices)
-            ).reading
-            found = build(
-                launch,
-                model,
-                SITE,
-                problem.job.overlap,
-                devices=devices,
-                mesh_inside=inside,
-            )
+            # All plans can be written: weights gather early together with
+            # gradients only, tp with sequence parallelism only, and all of
+            # it is on here.
+            shares = problem.job.overlap
+            found = through_megatron(problem, plan, settings, overlap=shares)
             assert not found.notes
-            assert blocks(found.problem, found.plan) == blocks(problem, plan)
 
 
 @pytest.mark.parametrize("experts", [0, 4])
@@ -742,47 +729,41 @@ def test_torchtitan_there_and_back_scores_the_same(experts, overlap):
             continue
         devices = read_hosts(files)
         launch, model = torchtitan.read_foreign(
-            files["job.toml"],
-            "job.toml",
-            len(devices),
-            model=settings.model,
+            files["job.toml"], "job.toml", len(devices), model=settings.model
         )
-        found = build(
-            launch, model, SITE, problem.job.overlap, devices=devices
-        )
-        assert blocks(found.problem, found.plan) == blocks(problem, plan)
+        shares = problem.job.overlap
+        read_back(problem, plan, launch, model, devices, overlap=shares)
         done += 1
     assert done > 10
 
 
-def test_torchtitan_computes_in_no_16_bit_floats_but_bf16():
+def titan_file(flavor="llama3/8B", **job):
+    """Export a plan of two stages for torchtitan."""
     problem = for_target(small_problem(), "torchtitan")
-    problem = replace(problem, job=replace(problem.job, dtype="fp16"))
+    problem = replace(problem, job=replace(problem.job, **job))
     plan = small_plan(problem, Strategy(dp=4, zero=3), (4, 4))
-    settings = Settings(model=small_model(), flavor="llama3/8B")
+    settings = Settings(model=small_model(), flavor=flavor)
+    return export(problem, plan, "torchtitan", settings)["job.toml"]
+
+
+def test_torchtitan_computes_in_no_16_bit_floats_but_bf16():
     with pytest.raises(
         InvalidPlanError, match="dtype: expected bf16 or fp8, got fp16; torcht"
     ):
-        export(problem, plan, "torchtitan", settings)
+        titan_file(dtype="fp16")
 
 
 @pytest.mark.parametrize("flavor", ["8B", "llama3/8B\n[job]", "a/b/c"])
 def test_torchtitan_refuses_what_is_no_flavor(flavor):
-    problem = for_target(small_problem(), "torchtitan")
-    settings = Settings(model=small_model(), flavor=flavor)
-    plan = small_plan(problem, Strategy(dp=4, zero=3), (4, 4))
     with pytest.raises(
         InvalidOptionError,
         match=re.escape(f"such as llama3/8B, got {flavor!r}; add it to nest"),
     ):
-        export(problem, plan, "torchtitan", settings)
+        titan_file(flavor)
 
 
 def test_what_fsdp_overlaps_is_read_from_a_known_comment_only():
-    problem = for_target(small_problem(), "torchtitan")
-    settings = Settings(model=small_model(), flavor="llama3/8B")
-    plan = small_plan(problem, Strategy(dp=4, zero=3), (4, 4))
-    text = export(problem, plan, "torchtitan", settings)["job.toml"]
+    text, model = titan_file(), small_model()
     comment = "# FSDP overlaps in the plan: none\n"
     assert comment in text
     for changed, overlap in (
@@ -790,18 +771,14 @@ def test_what_fsdp_overlaps_is_read_from_a_known_comment_only():
         (text.replace("none", "weights", 1), ("weights",)),
         (text.replace(comment, ""), ("weights", "gradients")),
     ):
-        launch, _ = torchtitan.read_foreign(
-            changed, "job.toml", 8, model=settings.model
-        )
+        launch, _ = titan(changed, model=model)
         assert launch.overlap == overlap
     with pytest.raises(
         InvalidPlanError,
         match=r"^job.toml:2: FSDP overlaps in the plan: expected none or "
         r"weights, gradients, got 'all'; correct it, or remove the line$",
     ):
-        torchtitan.read_foreign(
-            text.replace("none", "all", 1), "job.toml", 8, model=settings.model
-        )
+        titan(text.replace("none", "all", 1), model=model)
 
 
 def test_deepspeed_there_and_back_scores_the_same():
@@ -816,8 +793,7 @@ def test_deepspeed_there_and_back_scores_the_same():
             script.variables["ARGS"], "args", len(devices), files.get
         )
         assert not notes
-        found = build(launch, model, SITE, devices=devices)
-        assert blocks(found.problem, found.plan) == blocks(problem, plan)
+        read_back(problem, plan, launch, model, devices)
         done += 1
     assert done > 10
 
@@ -825,20 +801,14 @@ def test_deepspeed_there_and_back_scores_the_same():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            '"stage": 1',
-            '"stage": 0',
-            r"^args:\d+: --zero-stage: expected 0 as in ds.json, got 1; "
-            r"correct it$",
-        ),
-        (
-            '"zero_optimization"',
-            '"tensor_parallel": {"autotp_size": 2}, "zero_optimization"',
-            r"^ds.json: tensor_parallel.autotp_size: expected 1 as in args:"
-            r"\d+: --tensor-model-parallel-size, got 2; correct it$",
-        ),
+        ('"stage": 1', '"stage": 0', r"^args:\d+: --zero-stage: expected 0 as "
+         r"in ds.json, got 1; correct it$"),
+        ('"zero_optimization"',
+         '"tensor_parallel": {"autotp_size": 2}, "zero_optimization"',
+         r"^ds.json: tensor_parallel.autotp_size: expected 1 as in args:\d+: "
+         r"--tensor-model-parallel-size, got 2; correct it$"),
     ],
-)
+)  # fmt: skip
 def test_script_and_configuration_that_differ_are_refused(old, new, message):
     """By what differs, not by a name that is read later."""
     problem = for_target(small_problem(), "deepspeed")
@@ -976,28 +946,18 @@ mode = "none"
         # 32 layers and 1 + 1 for the ends over 4: 9, 9, 8, 8 less the ends.
         ("", [8, 9, 8, 7], 1),
         # 32 + 0 + 3 = 35: 9, 9, 9, 8 less 3.
-        (
-            "pipeline_parallel_first_stage_less_layers = 0\n"
-            "pipeline_parallel_last_stage_less_layers = 3\n",
-            [9, 9, 9, 5],
-            1,
-        ),
+        ("pipeline_parallel_first_stage_less_layers = 0\n"
+         "pipeline_parallel_last_stage_less_layers = 3\n", [9, 9, 9, 5], 1),
         # Two parts on a stage: 34 over 8 is 5, 5, 4, 4, 4, 4, 4, 4.
-        (
-            'pipeline_parallel_schedule = "Interleaved1F1B"\n',
-            [4, 5, 4, 4, 4, 4, 4, 3],
-            2,
-        ),
+        ('pipeline_parallel_schedule = "Interleaved1F1B"\n',
+         [4, 5, 4, 4, 4, 4, 4, 3], 2),
         # At most 3 of 34 in a part: 12 parts, 3 on a stage.
-        (
-            'pipeline_parallel_schedule = "Interleaved1F1B"\n'
-            "pipeline_parallel_layers_per_stage = 3\n",
-            [2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 1],
-            3,
-        ),
+        ('pipeline_parallel_schedule = "Interleaved1F1B"\n'
+         "pipeline_parallel_layers_per_stage = 3\n",
+         [2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 1], 3),
         ("pipeline_parallel_layers_per_stage = 9\n", [8, 9, 8, 7], 1),
     ],
-)
+)  # fmt: skip
 def test_stages_without_modules_are_split_as_torchtitan_does(
     more, layers, virtual
 ):
@@ -1034,10 +994,10 @@ def test_splits_that_torchtitan_refuses_are_refused(more, message):
 
 def test_keys_can_be_said_beside_the_file():
     text = OLD.replace('mode = "full"', 'mode = "selective"')
-    launch, _ = titan(text, said=[("activation_checkpoint.mode", "none")])
+    launch, _ = titan(text, overrides=[("activation_checkpoint.mode", "none")])
     assert launch.recompute == "none"
     with pytest.raises(InvalidPlanError, match=r"a\.b: expected a known key"):
-        titan(text, said=[("a.b", "1")])
+        titan(text, overrides=[("a.b", "1")])
 
 
 CONFIG = {

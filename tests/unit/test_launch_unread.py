@@ -49,14 +49,14 @@ def test_names_that_are_nearly_known_are_refused(old, new, meant):
 def test_other_names_are_listed():
     notes = launched(with_more("--nonsense-flag 7")).notes
     assert (
-        "run.sh: passed over: --nonsense-flag, --lr, --save, --train-iters"
-        in notes
+        "run.sh: ignored 4 arguments that nest does not read: "
+        "--nonsense-flag, --lr, --save, --train-iters" in notes
     )
 
 
 def test_names_that_megatron_has_are_not_taken_for_others():
     more = "--eval-micro-batch-size 1 --moe-router-topk-scaling-factor 2.5"
-    (note,) = [x for x in launched(with_more(more)).notes if "passed" in x]
+    (note,) = [x for x in launched(with_more(more)).notes if "ignored" in x]
     assert "--eval-micro-batch-size, --moe-router-topk-scaling-factor" in note
 
 
@@ -69,28 +69,6 @@ def test_names_that_are_read_later_are_not_taken_for_others():
         match=r"^run.sh: --seq-length: expected a value, got none; add it",
     ):
         launched(SCRIPT.replace("--seq-length 1024", ""))
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ("--hybrid-override-pattern M-M*", "it is another model than is"),
-        ("--encoder-num-layers 4", "it is another model than is read"),
-        ("--retro-add-retriever", "it is another model than is read"),
-        ("--standalone-embedding-stage", "say it with an E alone"),
-        ("--pipeline-model-parallel-split-rank 1", "plans know no encoder"),
-        ("--fp8-param-gather", "plans gather weights in two bytes"),
-        ("--moe-layer-recompute", "plans recompute no part of a layer"),
-        ("--moe-expert-capacity-factor 1.0", "plans drop and pad no tokens"),
-    ],
-)
-def test_what_changes_model_memory_or_time_is_refused_by_name(more, why):
-    with pytest.raises(
-        InvalidPlanError,
-        match=rf"^run.sh:\d+: {more.split()[0]}: expected no such argument, "
-        rf"got it; {why}",
-    ):
-        launched(with_more(more))
 
 
 def test_options_of_launchers_are_not_listed():
@@ -116,20 +94,12 @@ def test_scripts_with_a_configuration_say_what_to_import():
         ("--optimizer muon", 8, 4),
         ("--use-precision-aware-optimizer", 12, 4),
         # 2 + 1 + 2.
-        (
-            "--use-precision-aware-optimizer --main-params-dtype fp16 "
-            "--exp-avg-dtype fp8 --exp-avg-sq-dtype bf16",
-            5,
-            4,
-        ),
-        (
-            "--use-precision-aware-optimizer --main-grads-dtype bf16 "
-            "--grad-reduce-in-bf16",
-            12,
-            2,
-        ),
+        ("--use-precision-aware-optimizer --main-params-dtype fp16 "
+         "--exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", 5, 4),
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16 "
+         "--grad-reduce-in-bf16", 12, 2),
     ],
-)
+)  # fmt: skip
 def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
     text = with_more(more)
     if "muon" in more:
@@ -141,6 +111,21 @@ def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        *((name, rf"^run.sh:\d+: {name.split()[0]}: expected no such "
+           rf"argument, got it; {why}")
+          for name, why in (
+            ("--hybrid-override-pattern M-M*", "it is another model than is"),
+            ("--encoder-num-layers 4", "it is another model than is read"),
+            ("--retro-add-retriever", "it is another model than is read"),
+            ("--standalone-embedding-stage", "say it with an E alone"),
+            ("--pipeline-model-parallel-split-rank 1", "plans know no encod"),
+            ("--fp8-param-gather", "plans gather weights in two bytes"),
+            ("--moe-layer-recompute", "plans recompute no part of a layer"),
+            ("--moe-expert-capacity-factor 1.0", "plans drop and pad no tok"),
+            ("--cpu-offloading", "plans know no offloading"),
+            ("--fine-grained-activation-offloading", "plans know no offload"),
+            ("--distribute-saved-activations", "plans keep the inputs of la"),
+          )),
         ("--optimizer lion",
          "--optimizer: expected one of adam, sgd, muon, got 'lion'"),
         ("--optimizer sgd --sgd-momentum 0",
@@ -153,9 +138,6 @@ def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
          "--main-grads-dtype: expected fp32 with gradients that are reduced"),
         ("--optimizer-cpu-offload", "run.sh:17: --optimizer-cpu-offload: "
          "expected no such argument, got it; plans know no offloading"),
-        ("--cpu-offloading", "--cpu-offloading: expected no such argument"),
-        ("--fine-grained-activation-offloading", "plans know no offloading"),
-        ("--distribute-saved-activations", "plans keep the inputs of layers"),
         ("--attention-backend unfused", "--attention-backend: expected auto, "
          "flash or fused, got unfused; plans keep no scores of attention"),
         ("--recompute-activations --recompute-granularity full "
@@ -184,15 +166,13 @@ def test_what_plans_cannot_say_is_refused(more, message):
 
 
 def test_first_stages_that_leave_no_even_rest_name_the_stages():
-    text = with_more("--decoder-first-pipeline-num-layers 3").replace(
-        "PP=2", "PP=4"
-    )
+    text = with_more("--decoder-first-pipeline-num-layers 3")
     with pytest.raises(
         InvalidPlanError,
         match=r"--pipeline-model-parallel-size: expected stages that split 8 "
         r"layers evenly beside 3 on the first or the last one, got 4",
     ):
-        launched(text)
+        launched(text.replace("PP=2", "PP=4"))
 
 
 # How many nodes there are, and arguments of the script
@@ -227,7 +207,7 @@ def test_nodes_that_nobody_says_are_asked_for(nodes, message):
     with pytest.raises(InvalidPlanError, match=message):
         launched(text)
     if nodes == "$NNODES":
-        assert launched(text, given={"NNODES": "2"}).reading.launch.dp == 4
+        assert launched(text, variables={"NNODES": "2"}).reading.launch.dp == 4
 
 
 def test_arguments_of_the_script_count_with_their_default():
@@ -238,7 +218,7 @@ def test_arguments_of_the_script_count_with_their_default():
         "run.sh:4: $1 is 2, the script's default; --set 1=VALUE gives another"
         in found.notes
     )
-    found = launched(text, given={"1": "4"})
+    found = launched(text, variables={"1": "4"})
     assert found.reading.launch.tp == 4
     assert "default;" not in "".join(found.notes)
     with pytest.raises(InvalidPlanError, match="say it with --set 1=VALUE"):
@@ -290,15 +270,15 @@ def zero(**more):
         (zero(stages=3), "zero_optimization.stages: expected a key that is "
          "known, got stages; did you mean 'stage'"),
         (zero(offload_optimizer={"device": "cpu"}),
-         "zero_optimization.offload_optimizer: expected none, as plans know "
-         'no offloading, got "cpu"'),
+         'zero_optimization.offload_optimizer: expected "none" or '
+         'false or null, got "cpu"; plans know no offloading'),
         (zero(offload_param={"device": "nvme"}),
-         "zero_optimization.offload_param: expected none, as plans know no"),
-        (zero(cpu_offload=True), "cpu_offload: expected none"),
+         'offload_param: expected "none" or false or null, got "nvme"; '),
+        (zero(cpu_offload=True), "cpu_offload: expected false"),
         (zero(zero_quantized_weights=True), "plans quantise no messages"),
         (zero(mics_shard_size=8), "plans shard over all data ranks of a"),
         ({"communication_data_type": "fp32"},
-         "communication_data_type: expected none, as plans reduce gradients"),
+         'communication_data_type: expected null, got "fp32"; plans reduce'),
         (zero(zero_hpz_partition_size=8), "no second partition of weights"),
         ({"optimizer": {"type": "OneBitAdam"}},
          "optimizer.type: expected one of adam, .*, got OneBitAdam"),
@@ -326,9 +306,9 @@ def test_other_keys_of_deepspeed_are_listed():
     changes = zero(reduce_bucket_size=1, offload_param={"device": "none"})
     document = {**CONFIG, **changes, "scheduler": {}}
     assert deepspeed.unread(json.dumps(document), "ds.json") == (
-        "ds.json: passed over: scheduler, "
+        "ds.json: ignored 3 keys that nest does not read: "
         "zero_optimization.reduce_bucket_size, "
-        "zero_optimization.offload_param",
+        "zero_optimization.offload_param, scheduler",
     )
     assert speed(changes).zero == 2
 
@@ -341,7 +321,7 @@ def test_other_keys_of_deepspeed_are_listed():
          r"key that is known, got fsdp_reshard_after_forwad; did you mean "
          r"'fsdp_reshard_after_forward'\?$"),
         ("[parallelisms]\ntensor_parallel_degree = 2",
-         "^job.toml: parallelisms: expected a section that is known, got "
+         "^job.toml: parallelisms: expected a key that is known, got "
          "parallelisms; did you mean 'parallelism'"),
         ("[optimizer]\nname = 'Lion'", r'job.toml:17: optimizer.name: expected'
          r' "Adam" or "AdamW", got "Lion"; plans keep two moments'),
@@ -372,7 +352,8 @@ def test_offloading_of_job_files_is_refused():
 def test_other_keys_of_job_files_are_listed():
     text = f"{OLD}[optimizer]\nname = 'AdamW'\n[compile]\nbackend = 'x'\n"
     assert torchtitan.unread(text, "job.toml") == (
-        "job.toml: passed over: optimizer, compile.backend",
+        "job.toml: ignored 2 keys that nest does not read: optimizer, "
+        "compile.backend",
     )
     assert titan(text)[0].tp == 2
     assert torchtitan.unread(OLD, "job.toml") == ()

@@ -22,10 +22,7 @@ from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_problem
 
-ACTS = (
-    Activations(kept_bytes=0),
-    Activations(recompute="full", kept_bytes=0),
-)
+ACTS = (Activations(kept_bytes=0), Activations(recompute="full", kept_bytes=0))
 
 
 def small() -> Problem:
@@ -43,6 +40,11 @@ def small() -> Problem:
         zero=(0, 1),
         recompute=("none", "full"),
     )
+
+
+def refuses(problem: Problem, pins: Restrictions, message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        restrict(problem, pins)
 
 
 def test_choices_are_what_plans_can_have():
@@ -131,23 +133,14 @@ def test_the_same_pin_may_come_twice():
         (["tp=0"], "--pin tp: expected an integer >= 1, got '0'; correct"),
         (["tp=1||2"], "--pin tp: expected an integer >= 1, got ''; correct"),
         (["zero=4"], "--pin zero: expected 0, 1, 2 or 3, got '4'; correct"),
-        (
-            ["recompute=some"],
-            "--pin recompute: expected one of none, selective, full, got "
-            "'some'; correct",
-        ),
-        (
-            ["tp=8,tp=4"],
-            r"--pin: expected tp once, got tp=8 and tp=4, which contradict "
-            r"each other; keep one, or write tp=8\|4 for either",
-        ),
-        (
-            ["replicas=2", "r=4"],
-            r"--pin: expected r once, got r=2 and r=4, which contradict each "
-            r"other; keep one, or write r=2\|4 for either",
-        ),
+        (["recompute=some"], "--pin recompute: expected one of none, "
+         "selective, full, got 'some'; correct"),
+        (["tp=8,tp=4"], r"--pin: expected tp once, got tp=8 and tp=4, which "
+         r"contradict each other; keep one, or write tp=8\|4 for either"),
+        (["replicas=2", "r=4"], r"--pin: expected r once, got r=2 and r=4, "
+         r"which contradict each other; keep one, or write r=2\|4 for eith"),
     ],
-)
+)  # fmt: skip
 def test_pins_that_cannot_be_read(texts, reason):
     with pytest.raises(InvalidOptionError, match=reason):
         parse(texts, "--pin")
@@ -165,57 +158,29 @@ def test_an_unknown_setting_is_refused():
 @pytest.mark.parametrize(
     ("pin", "forbid", "reason"),
     [
-        (
-            "tp=3",
-            "",
-            "--pin tp=3: expected one of the tensor parallel degrees that "
-            "the job allows and the layers have costs for (1, 2), got 3; "
-            "choose one of them",
-        ),
-        (
-            "zero=0|3",
-            "",
-            "--pin zero=3: expected one of the ZeRO stages that the job "
-            "allows and the layers have costs for (0, 1), got 3; choose",
-        ),
-        (
-            "pp=3",
-            "",
-            "--pin pp=3: expected at most 2 stages (2 layers, 4 devices), "
-            "got 3; pin fewer",
-        ),
-        (
-            "zero=0|1",
-            "zero=1",
-            "--pin zero=0|1: expected values that are not forbidden, got "
-            "zero=1 in --forbid too; remove one",
-        ),
-        (
-            "",
-            "zero=0|1",
-            "--forbid zero=0|1: expected at least one of the ZeRO stages "
-            "(0, 1) to be left, got all forbidden; allow one",
-        ),
-        (
-            # dp = 2 needs B = 2; tp has nothing to do with it
-            "b=1,tp=1,dp=2",
-            "",
-            "--pin b=1,dp=2: expected a plan that fulfils all of it on 4 "
-            "devices with a global batch of 4, got a contradiction: no such "
-            "plan exists, whatever the memory; for 2 data-parallel ranks in "
-            "all write r=1,dp=2,b=2 or r=2,dp=1,b=1 (r replicas of dp ranks, "
-            "b samples per replica); --distributed-optimizer shards over all "
-            "of them",
-        ),
-        (
-            # two stages of two devices in each of two replicas
-            "r=2,pp=2",
-            "tp=1",
-            "--pin r=2,pp=2 --forbid tp=1: expected a plan that fulfils all "
-            "of it on 4 devices",
-        ),
+        ("tp=3", "", "--pin tp=3: expected one of the tensor parallel degrees "
+         "that the job allows and the layers have costs for (1, 2), got 3; "
+         "choose one of them"),
+        ("zero=0|3", "", "--pin zero=3: expected one of the ZeRO stages that "
+         "the job allows and the layers have costs for (0, 1), got 3; choose"),
+        ("pp=3", "", "--pin pp=3: expected at most 2 stages (2 layers, 4 "
+         "devices), got 3; pin fewer"),
+        ("zero=0|1", "zero=1", "--pin zero=0|1: expected values that are not "
+         "forbidden, got zero=1 in --forbid too; remove one"),
+        ("", "zero=0|1", "--forbid zero=0|1: expected at least one of the "
+         "ZeRO stages (0, 1) to be left, got all forbidden; allow one"),
+        # dp = 2 needs B = 2; tp has nothing to do with it
+        ("b=1,tp=1,dp=2", "", "--pin b=1,dp=2: expected a plan that fulfils "
+         "all of it on 4 devices with a global batch of 4, got a "
+         "contradiction: no such plan exists, whatever the memory; for 2 "
+         "data-parallel ranks in all write r=1,dp=2,b=2 or r=2,dp=1,b=1 (r "
+         "replicas of dp ranks, b samples per replica); "
+         "--distributed-optimizer shards over all of them"),
+        # two stages of two devices in each of two replicas
+        ("r=2,pp=2", "tp=1", "--pin r=2,pp=2 --forbid tp=1: expected a plan "
+         "that fulfils all of it on 4 devices"),
     ],
-)
+)  # fmt: skip
 def test_pins_that_contradict_each_other_or_the_problem(pin, forbid, reason):
     pins = parse([pin], "--pin") if pin else {}
     forbids = parse([forbid], "--forbid") if forbid else {}
@@ -275,28 +240,19 @@ def test_pins_of_data_ranks_that_have_no_plan_get_others(
         ({"dp": (7,)}, {}, "got 7; choose one of them"),
         ({"dp": (12,)}, {"r": (3, 6, 12)}, "got 12; choose one of them"),
         ({"dp": (12, 24)}, {}, "got 12; choose one of them"),
-        (
-            {"dp": (4,), "b": (1,)},
-            {"r": (2, 4), "b": (4,)},
-            "write dp=1 for dp=4 or b=8 for b=1",
-        ),
-        (
-            {"pp": (4,), "r": (24,)},
-            {},
-            "got a contradiction: r × pp is 96 devices; no such plan exists, "
-            "whatever the memory; write pp=1 for pp=4 or r=6 for r=24",
-        ),
-        (
-            {"r": (24,)},
-            {"pp": (1,), "r": (1, 2, 3, 4, 6, 8, 12)},
-            "drop or change one",
-        ),
+        ({"dp": (4,), "b": (1,)}, {"r": (2, 4), "b": (4,)},
+         "write dp=1 for dp=4 or b=8 for b=1"),
+        ({"pp": (4,), "r": (24,)}, {}, "got a contradiction: r × pp is 96 "
+         "devices; no such plan exists, whatever the memory; write pp=1 for "
+         "pp=4 or r=6 for r=24"),
+        ({"r": (24,)}, {"pp": (1,), "r": (1, 2, 3, 4, 6, 8, 12)},
+         "drop or change one"),
         # 12 ranks on each of four stages are too many for 24 devices
         ({"dp": (12,), "pp": (4,)}, {}, "got 12; choose one of them"),
         # nothing about ranks
         ({"b": (3,)}, {}, "got 3; choose one of them"),
     ],
-)
+)  # fmt: skip
 def test_without_pins_that_have_a_plan_there_is_no_hint(
     pins: Restrictions, forbids: Restrictions, text: str
 ) -> None:
@@ -309,11 +265,9 @@ def test_zero_stages_that_are_one_plan_are_all_named():
     single = make_problem({"a": make_cost(1, 1)}, devices=1, zero=(0, 1, 3))
     assert choices(single)["zero"] == (0, 1, 3)
     assert restrict(single, {"zero": (1,)}).job.zero == (1,)
-    with pytest.raises(
-        InvalidOptionError,
-        match=r"--pin zero=2: .* \(0, 1, 3\), got 2; choose",
-    ):
-        restrict(single, {"zero": (2,)})
+    refuses(
+        single, {"zero": (2,)}, r"--pin zero=2: .* \(0, 1, 3\), got 2; choose"
+    )
     # Where a rule is about the stage, they are told apart.
     job = replace(single.job, zero_with={"pp": (0,)})
     assert choices(replace(single, job=job))["zero"] == (0, 1, 3)
@@ -323,26 +277,17 @@ def test_chunks_that_no_plan_has_are_refused():
     """Four layers are two chunks on two blocks; batches come in pairs."""
     problem = ranks(virtual_stages=(1, 2, 4), replicas=(1,), global_batch=4)
     assert choices(problem)["v"] == (1, 2)
-    with pytest.raises(
-        InvalidOptionError,
-        match=r"--pin v=4: expected one of the chunks per stage that the job "
+    refuses(
+        problem,
+        {"v": (4,)},
+        r"--pin v=4: expected one of the chunks per stage that the job "
         r"allows and the layers have costs for \(1, 2\), got 4; choose",
-    ):
-        restrict(problem, {"v": (4,)})
-    with pytest.raises(
-        InvalidOptionError, match="--pin v=2,pp=3: expected a plan that fulf"
-    ):
-        restrict(problem, {"v": (2,), "pp": (3,)})
-    # Chunks of one block are no plan.
-    with pytest.raises(
-        InvalidOptionError, match="--pin v=2,pp=1: expected a plan that fulf"
-    ):
-        restrict(problem, {"v": (2,), "pp": (1,)})
-    # One micro-batch does not divide by two blocks.
-    with pytest.raises(
-        InvalidOptionError, match="--pin v=2,b=4: expected a plan that fulfils"
-    ):
-        restrict(problem, {"v": (2,), "b": (4,)})
+    )
+    # Chunks of one block are no plan; one micro-batch does not divide by two
+    # blocks.
+    for name, value in (("pp", 3), ("pp", 1), ("b", 4)):
+        message = f"--pin v=2,{name}={value}: expected a plan that fulf"
+        refuses(problem, {"v": (2,), name: (value,)}, message)
     assert restrict(problem, {"v": (2,)}).job.virtual_stages == (2,)
     fixed = ranks(schedule="dualpipe-v")
     assert choices(fixed)["v"] == (2,)
@@ -357,20 +302,17 @@ def test_long_lists_are_shortened():
         global_batch=16,
         uneven_batches=True,
     )
-    with pytest.raises(
-        InvalidOptionError, match=r"\(1, 2, .*, 10, …, 16\), got 17"
-    ):
-        restrict(problem, {"r": (17,)})
+    refuses(problem, {"r": (17,)}, r"\(1, 2, .*, 10, …, 16\), got 17")
 
 
 def test_a_job_that_restricts_stages_itself_lists_them():
     problem = restrict(small(), {"pp": (1,)})
-    with pytest.raises(
-        InvalidOptionError,
-        match=r"--pin pp=2: expected one of the numbers of stages that the "
+    refuses(
+        problem,
+        {"pp": (2,)},
+        r"--pin pp=2: expected one of the numbers of stages that the "
         r"job allows and the layers have costs for \(1\), got 2",
-    ):
-        restrict(problem, {"pp": (2,)})
+    )
 
 
 def test_stages_that_must_be_even_are_listed():
@@ -388,11 +330,10 @@ def test_stages_that_must_be_even_are_listed():
     )
     graph = replace(problem.graph, kinds=(kind,), layers=layers)
     problem = replace(problem, graph=graph)
-    with pytest.raises(
-        InvalidOptionError,
-        match=r"--pin pp=2: expected one of the numbers of stages that the "
+    refuses(
+        problem,
+        {"pp": (2,)},
+        r"--pin pp=2: expected one of the numbers of stages that the "
         r"job allows and the layers have costs for \(1, 3\), got 2; choose",
-    ):
-        restrict(problem, {"pp": (2,)})
-    with pytest.raises(InvalidOptionError, match="at most 3 stages"):
-        restrict(problem, {"pp": (4,)})
+    )
+    refuses(problem, {"pp": (4,)}, "at most 3 stages")

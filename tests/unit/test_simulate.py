@@ -228,14 +228,7 @@ def chain_of_two(global_batch, **job):
 
 
 def test_a_steady_state_has_no_passes():
-    problem = make_problem(
-        {"a": make_cost(10, 20), "b": make_cost(30, 40)},
-        edges=(("a", "b", 5),),
-        topology=make_levels((4, 0.0, 1e9)),
-        global_batch=2,
-        preset="piper",
-        replicas=(1,),
-    )
+    problem = chain_of_two(2, preset="piper", replicas=(1,))
     found = score(problem, PLAN)
     assert found.simulated_quanta is None
     assert found.to_json()["simulated_step_time_ns"] is None

@@ -302,9 +302,9 @@ def test_experts_are_not_exchanged_behind_several_modules_of_predictions():
         plan = make_plan(("in b0 b1 b2 b3 out", SINGLE))
         plan = replace(plan, overlap=("ep",))
         found = texts("megatron", whole, plan)
-        assert found == [
-            "overlap: ep | tp or weights or gradients",
-        ] * (count > 1)
+        assert found == ["overlap: ep | tp or weights or gradients"] * (
+            count > 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_zero_with_stages_and_replicas_is_listed():
         micro_batch=2,
     )
     assert texts("deepspeed", four_layers(), one) == [
-        "stage 1: zero=2 | zero to be one of [0] with several replicas",
+        "stage 1: zero=2 | zero to be one of [0] with several replicas"
     ]
 
 
@@ -465,7 +465,7 @@ def test_extensions_that_do_not_exist_are_listed():
         ),
     ]
     assert texts("megatron", problem, plan) == [
-        "overlap: cp | tp or ep or weights or gradients",
+        "overlap: cp | tp or ep or weights or gradients"
     ]
     assert "virtual_stages: 2 | 1" in texts("deepspeed", problem, plan)
 

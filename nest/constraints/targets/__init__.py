@@ -12,9 +12,9 @@ from nest.constraints.targets.memory import GRADIENTS, OPTIMIZERS, optimizer_of
 from nest.constraints.targets.plan_space import for_target
 from nest.constraints.targets.records import (
     ANY,
+    Framework,
     Rule,
     Rules,
-    Target,
     names,
     target,
 )
@@ -23,10 +23,10 @@ __all__ = [
     "ANY",
     "GRADIENTS",
     "OPTIMIZERS",
+    "Framework",
     "Obstacle",
     "Rule",
     "Rules",
-    "Target",
     "for_target",
     "inexpressible",
     "names",

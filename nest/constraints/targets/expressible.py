@@ -1,20 +1,20 @@
-"""What of a plan a target cannot express."""
+"""Finds the properties of a plan that a framework cannot express."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from nest.constraints.targets.memory import GRADIENTS
 from nest.constraints.targets.records import (
+    Framework,
+    Rule,
     Rules,
-    Target,
-    kinds_in_one_stage,
     overlap_rule,
+    rules_of_plans,
     sequence_rule,
-    uniform_fields,
     unknown_layers,
 )
 from nest.constraints.targets.records import target as find
@@ -51,7 +51,7 @@ class Obstacle(NamedTuple):
 
 
 def inexpressible(
-    target: Target | str, problem: Problem, plan: Plan
+    target: Framework | str, problem: Problem, plan: Plan
 ) -> list[Obstacle]:
     """Return everything in a plan that a target cannot express.
 
@@ -69,101 +69,119 @@ def inexpressible(
         If there is no such target.
     """
     target = find(target) if isinstance(target, str) else target
-    if target.rules is None:
+    rules = target.rules
+    if rules is None:
         return []
-    return [
-        *_of_job(target.rules, problem),
-        *_of_plan(target.rules, problem, plan),
+    checks = [
+        *_of_job(rules, problem),
+        *_of_plan(rules, problem, plan),
         *(
-            obstacle
-            for number, stage in enumerate(plan.stages, 1)
-            for obstacle in _of_stage(target.rules, problem, number, stage)
+            check
+            for index, stage in enumerate(plan.stages, 1)
+            for check in _of_stage(rules, problem, f"stage {index}", stage)
         ),
-        *_of_stages(target.rules, problem, plan),
     ]
+    return [
+        *(
+            Obstacle(
+                check.field,
+                str(check.value),
+                check.expected,
+                check.rule.source,
+            )
+            for check in checks
+            if not check.holds
+        ),
+        *_of_stages(rules, problem, plan),
+    ]
+
+
+class _Check(NamedTuple):
+    """Whether a field has a value that a rule allows."""
+
+    holds: bool
+    field: str
+    value: object
+    expected: str
+    rule: Rule[Any]
 
 
 def _listed(values: tuple[object, ...]) -> str:
     return " or ".join(map(str, values)) or "none"
 
 
-def _of_job(rules: Rules, problem: Problem) -> Iterator[Obstacle]:
-    """Yield what every plan of a problem has."""
+def _of_job(rules: Rules, problem: Problem) -> Iterator[_Check]:
+    """Yield the checks of what every plan of a problem has."""
+    schedule, gradients = rules.schedule, rules.gradients
     job = problem.job
-    if job.schedule not in rules.schedule.value:
-        yield Obstacle(
-            "schedule",
-            job.schedule,
-            _listed(rules.schedule.value),
-            rules.schedule.source,
-        )
+    yield _Check(
+        job.schedule in schedule.value,
+        "schedule",
+        job.schedule,
+        _listed(schedule.value),
+        schedule,
+    )
     for kind, count in unknown_layers(rules, problem).items():
-        yield Obstacle(
-            "graph",
-            str(count),
-            f"no layers of kind {kind!r}",
-            rules.unknown_kinds.source,
-        )
-    optimizer = job.optimizer
-    known = {GRADIENTS[name] for name in rules.gradients.value}
-    if optimizer.gradient_bytes not in known:
-        yield Obstacle(
-            "optimizer.gradient_bytes",
-            str(optimizer.gradient_bytes),
-            f"gradients in {_listed(rules.gradients.value)}",
-            rules.gradients.source,
-        )
+        expected = f"no layers of kind {kind!r}"
+        yield _Check(False, "graph", count, expected, rules.unknown_kinds)
+    gradient_bytes = job.optimizer.gradient_bytes
+    yield _Check(
+        gradient_bytes in [GRADIENTS[name] for name in gradients.value],
+        "optimizer.gradient_bytes",
+        gradient_bytes,
+        f"gradients in {_listed(gradients.value)}",
+        gradients,
+    )
 
 
-def _of_plan(rules: Rules, problem: Problem, plan: Plan) -> Iterator[Obstacle]:
-    """Yield what the fields of a plan are and cannot be."""
-    if plan.virtual_stages > 1 and not rules.interleaving.value:
-        yield Obstacle(
-            "virtual_stages",
-            str(plan.virtual_stages),
-            "1",
-            rules.interleaving.source,
-        )
+def _of_plan(rules: Rules, problem: Problem, plan: Plan) -> Iterator[_Check]:
+    """Yield the checks of the fields of a plan."""
+    yield _Check(
+        plan.virtual_stages == 1 or rules.interleaving.value,
+        "virtual_stages",
+        plan.virtual_stages,
+        "1",
+        rules.interleaving,
+    )
     overlap = overlap_rule(rules, problem)
     for name in plan.overlap:
-        if name not in overlap.value:
-            yield Obstacle(
-                "overlap", name, _listed(overlap.value), overlap.source
-            )
-    if plan.distributed_optimizer and not rules.distributed_optimizer.value:
-        yield Obstacle(
-            "distributed_optimizer",
-            "true",
-            "false",
-            rules.distributed_optimizer.source,
-        )
-    samples = plan.replicas * plan.micro_batch
-    if not rules.uneven_batches.value and problem.job.global_batch % samples:
-        yield Obstacle(
-            "micro_batch",
-            f"{plan.replicas} * {plan.micro_batch} samples",
-            f"a divisor of the global batch {problem.job.global_batch}",
-            rules.uneven_batches.source,
-        )
+        holds = name in overlap.value
+        yield _Check(holds, "overlap", name, _listed(overlap.value), overlap)
+    yield _Check(
+        not plan.distributed_optimizer or rules.distributed_optimizer.value,
+        "distributed_optimizer",
+        "true",
+        "false",
+        rules.distributed_optimizer,
+    )
+    batch, samples = problem.job.global_batch, plan.replicas * plan.micro_batch
+    yield _Check(
+        rules.uneven_batches.value or batch % samples == 0,
+        "micro_batch",
+        f"{plan.replicas} * {plan.micro_batch} samples",
+        f"a divisor of the global batch {batch}",
+        rules.uneven_batches,
+    )
 
 
 def _of_stage(
-    rules: Rules, problem: Problem, number: int, stage: Stage
-) -> Iterator[Obstacle]:
-    """Yield what the strategies of a stage have, each once."""
-    checks = (
-        ("zero", rules.zero.value, rules.zero.source),
-        ("recompute", rules.recompute.value, rules.recompute.source),
-        ("cp", rules.context_parallel.value, rules.context_parallel.source),
+    rules: Rules, problem: Problem, location: str, stage: Stage
+) -> Iterator[_Check]:
+    """Yield the checks of the strategies of a stage, each value once."""
+    fields: tuple[tuple[str, Rule[Any]], ...] = (
+        ("zero", rules.zero),
+        ("recompute", rules.recompute),
+        ("cp", rules.context_parallel),
     )
-    for name, known, source in checks:
-        found = {getattr(s, name): None for s in stage.layer_strategies}
-        for value in found:
-            if known is not None and value not in known:
-                expected = f"{name} {_listed(known)}"
-                yield Obstacle(
-                    f"stage {number}", f"{name}={value}", expected, source
-                )
+    for name, rule in fields:
+        for value in {getattr(s, name): None for s in stage.layer_strategies}:
+            yield _Check(
+                rule.value is None or value in rule.value,
+                location,
+                f"{name}={value}",
+                f"{name} {_listed(rule.value or ())}",
+                rule,
+            )
     split = sequence_rule(rules, problem)
     kind = "with" if split.value else "without"
     wrong = {
@@ -173,12 +191,8 @@ def _of_stage(
         and split.value not in (None, problem.job.splits_sequence(strategy))
     }
     for tp in wrong:
-        yield Obstacle(
-            f"stage {number}",
-            f"tp={tp}",
-            f"tp 1, or more {kind} sequence parallelism",
-            split.source,
-        )
+        expected = f"tp 1, or more {kind} sequence parallelism"
+        yield _Check(False, location, f"tp={tp}", expected, split)
 
 
 def _hiding(plan: Plan) -> Plan:
@@ -193,8 +207,7 @@ def _hiding(plan: Plan) -> Plan:
         "weights": any(s.zero > 1 and s.data_ranks > 1 for s in used),
     }
     return replace(
-        plan,
-        overlap=tuple(x for x in plan.overlap if occurs.get(x, True)),
+        plan, overlap=tuple(x for x in plan.overlap if occurs.get(x, True))
     )
 
 
@@ -202,17 +215,7 @@ def _of_stages(
     rules: Rules, problem: Problem, plan: Plan
 ) -> Iterator[Obstacle]:
     """Yield what stages are together and cannot be."""
-    job = replace(
-        problem.job,
-        uniform=uniform_fields(rules, problem.job),
-        even_layers=rules.even_layers.value,
-        one_stage=kinds_in_one_stage(rules, problem),
-        idle_devices=rules.idle_devices.value,
-        zero_with=rules.zero_with.value,
-        sharded_with=rules.sharded_with.value,
-        micro_batch_count=rules.micro_batch_count.value,
-        overlap_needs=rules.overlap_needs.value,
-    )
+    job = replace(problem.job, **rules_of_plans(rules, problem))
     split = make_split(problem, plan.replicas, plan.micro_batch)
     for breach in breaches(
         replace(problem, job=job), _hiding(plan), split.num_micro_batches

@@ -1,4 +1,4 @@
-"""What training keeps per weight: gradients and optimisers by name.
+"""Bytes that training keeps per weight: gradients and optimisers.
 
 Layers count 2 bytes per weight. On top come the gradient, the master copy of
 the weight as far as the 2 bytes are not exact, and the moments.
@@ -6,7 +6,7 @@ the weight as far as the 2 bytes are not exact, and the moments.
 
 from __future__ import annotations
 
-from nest.constraints.targets.records import Target
+from nest.constraints.targets.records import Framework
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.job import Optimizer
 
@@ -21,7 +21,9 @@ GRADIENTS = {"bf16": 2, "fp32": 4}
 
 
 def optimizer_of(
-    target: Target, gradients: str | None = None, optimizer: str | None = None
+    target: Framework,
+    gradients: str | None = None,
+    optimizer: str | None = None,
 ) -> Optimizer:
     """Return what a target keeps per weight.
 
@@ -42,8 +44,8 @@ def optimizer_of(
         If the target cannot keep gradients like that.
     """
     rules = target.rules
-    known = ("bf16",) if rules is None else rules.gradients.value
-    gradients = gradients or known[0]
+    known_gradients = ("bf16",) if rules is None else rules.gradients.value
+    gradients = gradients or known_gradients[0]
     optimizer = optimizer or "adam"
     for what, name, all_names in (
         ("gradients", gradients, GRADIENTS),
@@ -51,9 +53,9 @@ def optimizer_of(
     ):
         if name not in all_names:
             raise UnknownNameError(what, name, all_names)
-    if rules is not None and gradients not in known:
+    if rules is not None and gradients not in known_gradients:
         raise InvalidOptionError(
-            f"gradients: expected one of {', '.join(known)}, which "
+            f"gradients: expected one of {', '.join(known_gradients)}, which "
             f"{target.title} can keep, got {gradients}; choose it or another "
             f"target"
         )

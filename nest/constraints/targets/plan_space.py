@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from nest.constraints.targets.memory import optimizer_of
 from nest.constraints.targets.records import (
+    Framework,
     Rules,
-    Target,
     kinds_in_one_stage,
     overlap_rule,
+    rules_of_plans,
     sequence_rule,
-    uniform_fields,
     unknown_layers,
 )
 from nest.constraints.targets.records import target as find
 from nest.errors import InvalidOptionError
-from nest.ir.job import FIXED_CHUNKS, Job, Optimizer
+from nest.ir.job import FIXED_CHUNKS, Job, Optimizer, Schedule
 from nest.ir.problem import Problem
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 def for_target(
     problem: Problem,
-    target: Target | str,
+    target: Framework | str,
     optimizer: Optimizer | None = None,
 ) -> Problem:
     """Return the problem with the plan space of a target.
@@ -66,38 +66,22 @@ def for_target(
             f"({rules.unknown_kinds.source}), got {count}; import the model "
             f"without them, or choose another target"
         )
-    schedule = job.schedule
-    if schedule not in rules.schedule.value:
-        schedule = rules.schedule.value[0]
-    virtual_stages = job.virtual_stages
-    if schedule != job.schedule and job.schedule in FIXED_CHUNKS:
-        virtual_stages = (1,)
-    if not rules.interleaving.value or schedule != "1f1b":
-        virtual_stages = _both(target, "virtual_stages", virtual_stages, (1,))
-    degrees = {
-        "context_parallel": _limited(
-            target, job, "context_parallel", rules.context_parallel.value
-        )
-    }
-    # What plans of the job may have of sequences, and the target can say.
-    split = job.sequence_parallel
-    known = sequence_rule(rules, problem).value
-    left = tuple(
-        value
-        for value in ((split,) if isinstance(split, bool) else split)
-        if known in (None, value)
-    )
-    if left and not isinstance(split, bool):
-        split = left
-    elif not left:
-        degrees["tensor_parallel"] = _limited(
-            target, job, "tensor_parallel", (1,)
-        )
+    schedule, virtual_stages = _schedule(target, rules, job)
     overlap = {
         name: fraction
         for name, fraction in job.overlap.items()
         if name in overlap_rule(rules, problem).value
     }
+    fields = rules_of_plans(rules, problem)
+    fields["one_stage"] = _one_stage(target, rules, problem)
+    fields["overlap_needs"] = {
+        name: needs
+        for name, needs in fields["overlap_needs"].items()
+        if name in overlap
+    }
+    fields["context_parallel"] = _limited(
+        target, job, "context_parallel", rules.context_parallel.value
+    )
     changed = replace(
         job,
         optimizer=optimizer,
@@ -109,61 +93,91 @@ def for_target(
         ),
         uneven_batches=job.uneven_batches and rules.uneven_batches.value,
         overlap=overlap,
-        overlap_needs={
-            name: needs
-            for name, needs in rules.overlap_needs.value.items()
-            if name in overlap
-        },
         distributed_optimizer=(
             job.distributed_optimizer and rules.distributed_optimizer.value
         ),
         granularity="stage",
-        uniform=uniform_fields(rules, job),
-        sequence_parallel=split,
-        even_layers=rules.even_layers.value,
-        one_stage=_one_stage(target, rules, problem),
-        idle_devices=rules.idle_devices.value,
-        zero_with=rules.zero_with.value,
-        sharded_with=rules.sharded_with.value,
-        micro_batch_count=rules.micro_batch_count.value,
-        **degrees,
+        **fields,
+        **_sequences(target, rules, problem),
     )
     return replace(problem, job=changed)
 
 
+def _schedule(
+    target: Framework, rules: Rules, job: Job
+) -> tuple[Schedule, tuple[int, ...]]:
+    """Return the schedule there, and the chunks that a stage may have."""
+    schedule, virtual_stages = job.schedule, job.virtual_stages
+    if schedule not in rules.schedule.value:
+        schedule = rules.schedule.value[0]
+        if job.schedule in FIXED_CHUNKS:
+            virtual_stages = (1,)
+    if not rules.interleaving.value or schedule != "1f1b":
+        virtual_stages = _both(target, "virtual_stages", virtual_stages, (1,))
+    return schedule, virtual_stages
+
+
+def _sequences(
+    target: Framework, rules: Rules, problem: Problem
+) -> dict[str, Any]:
+    """Return the fields about sequence parallelism that the target can say.
+
+    Where it has none of the job's choices, plans have no tensor parallelism.
+    """
+    job = problem.job
+    split = job.sequence_parallel
+    expressible = sequence_rule(rules, problem).value
+    allowed = tuple(
+        value
+        for value in ((split,) if isinstance(split, bool) else split)
+        if expressible in (None, value)
+    )
+    if not allowed:
+        return {
+            "tensor_parallel": _limited(target, job, "tensor_parallel", (1,))
+        }
+    return {"sequence_parallel": split if split in (True, False) else allowed}
+
+
 def _one_stage(
-    target: Target, rules: Rules, problem: Problem
+    target: Framework, rules: Rules, problem: Problem
 ) -> tuple[str, ...]:
     """Return the kinds that job and target want in one stage, together."""
-    own, theirs = problem.job.one_stage, kinds_in_one_stage(rules, problem)
-    if own and theirs and not {*own} & {*theirs}:
+    ours, theirs = problem.job.one_stage, kinds_in_one_stage(rules, problem)
+    if ours and theirs and not {*ours} & {*theirs}:
         raise InvalidOptionError(
             f"target {target.name}: expected one_stage with the kinds "
             f"{', '.join(theirs)}, which {target.title} has in one stage, got "
-            f"{', '.join(own)}; remove it"
+            f"{', '.join(ours)}; remove it"
         )
-    return tuple(dict.fromkeys((*own, *theirs)))
+    return tuple(dict.fromkeys((*ours, *theirs)))
 
 
 def _both(
-    target: Target, field: str, allowed: tuple[T, ...], known: Sequence[T]
+    target: Framework,
+    field: str,
+    allowed: tuple[T, ...],
+    expressible: Sequence[T],
 ) -> tuple[T, ...]:
     """Return which allowed values a target knows."""
-    found = tuple(value for value in allowed if value in known)
-    if not found:
+    shared = tuple(value for value in allowed if value in expressible)
+    if not shared:
         raise InvalidOptionError(
             f"target {target.name}: expected {field} to have one of "
-            f"{', '.join(map(str, known))}, which {target.title} can "
+            f"{', '.join(map(str, expressible))}, which {target.title} can "
             f"express, got {', '.join(map(str, allowed))}; allow one"
         )
-    return found
+    return shared
 
 
 def _limited(
-    target: Target, job: Job, field: str, known: tuple[int, ...] | None
+    target: Framework,
+    job: Job,
+    field: str,
+    expressible: tuple[int, ...] | None,
 ) -> tuple[int, ...] | None:
     """Return the allowed degrees that a target knows."""
     allowed: tuple[int, ...] | None = getattr(job, field)
-    if known is None or allowed is None:
-        return known if allowed is None else allowed
-    return _both(target, field, allowed, known)
+    if expressible is None or allowed is None:
+        return expressible if allowed is None else allowed
+    return _both(target, field, allowed, expressible)

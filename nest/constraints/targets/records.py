@@ -1,16 +1,15 @@
-"""What a target is, and where its file is read."""
+"""Records of targets, the frameworks that run plans, and their files."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from nest.errors import UnknownNameError
 from nest.ir.job import (
-    Job,
     MicroBatchCount,
     OverlapNeed,
     Schedule,
@@ -37,7 +36,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(Record, Generic[T], frozen=True):
-    """What a framework can say about one thing.
+    """What a framework can express about one property of plans.
 
     Attributes
     ----------
@@ -52,7 +51,7 @@ class Rule(Record, Generic[T], frozen=True):
 
 
 class Rules(Record, frozen=True, kw_only=True):
-    """What a framework can say.
+    """The plans that a framework can express.
 
     Attributes
     ----------
@@ -117,20 +116,29 @@ class Rules(Record, frozen=True, kw_only=True):
     rank_order: Rule[tuple[str, ...]]
 
 
-def uniform_fields(rules: Rules, job: Job) -> tuple[Shared, ...]:
-    """Return what all layers of a plan share that is a choice of the job."""
-    return tuple(
-        name
-        for name in rules.uniform.value
-        if name != "sequence_parallel" or job.plans_split_sequences
-    )
+def rules_of_plans(rules: Rules, problem: Problem) -> dict[str, Any]:
+    """Return the fields of a job that hold the rules about whole plans."""
+    return {
+        "uniform": tuple(
+            name
+            for name in rules.uniform.value
+            if name != "sequence_parallel" or problem.job.plans_split_sequences
+        ),
+        "one_stage": kinds_in_one_stage(rules, problem),
+        "even_layers": rules.even_layers.value,
+        "idle_devices": rules.idle_devices.value,
+        "zero_with": rules.zero_with.value,
+        "sharded_with": rules.sharded_with.value,
+        "micro_batch_count": rules.micro_batch_count.value,
+        "overlap_needs": rules.overlap_needs.value,
+    }
 
 
 def kinds_in_one_stage(rules: Rules, problem: Problem) -> tuple[str, ...]:
     """Return which kinds of several layers no two stages may part."""
     kinds = [layer.kind for layer in problem.graph.layers]
-    found = tuple(name for name in rules.one_stage.value if name in kinds)
-    return found if sum(map(kinds.count, found)) > 1 else ()
+    present = tuple(name for name in rules.one_stage.value if name in kinds)
+    return present if sum(map(kinds.count, present)) > 1 else ()
 
 
 def unknown_layers(rules: Rules, problem: Problem) -> dict[str, int]:
@@ -153,8 +161,8 @@ def overlap_rule(rules: Rules, problem: Problem) -> Rule[tuple[Overlap, ...]]:
     ]
     if not barred:
         return rules.overlap
-    left = tuple(name for name in rules.overlap.value if name not in barred)
-    return Rule(value=left, source=rules.overlap_with_one.source)
+    names = tuple(name for name in rules.overlap.value if name not in barred)
+    return Rule(value=names, source=rules.overlap_with_one.source)
 
 
 def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:
@@ -169,7 +177,7 @@ def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:
     return rules.sequence_parallel
 
 
-class Target(Record, frozen=True, kw_only=True):
+class Framework(Record, frozen=True, kw_only=True):
     """A framework.
 
     Attributes
@@ -194,7 +202,7 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def target(name: str, what: str = "target") -> Target:
+def target(name: str, what: str = "target") -> Framework:
     """Return the target of that name; ``what`` is what messages call it.
 
     Raises
@@ -203,8 +211,8 @@ def target(name: str, what: str = "target") -> Target:
         If there is none; the text lists all names.
     """
     if name == ANY:
-        return Target(name=ANY, title="any plan")
+        return Framework(name=ANY, title="any plan")
     if name not in NAMES:
         raise UnknownNameError(what, name, names())
     path = files("nest.constraints.targets") / "data" / f"{name}.yaml"
-    return msgspec.yaml.decode(path.read_bytes(), type=Target)
+    return msgspec.yaml.decode(path.read_bytes(), type=Framework)

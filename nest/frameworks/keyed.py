@@ -1,0 +1,257 @@
+"""Files of keys and values, checked against a table of the keys that are read.
+
+There is a table for each framework in ``data/``. Keys are named with their
+section: ``training.seq_len``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib.resources import files
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from nest.errors import InvalidPlanError
+from nest.frameworks.arguments import MAX_NUMBER, similar_name
+from nest.util.text import count_text
+
+T = TypeVar("T")
+
+#: Types of values, and what messages call them.
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "integer": ((int,), "an integer"),
+    "number": ((int, float), "a number"),
+    "flag": ((bool,), "true or false"),
+    "text": ((str,), "a text"),
+    "list": ((list,), "a list"),
+    "object": ((dict,), "an object"),
+}
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key that is read.
+
+    Attributes
+    ----------
+    type
+        Of its value.
+    default
+        The framework's default, ``None`` where it has none.
+    required
+        Whether the file must have the key.
+    minimum
+        The smallest number that it takes.
+    values
+        The values that it takes; empty for all of its type.
+    """
+
+    type: Literal["integer", "number", "flag", "text", "list", "object"]
+    default: Any = None
+    required: bool = False
+    minimum: int | None = None
+    values: tuple[Any, ...] = ()
+
+
+class Unsupported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key that changes memory or time in ways that plans do not know.
+
+    Attributes
+    ----------
+    unchanged
+        The values that change nothing.
+    why
+        Why nest refuses others.
+    """
+
+    unchanged: tuple[Any, ...]
+    why: str
+
+
+class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of a framework's files.
+
+    Attributes
+    ----------
+    keys
+        Those that exports write, and that are read.
+    unsupported
+        Those that plans cannot express.
+    elsewhere
+        Keys and sections that other code of nest reads.
+    moved
+        Names that keys had in older versions, with their present names.
+    """
+
+    keys: dict[str, Key]
+    unsupported: dict[str, Unsupported] = {}
+    elsewhere: tuple[str, ...] = ()
+    moved: dict[str, str] = {}
+
+    def siblings(self, path: str) -> list[str]:
+        """Return the names of all keys in the section of a key."""
+        section = path.rpartition(".")[0]
+        names = [split_path(key) for key in self.keys]
+        inside = [name for above, name in names if above == section]
+        return inside if section else [*inside, *(s for s, _ in names if s)]
+
+
+def read_data(name: str, kind: type[T]) -> T:
+    """Return ``data/<name>.yaml`` as ``kind``, checked."""
+    path = files("nest.frameworks") / "data" / f"{name}.yaml"
+    return msgspec.yaml.decode(path.read_bytes(), type=kind)
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Return the section of a key, which may be empty, and its name."""
+    section, _, name = path.rpartition(".")
+    return section, name
+
+
+class KeyedFile:
+    """The keys of one file.
+
+    Every reader raises :class:`~nest.errors.InvalidPlanError`; the text
+    names file and key, and the line where ``line_of`` returns it.
+
+    Parameters
+    ----------
+    document
+        What the file contains. Its sections are mappings of their own.
+    where
+        Name of the file.
+    table
+        The keys that it may have.
+    line_of
+        Returns the line of a key, ``None`` where it is not known.
+    """
+
+    def __init__(
+        self,
+        document: dict[str, Any],
+        where: str,
+        table: KeyTable,
+        line_of: Callable[[str], int | None] = lambda path: None,
+    ) -> None:
+        self.document = document
+        self.where = where
+        self.table = table
+        self.line_of = line_of
+
+    @cached_property
+    def sections(self) -> frozenset[str]:
+        """The sections that have keys in the table."""
+        return frozenset(split_path(path)[0] for path in self.table.keys)
+
+    def refuse(
+        self, path: str, expected: str, got: object, remedy: str = "correct it"
+    ) -> InvalidPlanError:
+        """Return the error about one key."""
+        line = self.line_of(path)
+        location = f"{self.where}:{line}" if line else self.where
+        return InvalidPlanError(
+            f"{location}: {path}: expected {expected}, got {got}; {remedy}"
+        )
+
+    def get(self, path: str) -> Any:
+        """Return the value of a key of the table, or its default."""
+        key = self.table.keys[path]
+        section, name = split_path(path)
+        inside = self.document.get(section) if section else self.document
+        if inside is not None and not isinstance(inside, dict):
+            raise self.refuse(section, "a section of keys", _shown(inside))
+        value = (inside or {}).get(name)
+        value = key.default if value is None else value
+        if value is None:
+            if key.required:
+                raise self.refuse(path, "a value", "none")
+            return None
+        types, noun = _TYPES[key.type]
+        if type(value) not in types:
+            raise self.refuse(path, noun, _shown(value))
+        # NaN is not in the range either.
+        if key.type in ("integer", "number") and not abs(value) <= MAX_NUMBER:
+            shown = count_text(value) if isinstance(value, int) else value
+            raise self.refuse(path, f"at most {MAX_NUMBER}", shown)
+        if key.minimum is not None and value < key.minimum:
+            raise self.refuse(path, f"at least {key.minimum}", value)
+        if key.values and value not in key.values:
+            values = ", ".join(map(str, key.values))
+            raise self.refuse(path, f"one of {values}", repr(value))
+        return value
+
+    def check_values(self) -> None:
+        """Refuse values that their keys do not take."""
+        for path in self.table.keys:
+            self.get(path)
+
+    def check_written(self) -> None:
+        """Refuse keys that exports do not write."""
+        for path, _ in self._entries(every_section=True):
+            if path not in self.table.keys:
+                raise self.refuse(path, "a known key", repr(path))
+
+    def ignored(self) -> tuple[str, ...]:
+        """Return the keys that nest does not read, other sections as a whole.
+
+        Raises
+        ------
+        InvalidPlanError
+            If one is nearly a key that is read, or changes memory or time in
+            a way that plans do not know.
+        """
+        table = self.table
+        for path, value in self._entries(every_section=True):
+            self._check_supported(path, value)
+        ignored = []
+        for path, _ in self._entries():
+            if path in (*table.keys, *table.elsewhere, *table.moved):
+                continue
+            name = split_path(path)[1]
+            meant = similar_name(name, table.siblings(path))
+            if meant is not None and path not in table.unsupported:
+                raise self.refuse(
+                    path,
+                    "a key that is known",
+                    name,
+                    f"did you mean {meant!r}?",
+                )
+            ignored.append(path)
+        return tuple(ignored)
+
+    def _entries(
+        self, every_section: bool = False
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield all keys with their values.
+
+        Sections that have no key in the table are yielded as a whole, unless
+        ``every_section`` asks for their keys.
+        """
+        for name, value in self.document.items():
+            opened = every_section or name in self.sections
+            if opened and value and isinstance(value, Mapping):
+                yield from ((f"{name}.{key}", x) for key, x in value.items())
+            elif name not in self.sections:
+                yield name, value
+
+    def _check_supported(self, path: str, value: Any) -> None:
+        """Refuse a value that plans cannot express."""
+        unsupported = self.table.unsupported.get(path)
+        if unsupported is None:
+            return
+        if isinstance(value, dict) and "device" in value:
+            value = value["device"]
+        if value not in unsupported.unchanged:
+            raise self.refuse(
+                path,
+                " or ".join(map(json.dumps, unsupported.unchanged)),
+                _shown(value),
+                unsupported.why,
+            )
+
+
+def _shown(value: Any) -> str:
+    """Return a value for messages."""
+    return json.dumps(value, default=str)[:40]
