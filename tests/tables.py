@@ -53,13 +53,12 @@ from nest.present import (
     validation,
 )
 from nest.present import instances as instance_report
+from nest.present.comparison import compare_footer, compare_table
 from nest.search.frontier import Gap
 from nest.simulation.events import Simulation
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
-from nest.studies.study import Column as StudyColumn
 from nest.studies.study import Findings, Plot, Study
-from nest.studies.study import Table as StudyTable
 from nest.topology.levels import NetworkFacts, PartitionFacts, Range
 from nest.uncertainty.intervals import (
     Deviations,
@@ -68,6 +67,7 @@ from nest.uncertainty.intervals import (
     Quantiles,
     intervals_of,
 )
+from nest.util.tables import Column, Table
 from tests import codesigns
 from tests.builders import (
     SINGLE,
@@ -211,8 +211,8 @@ def comparison() -> Parts:
     ]
     cells = {"dp": SolveOptions(time_limit_s=60, num_workers=2)}
     return [
-        table.compare_table(problem, results),
-        table.compare_footer(problem, best.problem_hash, cells),
+        compare_table(problem, results),
+        compare_footer(problem, best.problem_hash, cells),
     ]
 
 
@@ -349,7 +349,7 @@ def validated() -> Parts:
             **errors,
             "selected": {"tier A and B, bf16 and fp16 on 8 devices": errors},
             "by_source": {name: errors, "MLPerf": errors | {"used": 9}},
-            **{key: {} for key in list(validation._TITLES)[1:]},
+            **{key: {} for key in list(validation.BREAKDOWNS)[1:]},
             "ranking": ranking | {"by_source": {name: ranking}},
             "memory": {
                 **errors,
@@ -613,6 +613,7 @@ def _run_document() -> dict[str, Any]:
             "finished": 24,
             "cells": 24,
             "solvers": solvers,
+            "step_time_profile": {},
             "problems": [problem],
             "pairs": [],
             "rows": [cell, cell | {"solver": "dp", "limit": None}],
@@ -665,23 +666,27 @@ def audited() -> Parts:
         run=lambda _: findings,
     )
     columns = [
-        StudyColumn("instance", "instance"),
-        StudyColumn("view", "blind to"),
-        StudyColumn("best_s", "best step time, s", ".4f"),
-        StudyColumn("blind_s", "of the blinded plan, s", ".4f"),
-        StudyColumn("more", "more, %", ".2f"),
-        StudyColumn("wall_s", "seconds to find it", ".1f"),
-        StudyColumn("stages", "stages", "d"),
-        StudyColumn("replicas", "replicas", "d"),
+        Column("instance", "instance"),
+        Column("view", "blind to"),
+        Column("best_s", "best step time, s", ".4f"),
+        Column("blind_s", "of the blinded plan, s", ".4f"),
+        Column("more", "more, %", ".2f"),
+        Column("wall_s", "seconds to find it", ".1f"),
+        Column("stages", "stages", "d"),
+        Column("replicas", "replicas", "d"),
     ]
     name = "llama3-70b-dgx-h100x64-megatron"
     row = (name, "topology", 62.3283, 66.4835, 6.67, 12.5, 8, None)
-    table = StudyTable(
-        "costs", "What blinded plans cost", "A row each.", columns, [row]
+    costs = Table(
+        key="costs",
+        title="What blinded plans cost",
+        text="A row each.",
+        columns=columns,
+        rows=[row],
     )
     findings = Findings(
         ("Blind to topology, plans take 6.67 % more.",),
-        (table,),
+        (costs,),
         Plot("", "", "", ()),
     )
     return list(audit.audit_block(study, findings, quick=True))

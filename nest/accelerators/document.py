@@ -6,8 +6,6 @@ times are in ps, and whose other figures have their units in their names.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
@@ -33,6 +31,7 @@ from nest.accelerators.records import (
 from nest.accelerators.spec import Spec
 from nest.accelerators.tasks import workload_of
 from nest.ir.views import Tabular
+from nest.util.tables import fields_csv
 from nest.util.versions import provenance
 
 if TYPE_CHECKING:
@@ -384,12 +383,8 @@ def rows_of(document: Document) -> list[dict[str, Any]]:
 
 def to_csv(document: Document) -> str:
     """Return the same rows as CSV."""
-    buffer = io.StringIO()
     rows = rows_of(document)
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    return fields_csv(rows[0], rows)
 
 
 def _every(document: Document) -> Iterator[tuple[str, str, Document]]:

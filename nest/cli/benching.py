@@ -267,9 +267,9 @@ class _Running:
         if self.html_path is not None:
             plans = []
             if self.plans:
-                from nest.present.pages.several import plan_parts
+                from nest.present.pages.several import plan_sections
 
-                plans = plan_parts(outcome)
+                plans = plan_sections(outcome)
             write_text(self.html_path, to_html(document, plans))
         if self.json_path is not None:
             write_json(self.json_path, document)

@@ -95,35 +95,31 @@ def check_command(request: CheckRequest) -> int:
 )
 def solvers_command(_: Request, files: Files) -> int:
     """List the solvers and say which can run here."""
-    from nest.present.fitted import Column
-    from nest.present.table import show, simple_table
+    from nest.present.table import show, terminal_table
     from nest.solvers.registry import ignored_plugins
+    from nest.util.tables import Column, Table
 
     files.check()
     entries = _solver_entries()
     if files.json_path is not None:
         files.write_json({"schema": "nest-solvers/1", "solvers": entries})
         return 0
-    show(
-        sys.stdout,
-        simple_table(
-            (
-                Column("solver"),
-                Column("exact", rank=1),
-                Column("installed", rank=2),
-                Column("method", least=24),
-            ),
-            [
-                (
-                    entry["solver"],
-                    {True: "yes", False: "no", None: "?"}[entry["exact"]],
-                    "yes" if entry["reason"] is None else "no",
-                    entry["reason"] or entry["method"],
-                )
-                for entry in entries
-            ],
-        ),
+    columns = (
+        Column("solver"),
+        Column("exact", rank=1),
+        Column("installed", rank=2),
+        Column("method", min_width=24),
     )
+    rows = [
+        (
+            entry["solver"],
+            {True: "yes", False: "no", None: "?"}[entry["exact"]],
+            "yes" if entry["reason"] is None else "no",
+            entry["reason"] or entry["method"],
+        )
+        for entry in entries
+    ]
+    show(sys.stdout, terminal_table(Table(columns, rows)))
     show(
         sys.stdout,
         *(
@@ -230,8 +226,8 @@ def _list(
     what: str, schema: str, entries: Iterable[_Entry], json_path: str | None
 ) -> None:
     """Print names with a description each, or write all records."""
-    from nest.present.fitted import Column
-    from nest.present.table import show, simple_table
+    from nest.present.table import show, terminal_table
+    from nest.util.tables import Column, Table
 
     entries = list(entries)
     if json_path is not None:
@@ -239,8 +235,11 @@ def _list(
         write_json(json_path, {"schema": schema, f"{what}s": records})
     else:
         rows = [(record["name"], text) for record, text in entries]
-        columns = (Column(what, least=16), Column("description", least=24))
-        show(sys.stdout, simple_table(columns, rows))
+        columns = (
+            Column(what, min_width=16),
+            Column("description", min_width=24),
+        )
+        show(sys.stdout, terminal_table(Table(columns, rows)))
 
 
 def _problems() -> Iterator[_Entry]:
@@ -307,36 +306,27 @@ def versions_command() -> None:
 
 def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
     """Return what the blocks of an interleaved plan do and hold."""
-    from nest.present.fitted import Column
-    from nest.present.table import simple_table
+    from nest.present.table import terminal_table
     from nest.units import format_bytes
+    from nest.util.tables import Column, Table
     from nest.util.time_scale import TimeScale
 
     blocks = document["blocks"]
     scale = TimeScale.fitting(
         max(block["load_ns"] for block in blocks), problem.time_unit
     )
-    return simple_table(
-        (
-            Column("block"),
-            Column("stages", rank=2, least=8),
-            Column("load"),
-            Column("sync", rank=3),
-            Column("in flight", rank=1),
-            Column("memory"),
-        ),
-        [
-            (
-                str(number),
-                _join(block["stages"]),
-                scale(block["load_ns"]),
-                scale(block["sync_ns"]),
-                str(block["inflight"]),
-                format_bytes(block["memory_bytes"]),
-            )
-            for number, block in enumerate(blocks, 1)
-        ],
+    columns = (
+        Column("block"),
+        Column("stages", form=_join, rank=2, min_width=8),
+        Column("load_ns", "load", scale),
+        Column("sync_ns", "sync", scale, rank=3),
+        Column("inflight", "in flight", rank=1),
+        Column("memory_bytes", "memory", format_bytes),
     )
+    numbered = [
+        {"block": number, **block} for number, block in enumerate(blocks, 1)
+    ]
+    return terminal_table(Table.of(columns, numbered))
 
 
 def _describe(problem: Problem) -> list[tuple[str, str]]:

@@ -194,16 +194,16 @@ def profile_csv_command(
 
 def _write(output: str, profile: Profile) -> None:
     """Write the profile and show what is in it."""
-    from nest.present.fitted import Column
-    from nest.present.table import show, simple_table
+    from nest.present.table import show, terminal_table
     from nest.profiles.format import encode_profile
+    from nest.util.tables import Column, Table
 
-    rows = [
-        [show_cell(entry) for _, show_cell in _COLUMNS.values()]
-        for entry in profile.entries
+    columns = [
+        Column(name, value=text_of, rank=rank)
+        for name, (rank, text_of) in _COLUMNS.items()
     ]
-    columns = [Column(name, rank) for name, (rank, _) in _COLUMNS.items()]
-    show(people(output), simple_table(columns, rows))
+    table = Table.of(columns, profile.entries)
+    show(people(output), terminal_table(table))
     write_text(output, encode_profile(profile).decode())
 
 

@@ -549,10 +549,10 @@ def _write_all(
     if session.files.json_path == "-":
         session.files.write_json(session.document())
     if session.csv_path is not None:
-        from nest.present.pages.benchmark import result_csv
+        from nest.present.comparison import result_csv
 
-        name = session.restricted.problem.name
-        write_text(session.csv_path, result_csv(name, session.results))
+        problem = session.restricted.problem
+        write_text(session.csv_path, result_csv(problem, session.results))
     if session.page.path is not None:
         session.page.write_answers(
             "solve" if show is _show_answer else "compare",
@@ -567,7 +567,8 @@ def _write_all(
 
 def _show_table(session: _Session) -> None:
     """Print the comparison."""
-    from nest.present.table import compare_footer, compare_table, show
+    from nest.present.comparison import compare_footer, compare_table
+    from nest.present.table import show
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem

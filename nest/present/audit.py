@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import RenderableType
 
-from nest.present.fitted import Column
-from nest.present.table import key_lines, simple_table
-from nest.studies.study import Findings, Study, Table
+from nest.present.table import key_lines, terminal_table
+from nest.studies.study import Findings, Study
+from nest.util.tables import Table
 
 #: Cells that words may be wrapped to.
-_LEAST_WORDS = 12
+_MIN_WORD_WIDTH = 12
 
 
 def audit_block(
@@ -43,16 +44,9 @@ def _items(label: str, texts: Sequence[str]) -> Iterator[RenderableType]:
 def audit_table(table: Table) -> RenderableType:
     """Return a table: words name rows and stay, numbers go from the right."""
     columns = [
-        Column(column.title, rank=number + 1, right=True)
-        if column.form
-        else Column(column.title, rank=number, least=_LEAST_WORDS)
-        for number, column in enumerate(table.columns)
+        column._replace(rank=index + 1)
+        if column.holds_numbers
+        else column._replace(rank=index, min_width=_MIN_WORD_WIDTH)
+        for index, column in enumerate(table.columns)
     ]
-    rows = [
-        [
-            column.text(value)
-            for column, value in zip(table.columns, row, strict=True)
-        ]
-        for row in table.rows
-    ]
-    return simple_table(columns, rows)
+    return terminal_table(replace(table, columns=columns))

@@ -1,65 +1,18 @@
-"""What a report says, in which order: the same in Markdown and in HTML."""
+"""The sections of a benchmark's report: the same in Markdown and in HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nest.present.table import count
+from nest.present.benchmark_charts import chart
+from nest.present.table import count, percent
 from nest.units import GIB
+from nest.util.sections import Section
+from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
-
-@dataclass(frozen=True)
-class Grid:
-    """A table.
-
-    Attributes
-    ----------
-    headers, rows
-        Its texts.
-    words
-        How many columns from the left hold words; the others hold numbers.
-    notes
-        Whether the last one holds words too.
-    """
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: int = 1
-    notes: bool = False
-
-    def is_word(self, column: int) -> bool:
-        """Whether a column holds words."""
-        last = len(self.headers) - 1
-        return column < self.words or (self.notes and column == last)
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of a report.
-
-    Attributes
-    ----------
-    title, text
-        Its heading, and what must be known to read it.
-    grid
-        Its table, if it has rows.
-    plots
-        Names of its charts, see :mod:`nest.present.pages.benchmark_charts`.
-    measured
-        Whether it is about times, so that another run may say other things.
-    folded
-        Whether HTML shows it only when asked.
-    """
-
-    title: str
-    text: str
-    grid: Grid | None = None
-    plots: tuple[str, ...] = ()
-    measured: bool = False
-    folded: bool = False
+Document = dict[str, Any]
 
 
 def headline(document: dict[str, Any]) -> str:
@@ -85,95 +38,146 @@ def headline(document: dict[str, Any]) -> str:
     return "; ".join(parts) + "."
 
 
-def sections(document: dict[str, Any]) -> list[Section]:
-    """Return the parts of a report."""
-    answers, times = document["answers"], document["times"]
-    parts = [
-        _solvers(answers),
-        _problems(answers),
-        _pairs(answers),
-        _outcomes(answers),
-        *([_sweep(answers)] if "sweep" in answers else []),
-        _answer_rows(answers),
-        _settings(document["run"]),
-        _times(document["run"], times),
-        *([_gaps(times)] if times["gap_over_time"] else []),
-        _cactus(times),
-        _time_rows(times),
-    ]
-    return [part for part in parts if part.grid is None or part.grid.rows]
+def answer_sections(document: Document) -> list[Section]:
+    """Return the sections about answers, in which nothing is measured."""
+    answers = document["answers"]
+    return _with_content(
+        [
+            _solvers(document),
+            _problems(answers),
+            _pairs(answers),
+            _outcomes(answers),
+            *([_sweep(document)] if "sweep" in answers else []),
+            _answer_rows(answers),
+            _settings(document["run"]),
+        ]
+    )
 
 
-def _solvers(answers: dict[str, Any]) -> Section:
-    rows = []
-    for each in answers["solvers"]:
-        over = each["over_best"] or {}
-        rows.append(
-            (
-                each["solver"],
-                str(each["cells"]),
-                str(each["proven"]) if each["exact"] else "–",
-                _of(each["best"], each["solvable"]),
-                _of(each["close"], each["solvable"]),
-                _of(each["with_plan"], each["solvable"]),
-                *(
-                    _over(over.get(name))
-                    for name in ("geometric_mean", "median", "max")
-                ),
-                str(each["failed"]),
-            )
-        )
+def measured_sections(document: Document) -> list[Section]:
+    """Return the sections about times: another run may have others."""
+    times = document["times"]
+    return _with_content(
+        [
+            _times(document),
+            *([_gaps(document)] if times["gap_over_time"] else []),
+            _cactus(document),
+            _time_rows(times),
+        ]
+    )
+
+
+def _with_content(sections: Iterable[Section]) -> list[Section]:
+    """Return the sections without tables of no rows."""
+    return [x for x in sections if all(table.rows for table in x.tables)]
+
+
+def _section(
+    title: str,
+    text: str,
+    columns: Sequence[Column] = (),
+    rows: Iterable[Any] = (),
+    *,
+    charts: Sequence[str] = (),
+    document: Document | None = None,
+    folded: bool = False,
+) -> Section:
+    """Return a section with at most one table, and the charts by name."""
+    drawn = (chart(name, document or {}) for name in charts)
     return Section(
+        "-".join(title.lower().split()),
+        title,
+        (text,),
+        charts=tuple(each for each in drawn if each is not None),
+        tables=(Table.of(columns, rows, title),) if columns else (),
+        folded=folded,
+    )
+
+
+def _solvers(document: Document) -> Section:
+    def over_best(name: str, heading: str) -> Column:
+        return Column(
+            f"over_best_{name}",
+            heading,
+            _over,
+            lambda solver: (solver["over_best"] or {}).get(name),
+            right=True,
+        )
+
+    return _section(
         "Solvers",
         "Proven: optimal or infeasible, cells. Best, within 1 % and with a "
         "plan: cells of problems not proven infeasible. What plans take over "
         "the best plan known is of cells with a plan, beside how many these "
         "are; the profile counts the others as failures. Plans are scored by "
         "the shared cost model.",
-        Grid(
-            (
-                *("solver", "cells", "proven", "best", "within 1 %"),
-                *("with a plan", "over best: mean", "median", "most"),
-                "failed",
+        (
+            Column("solver"),
+            Column("cells", form="d"),
+            Column(
+                "proven",
+                value=lambda x: x["proven"] if x["exact"] else None,
+                form="d",
             ),
-            tuple(rows),
+            _out_of("best", "best", "solvable"),
+            _out_of("within 1 %", "close", "solvable"),
+            _out_of("with a plan", "with_plan", "solvable"),
+            over_best("geometric_mean", "over best: mean"),
+            over_best("median", "median"),
+            over_best("max", "most"),
+            Column("failed", form="d"),
         ),
-        ("step_time_profile",),
+        document["answers"]["solvers"],
+        charts=("step_time_profile",),
+        document=document,
     )
 
 
-def _problems(answers: dict[str, Any]) -> Section:
-    rows = []
-    for each in answers["problems"]:
-        best, bound = each["best_step_time_ns"], each["lower_bound_ns"]
-        scale = TimeScale.fitting(best or bound, each["time_unit"])
-        gap = ""
-        if best and bound is not None:
-            gap = f"{100 * max(0.0, (best - bound) / best):.2f}"
-        rows.append(
-            (
-                each["problem"],
-                _standing(each),
-                ", ".join(each["best_by"])
-                or ("" if best is None else "known before"),
-                ", ".join(each["proven_by"]),
-                scale(best),
-                scale(bound),
-                gap,
+def _out_of(heading: str, key: str, total: str) -> Column:
+    """Return a column of counts, each with the count that it is part of."""
+    return Column(
+        key,
+        heading,
+        value=lambda solver: f"{solver[key]} of {solver[total]}",
+        right=True,
+    )
+
+
+def _problems(answers: Document) -> Section:
+    def time(key: str, heading: str) -> Column:
+        def text(problem: Document) -> str:
+            reference = (
+                problem["best_step_time_ns"] or problem["lower_bound_ns"]
             )
-        )
-    return Section(
+            scale = TimeScale.fitting(reference, problem["time_unit"])
+            return scale(problem[key])
+
+        return Column(key, heading, value=text, right=True)
+
+    def best_by(problem: Document) -> str:
+        before = problem["best_step_time_ns"] is not None
+        return ", ".join(problem["best_by"]) or "known before" * before
+
+    def gap(problem: Document) -> str:
+        best, bound = problem["best_step_time_ns"], problem["lower_bound_ns"]
+        if not best or bound is None:
+            return ""
+        return f"{100 * max(0.0, (best - bound) / best):.2f}"
+
+    return _section(
         "Problems",
         "The best plan of the run, or known before, and the greatest lower "
         "bound that an exact solver proved.",
-        Grid(
-            (
-                *("problem", "standing", "best by", "proven by"),
-                *("best step time", "lower bound", "gap %"),
-            ),
-            tuple(rows),
-            words=4,
+        (
+            Column("problem"),
+            Column("standing", value=_standing),
+            Column("best by", value=best_by),
+            Column("proven_by", "proven by", ", ".join),
+            time("best_step_time_ns", "best step time"),
+            time("lower_bound_ns", "lower bound"),
+            Column("gap %", value=gap, right=True),
         ),
+        answers["problems"],
     )
 
 
@@ -185,28 +189,21 @@ def _standing(each: dict[str, Any]) -> str:
     return "open" if each["best_step_time_ns"] is not None else "no plan"
 
 
-def _pairs(answers: dict[str, Any]) -> Section:
-    rows = []
-    for each in answers["pairs"]:
-        low, high = each["win_share_95"]
-        share, ratio = each["win_share"], each["step_time_ratio"]
-        rows.append(
-            (
-                f"{each['solver']} : {each['against']}",
-                *(str(each[x]) for x in ("wins", "ties", "losses", "neither")),
-                ""
-                if share is None
-                else f"{100 * share:.0f} ({100 * low:.0f} – {100 * high:.0f})",
-                f"{each['sign_test_p']:.2g}",
-                ""
-                if ratio is None
-                else "{:.3f} ({:.3f} – {:.3f})".format(
-                    ratio, *each["step_time_ratio_95"]
-                ),
-                str(each["problems_with_both"]),
-            )
-        )
-    return Section(
+def _pairs(answers: Document) -> Section:
+    def wins(pair: Document) -> str:
+        low, high = pair["win_share_95"]
+        if pair["win_share"] is None:
+            return ""
+        share = 100 * pair["win_share"]
+        return f"{share:.0f} ({100 * low:.0f} – {100 * high:.0f})"
+
+    def ratio(pair: Document) -> str:
+        if pair["step_time_ratio"] is None:
+            return ""
+        low, high = pair["step_time_ratio_95"]
+        return f"{pair['step_time_ratio']:.3f} ({low:.3f} – {high:.3f})"
+
+    return _section(
         "Pairs",
         "On how many problems the plan of the first is faster, as fast, or "
         "slower; a problem has one voice, the median of its seeds, and no "
@@ -214,122 +211,114 @@ def _pairs(answers: dict[str, Any]) -> Section:
         "interval (Wilson), p of a two-sided sign test. Ratio of step times: "
         "geometric mean where both have a plan, with a 95 % interval of 2,000 "
         "bootstrap draws of whole problems.",
-        Grid(
-            (
-                *("pair", "wins", "ties", "losses", "neither"),
-                *("wins %", "p", "step time ratio", "problems"),
-            ),
-            tuple(rows),
+        (
+            Column("pair", value=lambda x: f"{x['solver']} : {x['against']}"),
+            Column("wins", form="d"),
+            Column("ties", form="d"),
+            Column("losses", form="d"),
+            Column("neither", form="d"),
+            Column("wins %", value=wins, right=True),
+            Column("sign_test_p", "p", ".2g"),
+            Column("step time ratio", value=ratio, right=True),
+            Column("problems_with_both", "problems", "d"),
         ),
+        answers["pairs"],
         folded=True,
     )
 
 
-def _outcomes(answers: dict[str, Any]) -> Section:
-    words = sorted({w for x in answers["solvers"] for w in x["outcomes"]})
-    return Section(
+def _outcomes(answers: Document) -> Section:
+    solvers = answers["solvers"]
+    outcomes = sorted({name for x in solvers for name in x["outcomes"]})
+    records = [
+        {**dict.fromkeys(outcomes, 0), **each["outcomes"], **each}
+        for each in solvers
+    ]
+    return _section(
         "Outcomes",
         "Cells by what became of them; a failure stays one.",
-        Grid(
-            ("solver", *words),
-            tuple(
-                (
-                    each["solver"],
-                    *(str(each["outcomes"].get(word, 0)) for word in words),
-                )
-                for each in answers["solvers"]
-            ),
+        (
+            Column("solver"),
+            *(Column(name, form="d") for name in outcomes),
         ),
+        records,
     )
 
 
-def _sweep(answers: dict[str, Any]) -> Section:
-    rows = []
-    for each in answers["sweep"]:
-        scale = TimeScale.fitting(
-            next(
-                (
-                    x["step_time_ns"]
-                    for x in each["bandwidths"]
-                    if x["step_time_ns"]
-                ),
-                None,
-            )
-        )
-        rows += [
-            (
-                each["model"],
-                each["cluster"],
-                each["solver"],
-                point["status"],
-                str(each["batch"]),
-                f"× {point['factor']:g}",
-                scale(point["step_time_ns"]),
-                ""
-                if point["speed_up"] is None
-                else f"{point['speed_up']:.3f}",
-            )
-            for point in each["bandwidths"]
+def _sweep(document: Document) -> Section:
+    points = []
+    for group in document["answers"]["sweep"]:
+        times = (x["step_time_ns"] for x in group["bandwidths"])
+        scale = TimeScale.fitting(next(filter(None, times), None))
+        points += [
+            {**group, **point, "step_time": scale(point["step_time_ns"])}
+            for point in group["bandwidths"]
         ]
-    return Section(
+    return _section(
         "What bandwidth buys",
         "Step time under so many times the bandwidth of the network, and how "
         "many times as fast that is as under the bandwidth as it is (or the "
         "least, if that is not there). Latencies stay as they are.",
-        Grid(
-            (
-                *("model", "cluster", "solver", "status", "batch"),
-                *("bandwidth", "step time", "speed-up"),
+        (
+            Column("model"),
+            Column("cluster"),
+            Column("solver"),
+            Column("status"),
+            Column("batch", form="d"),
+            Column("factor", "bandwidth", lambda x: f"× {x:g}", right=True),
+            Column("step_time", "step time", right=True),
+            Column(
+                "speed_up",
+                "speed-up",
+                lambda ratio: "" if ratio is None else f"{ratio:.3f}",
+                right=True,
             ),
-            tuple(rows),
-            words=4,
         ),
-        ("sweep",),
+        points,
+        charts=("sweep",),
+        document=document,
     )
 
 
-def _answer_rows(answers: dict[str, Any]) -> Section:
-    units = {x["problem"]: x["time_unit"] for x in answers["problems"]}
-    best = {x["problem"]: x["best_step_time_ns"] for x in answers["problems"]}
-    rows = []
-    for each in answers["rows"]:
-        name = each["problem"]
-        scale = TimeScale.fitting(
-            best[name] or each["lower_bound_ns"], units[name]
-        )
-        rows.append(
-            (
-                *(name, each["solver"], _word(each)),
-                str(each["seed"]),
-                scale(each["step_time_ns"]),
-                _over(each["over_best"]),
-                scale(each["lower_bound_ns"]),
-                each["detail"],
+def _answer_rows(answers: Document) -> Section:
+    problems = {x["problem"]: x for x in answers["problems"]}
+
+    def time(key: str, heading: str) -> Column:
+        def text(answer: Document) -> str:
+            problem = problems[answer["problem"]]
+            reference = (
+                problem["best_step_time_ns"] or answer["lower_bound_ns"]
             )
-        )
-    return Section(
+            scale = TimeScale.fitting(reference, problem["time_unit"])
+            return scale(answer[key])
+
+        return Column(key, heading, value=text, right=True)
+
+    return _section(
         "Answers",
         "Every finished cell.",
-        Grid(
-            (
-                *("problem", "solver", "status", "seed", "step time"),
-                *("over best", "lower bound", "note"),
-            ),
-            tuple(rows),
-            words=3,
-            notes=True,
+        (
+            Column("problem"),
+            Column("solver"),
+            Column("status", value=_status),
+            Column("seed", form="d"),
+            time("step_time_ns", "step time"),
+            Column("over_best", "over best", _over, right=True),
+            time("lower_bound_ns", "lower bound"),
+            Column("detail", "note"),
         ),
+        answers["rows"],
         folded=True,
     )
 
 
-def _settings(run: dict[str, Any]) -> Section:
+def _settings(run: Document) -> Section:
     options = [
         (f"option {solver}.{key}", value)
-        for solver, own in run["extra"].items()
-        for key, value in own.items()
+        for solver, chosen in run["extra"].items()
+        for key, value in chosen.items()
     ]
-    workers = [(f"workers of {s}", str(n)) for s, n in run["workers"].items()]
+    workers = [(f"workers of {s}", n) for s, n in run["workers"].items()]
     problems = [
         (f"problem {each['name']}", f"{each['source']}, {each['hash']}")
         for each in run["problems"]
@@ -338,20 +327,20 @@ def _settings(run: dict[str, Any]) -> Section:
         (f"version of {name}", version or "not installed")
         for name, version in run["versions"].items()
     ]
-    return Section(
+    return _section(
         "Settings",
         "What it takes to run this again.",
-        Grid(
-            ("what", "value"),
-            (*problems, *workers, *options, *versions),
-            words=2,
+        (
+            Column("what", value=lambda pair: pair[0]),
+            Column("value", value=lambda pair: pair[1]),
         ),
+        [*problems, *workers, *options, *versions],
         folded=True,
     )
 
 
-def _times(run: dict[str, Any], times: dict[str, Any]) -> Section:
-    limit_s = run["time_limit_s"]
+def _times(document: Document) -> Section:
+    limit_s, times = document["run"]["time_limit_s"], document["times"]
     penalties = times["penalties"]
     counted = " and ".join(f"{penalty} × the limit" for penalty in penalties)
     unanswered = (
@@ -366,7 +355,15 @@ def _times(run: dict[str, Any], times: dict[str, Any]) -> Section:
         if sharing
         else ""
     )
-    return Section(
+
+    def mean(penalty: int) -> Column:
+        return Column(
+            f"mean s (× {penalty})",
+            form=".3f",
+            value=lambda x: x["shifted_geometric_mean_s"][str(penalty)],
+        )
+
+    return _section(
         "Times",
         f"Answered: ended by itself with a plan that fits or a proof. Means "
         f"are geometric, shifted by {times['shift_s']:g} s, over all cells: "
@@ -374,108 +371,81 @@ def _times(run: dict[str, Any], times: dict[str, Any]) -> Section:
         f"known over the time limit, 0 is at once and 1 never; of all cells "
         f"of problems with a plan. Hosts: {', '.join(times['hosts']) or '–'}."
         f"{warning}",
-        Grid(
-            (
-                *("solver", "answered"),
-                *(f"mean s (× {penalty})" for penalty in penalties),
-                *("most s", "sum s", "CPU s", "peak GiB", "primal integral"),
-            ),
-            tuple(
-                (
-                    each["solver"],
-                    _of(each["answered"], each["cells"]),
-                    *(
-                        _number(value, 3)
-                        for value in each["shifted_geometric_mean_s"].values()
-                    ),
-                    _number(each["wall_s"]["max"], 2),
-                    _number(each["wall_s"]["sum"], 1),
-                    _number(each["cpu_s"], 1),
-                    f"{each['peak_rss_bytes'] / GIB:.2f}",
-                    _number(each["primal_integral"], 4),
-                )
-                for each in times["solvers"]
-            ),
+        (
+            Column("solver"),
+            _out_of("answered", "answered", "cells"),
+            *map(mean, penalties),
+            Column("most s", form=".2f", value=lambda x: x["wall_s"]["max"]),
+            Column("sum s", form=".1f", value=lambda x: x["wall_s"]["sum"]),
+            Column("cpu_s", "CPU s", ".1f"),
+            Column("peak_rss_bytes", "peak GiB", _gib, right=True),
+            Column("primal_integral", "primal integral", ".4f"),
         ),
-        ("proof_time_profile",),
-        measured=True,
+        times["solvers"],
+        charts=("proof_time_profile",),
+        document=document,
     )
 
 
-def _gaps(times: dict[str, Any]) -> Section:
-    return Section(
+def _gaps(document: Document) -> Section:
+    return _section(
         "Search time against quality",
         "Mean primal gap to the best plan known over time: 1 without a plan.",
-        plots=("gap_over_time",),
-        measured=True,
+        charts=("gap_over_time",),
+        document=document,
     )
 
 
-def _cactus(times: dict[str, Any]) -> Section:
-    return Section(
+def _cactus(document: Document) -> Section:
+    return _section(
         "Cactus",
         f"How many cells were proven, and had a plan within "
-        f"{100 * times['close']:g} % of the best, after so many seconds.",
-        plots=("proven", "close"),
-        measured=True,
+        f"{100 * document['times']['close']:g} % of the best, after so many "
+        f"seconds.",
+        charts=("proven", "close"),
+        document=document,
     )
 
 
-def _time_rows(times: dict[str, Any]) -> Section:
-    return Section(
+def _time_rows(times: Document) -> Section:
+    return _section(
         "Times of cells",
         "Notes are of cells that a limit ended.",
-        Grid(
-            (
-                *("problem", "solver", "host", "seed", "wall s", "CPU s"),
-                *("peak GiB", "plans", "note"),
-            ),
-            tuple(
-                (
-                    *(each["problem"], each["solver"], each["host"]),
-                    str(each["seed"]),
-                    f"{each['wall_s']:.2f}",
-                    _number(each["cpu_s"], 2),
-                    f"{(each['peak_rss_bytes'] or 0) / GIB:.2f}",
-                    str(_plans(each["trace"])),
-                    each["detail"],
-                )
-                for each in times["rows"]
-            ),
-            words=3,
-            notes=True,
+        (
+            Column("problem"),
+            Column("solver"),
+            Column("host"),
+            Column("seed", form="d"),
+            Column("wall_s", "wall s", ".2f"),
+            Column("cpu_s", "CPU s", ".2f"),
+            Column("peak_rss_bytes", "peak GiB", _gib, right=True),
+            Column("trace", "plans", _num_plans, right=True),
+            Column("detail", "note"),
         ),
-        measured=True,
+        times["rows"],
         folded=True,
     )
 
 
-def _plans(trace: Sequence[dict[str, Any]]) -> int:
-    steps: Iterable[int | None] = (x["step_time_quanta"] for x in trace)
-    return len({step for step in steps if step is not None})
+def _num_plans(trace: Sequence[Mapping[str, Any]]) -> str:
+    steps = {point["step_time_quanta"] for point in trace}
+    return str(len(steps - {None}))
 
 
-def _word(each: dict[str, Any]) -> str:
-    if each["outcome"] != "solved":
-        return str(each["outcome"])
-    if each["limit"] is not None:
-        return f"{each['status']}, {each['limit']} limit"
-    return str(each["status"])
-
-
-def _of(part: int, whole: int) -> str:
-    return f"{part} of {whole}"
+def _status(answer: Document) -> str:
+    if answer["outcome"] != "solved":
+        return str(answer["outcome"])
+    if answer["limit"] is not None:
+        return f"{answer['status']}, {answer['limit']} limit"
+    return str(answer["status"])
 
 
 def _over(ratio: float | None) -> str:
     """Return by how much more in per cent; only an exact 0 is shown so."""
     if ratio is None:
         return ""
-    if ratio == 1:
-        return "0 %"
-    value = 100 * (ratio - 1)
-    return f"{value:.2f} %" if value >= 0.005 else "<0.01 %"
+    return f"{percent(ratio - 1)} %"
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+def _gib(size_bytes: int | None) -> str:
+    return f"{(size_bytes or 0) / GIB:.2f}"

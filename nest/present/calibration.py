@@ -8,23 +8,20 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from nest.present.fitted import Column
-from nest.present.table import simple_table
+from nest.present.table import terminal_table
+from nest.util.tables import Column, Table
 
-#: Cells of a proposed run that a table shows, by their names.
-_SHOWN = {
-    column.header: column
-    for column in (
-        Column("model", least=12),
-        Column("num_devices", rank=3, right=True),
-        Column("tp", right=True),
-        Column("pp", right=True),
-        Column("dp", right=True),
-        Column("micro_batch", right=True),
-        Column("seq_len", rank=5, right=True),
-        Column("global_batch", rank=4, right=True),
-    )
-}
+#: Cells of a proposed run that a table shows.
+_RUN_CELLS = (
+    Column("model", min_width=12),
+    Column("num_devices", rank=3, right=True),
+    Column("tp", right=True),
+    Column("pp", right=True),
+    Column("dp", right=True),
+    Column("micro_batch", right=True),
+    Column("seq_len", rank=5, right=True),
+    Column("global_batch", rank=4, right=True),
+)
 
 
 def calibration_block(document: Mapping[str, Any]) -> list[RenderableType]:
@@ -44,12 +41,11 @@ def calibration_block(document: Mapping[str, Any]) -> list[RenderableType]:
     ]
     unused = document["unused"]
     if unused:
-        rows = [(str(entry["line"]), entry["reason"]) for entry in unused]
         columns = (
             Column("line", right=True),
-            Column("not used because", least=24),
+            Column("reason", "not used because", min_width=24),
         )
-        parts += ["", simple_table(columns, rows)]
+        parts += ["", terminal_table(Table.of(columns, unused))]
     return parts
 
 
@@ -59,45 +55,27 @@ def _errors(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:
         "after": "after them",
         "left_out": "each run predicted by the others",
     }
-    return simple_table(
-        (
-            Column("median %", right=True),
-            Column("mean %", rank=2, right=True),
-            Column("bias %", rank=1, right=True),
-            Column("error of step times", least=16),
+    columns = (
+        Column("median_abs_error", "median %", _percent, right=True),
+        Column("mean_abs_error", "mean %", _percent, right=True, rank=2),
+        Column(
+            "bias", "bias %", lambda x: f"{100 * x:+.1f}", right=True, rank=1
         ),
-        [
-            (
-                f"{100 * figures[key]['median_abs_error']:.1f}",
-                f"{100 * figures[key]['mean_abs_error']:.1f}",
-                f"{100 * figures[key]['bias']:+.1f}",
-                title,
-            )
-            for key, title in titles.items()
-        ],
+        Column("title", "error of step times", min_width=16),
     )
+    rows = [{**figures[key], "title": title} for key, title in titles.items()]
+    return terminal_table(Table.of(columns, rows))
 
 
 def _parameters(entries: list[Mapping[str, Any]]) -> RenderableType:
-    return simple_table(
-        (
-            Column("before", rank=1, right=True),
-            Column("± %", rank=3, right=True),
-            Column("after", right=True),
-            Column("± %", rank=2, right=True),
-            Column("parameter", least=16),
-        ),
-        [
-            (
-                f"{entry['before']:.4g}",
-                _percent(entry["deviation_before"]),
-                f"{entry['after']:.4g}",
-                _percent(entry["deviation_after"]),
-                entry["name"],
-            )
-            for entry in entries
-        ],
+    columns = (
+        Column("before", form=".4g", rank=1),
+        Column("deviation_before", "± %", _percent, right=True, rank=3),
+        Column("after", form=".4g"),
+        Column("deviation_after", "± %", _percent, right=True, rank=2),
+        Column("name", "parameter", min_width=16),
     )
+    return terminal_table(Table.of(columns, entries))
 
 
 def _untold(entries: list[Mapping[str, Any]]) -> list[str]:
@@ -120,6 +98,7 @@ def _proposed(proposed: Mapping[str, Any]) -> list[RenderableType]:
     runs = proposed["runs"]
     if not runs:
         return ["no further run of these models fits these devices"]
+    no_cells = dict.fromkeys((column.key for column in _RUN_CELLS), "")
     return [
         Text(
             f"of {proposed['candidates']} other configurations of these "
@@ -129,20 +108,17 @@ def _proposed(proposed: Mapping[str, Any]) -> list[RenderableType]:
             f"would tell most, the first first:"
         ),
         "",
-        simple_table(
-            (
-                *_SHOWN.values(),
-                Column("step, s", rank=2, right=True),
-                Column("then ± %", rank=1, right=True),
-            ),
-            [
+        terminal_table(
+            Table.of(
                 (
-                    *(run["cells"].get(name, "") for name in _SHOWN),
-                    f"{run['predicted_step_time_s']:.4g}",
-                    _percent(run["deviation"]),
-                )
-                for run in runs
-            ],
+                    *_RUN_CELLS,
+                    Column("predicted_step_time_s", "step, s", ".4g", rank=2),
+                    Column(
+                        "deviation", "then ± %", _percent, right=True, rank=1
+                    ),
+                ),
+                ({**no_cells, **run["cells"], **run} for run in runs),
+            )
         ),
     ]
 

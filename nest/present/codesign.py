@@ -6,15 +6,16 @@ Everything is made of a ``nest-codesign-answers/1`` document, see
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from nest.accelerators.document import CHOICES, Document
-from nest.present.fitted import Column
-from nest.present.table import key_lines, simple_table
+from nest.present.table import key_lines, terminal_table
+from nest.util.tables import EVERYWHERE, Column, Table, Writer
 from nest.util.time_scale import TimeScale
 
 #: What settled points, in the order of the counts.
@@ -112,20 +113,6 @@ def place(point: Document) -> str:
     return "–" if point["index"] is None else str(point["index"])
 
 
-def settled_rows(document: Document) -> list[tuple[str, ...]]:
-    """Return how many points what settled, a column per question."""
-    cut = f"{sum(document['spec']['cut'].values()):,}"
-    counts = [best["counts"] for best in document["best"]]
-    rows: list[tuple[str, ...]] = [
-        ("limits", "outside the limits, or on no wafer", *[cut] * len(counts))
-    ]
-    for name, text in SETTLED.items():
-        if name != "open" or any(each[name] for each in counts):
-            cells = (f"{each[name]:,}" for each in counts)
-            rows.append((name, text, *cells))
-    return rows
-
-
 def doubts(document: Document) -> list[str]:
     """Return what is not proven of the best points."""
     lines = []
@@ -221,177 +208,232 @@ def _summary(point: Document) -> str:
 
 def answers_block(document: Document) -> list[RenderableType]:
     """Return all that is known of a space."""
-    parts = [best_table(document)]
-    for name, make in (
-        ("best", counts_table),
-        ("frontier", frontier_table),
-        ("sensitivity", sensitivity_table),
-        ("contributions", contributions_table),
-        ("baselines", baselines_table),
-    ):
+    blocks: list[RenderableType] = [terminal_table(best_table(document))]
+    frontier = [("frontier", found) for found in document["frontier"]]
+    tables = (
+        ("best", counts_table(document)),
+        ("frontier", points_table("frontier", frontier)),
+        ("sensitivity", sensitivity_table(document)),
+        ("contributions", contributions_table(document, "contributions")),
+        ("baselines", baselines_table(document)),
+    )
+    for name, table in tables:
         if document[name]:
-            parts.append(Padding(make(document), (1, 0, 0, 0)))
+            blocks.append(Padding(terminal_table(table), (1, 0, 0, 0)))
     text = Text("\n".join(footer_lines(document)), style="dim")
-    return [*parts, Padding(text, (1, 0, 0, 0))]
+    return [*blocks, Padding(text, (1, 0, 0, 0))]
 
 
-_POINT = (
-    Column("area", rank=4, right=True),
-    Column("TDP", rank=5, right=True),
-    Column("TDP per area", rank=3, right=True),
-    Column("price", rank=6, right=True),
-)
+# Tables, for terminals and pages
+
+_TERMINAL = EVERYWHERE - {Writer.PAGE}
+_PAGE = EVERYWHERE - {Writer.TERMINAL}
+
+#: The figures of a point, for a record with the point under ``point``.
+_POINT_TEXTS: dict[str, Callable[[Document], str]] = {
+    "area": area,
+    "TDP": lambda point: watts(point["tdp_w"]),
+    "TDP per area": density,
+    "price": price,
+}
 
 
-def _figures(point: Document) -> tuple[str, ...]:
-    return area(point), watts(point["tdp_w"]), density(point), price(point)
+def _point_columns(*ranks: int) -> Iterator[Column]:
+    """Yield a column per figure of a point, with their ranks."""
+    for (name, text), rank in zip(_POINT_TEXTS.items(), ranks, strict=True):
+        yield Column(
+            name, value=_text_of("point", text), right=True, rank=rank
+        )
 
 
-def best_table(document: Document) -> RenderableType:
-    """Return the best point of every model and of all, and the base."""
-    rows: list[tuple[str, ...]] = []
+def _text_of(
+    part: str, text: Callable[[Document], str]
+) -> Callable[[Document], str]:
+    """Return what makes a text of a part of a record; empty without it."""
+    return lambda record: text(record[part]) if record[part] else ""
+
+
+def best_table(document: Document, one_each: bool = False) -> Table:
+    """Return the best point of every model and of all, and the base.
+
+    Parameters
+    ----------
+    document
+        The answers.
+    one_each
+        Whether a point for several models has a row for each of them, and
+        none for all together.
+    """
+
+    def on(name: str, text: Callable[[Document], str], rank: int) -> Column:
+        return Column(name, value=_text_of("on", text), right=True, rank=rank)
+
+    columns = (
+        Column("title", "best for"),
+        Column("index", "point", right=True, rank=3, writers=_TERMINAL),
+        Column("text", "architecture", rank=1, min_width=24),
+        Column(
+            "model",
+            value=_text_of("on", lambda on: on["model"]),
+            writers=_PAGE,
+        ),
+        on("step time", lambda on: step(on["step_ps"]), 0),
+        on("tokens/s", lambda on: speed(on["tokens_per_s"]), 2),
+        Column("relative", right=True),
+        *_point_columns(4, 5, 3, 6),
+        on("power", lambda on: watts(on["power_w"]), 8)._replace(
+            writers=_TERMINAL
+        ),
+        on("MFU", lambda on: _percent(on["mfu"]), 7),
+        Column(
+            "plan",
+            value=_text_of("on", lambda on: on["plan_text"] or ""),
+            writers=_PAGE,
+        ),
+    )
+    records: list[Document] = []
     for best in document["best"]:
         title = title_of(best["models"])
-        if best["found"] is None:
+        if best["found"] is not None:
+            records += _best_records(document, title, best["found"], one_each)
+        elif not one_each:
             text = "fits no point" if best["proven"] else "none known"
-            rows.append((title, "–", text))
-        else:
-            rows += _best_rows(document, title, best["found"])
-    base = document["spec"]["base_name"]
-    rows += _best_rows(document, f"base: {base}", document["base"])
-    return simple_table(
-        (
-            Column("best for"),
-            Column("point", rank=3, right=True),
-            Column("architecture", rank=1, least=24),
-            Column("step time", right=True),
-            Column("tokens/s", rank=2, right=True),
-            Column("relative", right=True),
-            *_POINT,
-            Column("power", rank=8, right=True),
-            Column("MFU", rank=7, right=True),
-        ),
-        [(*row, *[""] * (12 - len(row))) for row in rows],
+            records.append({**_NO_POINT, "title": title, "text": text})
+    title = f"base: {document['spec']['base_name']}"
+    records += _best_records(document, title, document["base"], one_each)
+    return Table.of(
+        columns, records, "Best points and the base, with every model on them"
     )
 
 
-def _best_rows(
-    document: Document, title: str, found: Document
-) -> list[tuple[str, ...]]:
-    """Return rows of a point: one, or one for all models and one for each."""
-    point, placed = found["point"], found["on"]
-    first = (title, place(point), point["text"])
-    if len(placed) == 1:
-        return [(*first, *_on_cells(document, placed[0], _figures(point)))]
-    whole = ("", "", times(found["relative"]), *_figures(point), "", "")
-    return [
-        (*first, *whole),
-        *(
-            (f"  {on['model']}", "", "", *_on_cells(document, on, ("",) * 4))
-            for on in placed
-        ),
+_NO_POINT = {"index": "–", "point": None, "on": None, "relative": ""}
+
+
+def _best_records(
+    document: Document, title: str, found: Document, one_each: bool
+) -> Iterator[Document]:
+    """Yield the records of a point: for all models together, and for each."""
+    point = found["point"]
+    shared = {
+        "title": title,
+        "index": place(point),
+        "text": point["text"],
+        "point": point,
+    }
+    together = len(found["on"]) > 1 and not one_each
+    if together:
+        yield {**shared, "on": None, "relative": times(found["relative"])}
+    for on in found["on"]:
+        if together:
+            title = f"  {on['model']}"
+            shared = {"title": title, "index": "", "text": "", "point": None}
+        relative = times(relative_of(document, on))
+        yield {**shared, "on": on, "relative": relative}
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def counts_table(document: Document) -> Table:
+    """Return how many points what settled, a column per question."""
+    cut = sum(document["spec"]["cut"].values())
+    counts = [best["counts"] for best in document["best"]]
+    rows: list[tuple[str | int, ...]] = [
+        ("limits", "outside the limits, or on no wafer", *[cut] * len(counts))
     ]
-
-
-def _on_cells(
-    document: Document, on: Document, figures: tuple[str, ...]
-) -> tuple[str, ...]:
-    return (
-        step(on["step_ps"]),
-        speed(on["tokens_per_s"]),
-        times(relative_of(document, on)),
-        *figures,
-        watts(on["power_w"]),
-        "" if on["mfu"] is None else f"{100 * on['mfu']:.1f} %",
-    )
-
-
-def counts_table(document: Document) -> RenderableType:
-    """Return how many points what settled, by question."""
-    return simple_table(
+    for name, text in SETTLED.items():
+        if name != "open" or any(each[name] for each in counts):
+            rows.append((name, text, *(each[name] for each in counts)))
+    return Table(
         (
             Column("cut by"),
             Column("what that is", rank=1),
             *(
-                Column(title_of(best["models"]), right=True)
+                Column(title_of(best["models"]), form=",")
                 for best in document["best"]
             ),
         ),
-        settled_rows(document),
+        rows,
+        "Points by what cut or settled them, per question",
     )
 
 
-def frontier_table(document: Document) -> RenderableType:
-    """Return the points that none is better than in every figure."""
-    return simple_table(
-        (
-            Column("frontier", right=True),
-            Column("architecture", rank=1, least=24),
-            Column("relative", right=True),
-            Column("area", right=True),
-            Column("TDP", rank=2, right=True),
-            Column("TDP per area", rank=4, right=True),
-            Column("price", rank=3, right=True),
+def points_table(
+    index_name: str, marked: Iterable[tuple[str, Document]]
+) -> Table:
+    """Return points with their throughput, and what each of them is.
+
+    ``index_name`` is the heading of the numbers of the points.
+    """
+    columns = (
+        Column("what", writers=_PAGE),
+        Column(
+            "index",
+            index_name,
+            value=lambda record: place(record["point"]),
+            right=True,
         ),
-        [
-            (
-                place(found["point"]),
-                found["point"]["text"],
-                times(found["relative"]),
-                *_figures(found["point"]),
-            )
-            for found in document["frontier"]
-        ],
+        Column(
+            "architecture",
+            value=lambda record: record["point"]["text"],
+            rank=1,
+            min_width=24,
+        ),
+        Column("relative", form=times, right=True),
+        *_point_columns(0, 2, 4, 3),
     )
+    records = [{"what": what, **found} for what, found in marked]
+    return Table.of(columns, records, "Points of the frontier and those named")
 
 
-def sensitivity_table(document: Document) -> RenderableType:
+def sensitivity_table(document: Document) -> Table:
     """Return what the next listed value of every parameter changes."""
-    return simple_table(
-        (
-            Column("change of the best point", least=20),
-            Column("throughput", right=True),
-            Column("area", rank=2, right=True),
-            Column("TDP", rank=3, right=True),
-            Column("TDP per area", rank=5, right=True),
-            Column("price", rank=4, right=True),
-            Column("within limits", rank=1),
+    columns = (
+        Column("text", "change of the best point", min_width=20),
+        Column("change", "throughput", change, right=True),
+        *_point_columns(2, 3, 5, 4),
+        Column(
+            "listed",
+            "within limits",
+            lambda listed: "yes" if listed else "no",
+            rank=1,
         ),
-        [
-            (
-                each["text"],
-                change(each["change"]),
-                *_figures(each["found"]["point"]),
-                "yes" if each["listed"] else "no",
-            )
-            for each in document["sensitivity"]
-        ],
+    )
+    records = [
+        {**each, "point": each["found"]["point"]}
+        for each in document["sensitivity"]
+    ]
+    return Table.of(
+        columns, records, "The best point with one parameter changed"
     )
 
 
-def contributions_table(document: Document) -> RenderableType:
-    """Return what each choice contributes to the throughput of each model."""
-    return simple_table(
-        (
-            Column("contributions"),
-            *(Column(name, right=True) for name in CHOICES),
-            Column("all three", right=True),
-        ),
-        [
-            (each["model"], *contribution_texts(each["factors"]))
-            for each in document["contributions"]
-        ],
+def contributions_table(document: Document, model_name: str) -> Table:
+    """Return what each choice contributes to the throughput of each model.
+
+    ``model_name`` is the heading of the models.
+    """
+    columns = (
+        Column("model", model_name),
+        *(Column(name, right=True) for name in (*CHOICES, "all three")),
     )
+    rows = [
+        (each["model"], *contribution_texts(each["factors"]))
+        for each in document["contributions"]
+    ]
+    title = "Factors of the throughput, which multiply to the whole"
+    return Table(columns, rows, title)
 
 
 def contribution_texts(factors: Mapping[str, float] | None) -> list[str]:
     """Return the factors of the three choices, and their product."""
     if factors is None:
         return ["–"] * (len(CHOICES) + 1)
-    product = 1.0
-    for factor in factors.values():
-        product *= factor
-    return [*(times(factors[name]) for name in CHOICES), times(product)]
+    return [
+        *(times(factors[name]) for name in CHOICES),
+        times(math.prod(factors.values())),
+    ]
 
 
 def regret(baseline: Document) -> str:
@@ -406,31 +448,33 @@ def regret(baseline: Document) -> str:
     return f"{100 * least:.2f} to {100 * most:.2f} %"
 
 
-def baselines_table(document: Document) -> RenderableType:
+def baselines_table(document: Document) -> Table:
     """Return what other searches find, and what they miss."""
-    rows = []
-    for each in document["baselines"]:
-        found = each["best"]
-        rows.append(
-            (
-                each["name"],
-                f"{each['num_evaluated']:,}",
-                "nothing that fits"
-                if found is None
-                else found["point"]["text"],
-                "" if found is None else times(found["relative"]),
-                regret(each),
-            )
-        )
-    return simple_table(
-        (
-            Column("other searches"),
-            Column("points", right=True),
-            Column("best found", rank=1, least=24),
-            Column("relative", right=True),
-            Column("regret", right=True),
+    columns = (
+        Column("name", "other searches"),
+        Column("num_evaluated", "points", ","),
+        Column(
+            "best found",
+            value=lambda search: (
+                search["best"]["point"]["text"]
+                if search["best"]
+                else "nothing that fits"
+            ),
+            rank=1,
+            min_width=24,
         ),
-        rows,
+        Column(
+            "relative",
+            form=times,
+            value=lambda x: x["best"] and x["best"]["relative"],
+            right=True,
+        ),
+        Column("regret", value=regret, right=True),
+    )
+    return Table.of(
+        columns,
+        document["baselines"],
+        "What other searches find in the same space",
     )
 
 

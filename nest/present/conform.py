@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nest.conform.records import State
-from nest.present.fitted import Column
-from nest.present.table import simple_table
+from nest.present.table import terminal_table
+from nest.util.tables import Column, Table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,18 +31,13 @@ _VERDICTS = {
 
 def conform_block(report: Report) -> list[RenderableType]:
     """Return a row per check, and what it comes to."""
-    table = simple_table(
-        (
-            Column("check", least=16),
-            Column("result"),
-            Column("reason", least=24),
-        ),
-        [
-            (check.name, Text(str(check.state), _STYLES[check.state]), reason)
-            for check in report.checks
-            for reason in (check.reason,)
-        ],
+    columns = (
+        Column("check", min_width=16),
+        Column("result", style=lambda text: _STYLES[State(text)]),
+        Column("reason", min_width=24),
     )
+    rows = [(x.name, str(x.state), x.reason) for x in report.checks]
+    table = terminal_table(Table(columns, rows))
     counts = ", ".join(
         f"{report.count(state)} {state}"
         for state in State

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from nest.conform.doctor import Finding
-from nest.present.fitted import Column
-from nest.present.table import simple_table
+from nest.present.table import terminal_table
+from nest.util.tables import Column, Table
 from nest.util.versions import provenance
 
 _STYLES = {"ok": "green", "missing": "yellow", "broken": "bold red"}
@@ -22,17 +22,13 @@ def doctor_block(findings: Sequence[Finding]) -> list[RenderableType]:
 
     Remedies are commands: their lines are never broken, to be copied.
     """
-    table = simple_table(
-        (Column("what"), Column("state"), Column("found", least=20)),
-        [
-            (
-                finding.what,
-                Text(_word(finding), _STYLES[finding.state]),
-                finding.found,
-            )
-            for finding in findings
-        ],
+    columns = (
+        Column("what"),
+        Column("state", style=lambda text: _STYLES[text.lower()]),
+        Column("found", min_width=20),
     )
+    rows = [(x.what, _state_text(x), x.found) for x in findings]
+    table = terminal_table(Table(columns, rows))
     parts: list[RenderableType] = [table, ""]
     remedies = [(x.what, x.remedy) for x in findings if x.remedy]
     if remedies:
@@ -43,11 +39,10 @@ def doctor_block(findings: Sequence[Finding]) -> list[RenderableType]:
     return [*parts, verdict(findings)]
 
 
-def _word(finding: Finding) -> str:
+def _state_text(finding: Finding) -> str:
     """Return the state; what keeps nest from working is in capitals."""
-    return (
-        finding.state.upper() if finding.state == "broken" else (finding.state)
-    )
+    state: str = finding.state
+    return state.upper() if state == "broken" else state
 
 
 def verdict(findings: Sequence[Finding]) -> str:

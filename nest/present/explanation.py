@@ -12,20 +12,20 @@ from rich.padding import Padding
 
 from nest.analysis.explain import Explanation
 from nest.cost.breakdown import STEP_TERMS
-from nest.present.fitted import Column
 from nest.present.table import (
     key_lines,
     note,
     percent,
     plan_text,
     score_block,
-    simple_table,
     status_text,
+    terminal_table,
 )
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Status
 from nest.solvers.result import SolveResult
 from nest.units import format_bytes
+from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
 
@@ -69,7 +69,16 @@ def _term_lines(found: Explanation) -> list[RenderableType]:
     left = f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
     capacity = found.problem.cluster.memory_bytes()
     return [
-        simple_table((Column("term", least=16), "time", "share"), rows),
+        terminal_table(
+            Table(
+                (
+                    Column("term", min_width=16),
+                    Column("time", rank=1),
+                    Column("share", rank=2, min_width=20),
+                ),
+                rows,
+            )
+        ),
         key_lines(
             [
                 (
@@ -113,14 +122,16 @@ def _bound_lines(found: Explanation) -> list[RenderableType]:
         table.append((relaxed.name, time, gain, proof))
     return [
         key_lines(rows),
-        simple_table(
-            (
-                Column("if", least=20),
-                Column("best step"),
-                Column("gain"),
-                Column("proof", rank=1, least=10),
-            ),
-            table,
+        terminal_table(
+            Table(
+                (
+                    Column("if", min_width=20),
+                    Column("best step"),
+                    Column("gain"),
+                    Column("proof", rank=1, min_width=10),
+                ),
+                table,
+            )
         ),
     ]
 
@@ -191,13 +202,15 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
             )
         )
     columns = (
-        Column("move", least=20),
+        Column("move", min_width=20),
         Column("step time"),
         Column("share", rank=3),
         Column("memory", rank=2),
-        Column("note", rank=1, least=20),
+        Column("note", rank=1, min_width=20),
     )
-    parts: list[RenderableType] = [simple_table(columns, rows)] if rows else []
+    parts: list[RenderableType] = []
+    if rows:
+        parts.append(terminal_table(Table(columns, rows)))
     if illegal:
         parts.append(_illegal_line(illegal))
     return parts
@@ -257,12 +270,12 @@ def _preferred_lines(found: Explanation) -> list[RenderableType]:
     parts = [key_lines(rows)]
     if table:
         columns = (
-            Column("term", least=16),
+            Column("term", min_width=16),
             Column("plan", rank=1),
             Column("preferred", rank=2),
             Column("difference"),
         )
-        parts.append(simple_table(columns, table))
+        parts.append(terminal_table(Table(columns, table)))
     return parts
 
 

@@ -11,15 +11,15 @@ from nest.analysis.fit import Fit, Trial
 from nest.analysis.offers import hourly_usd, step_usd
 from nest.cost.score import score
 from nest.ir.problem import Problem
-from nest.present.fitted import Column
 from nest.present.table import (
     key_lines,
     note,
     score_block,
-    simple_table,
+    terminal_table,
 )
 from nest.solvers.base import Status
 from nest.units import format_bytes
+from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
 
@@ -75,27 +75,24 @@ def fit_block(
             else:
                 text += f" with {size(fit.fastest)} {what}"
         rows.append(("best possible", text))
-    table = simple_table(
-        (
-            Column(what, least=16),
-            Column("target kept"),
-            Column("step time"),
-            Column("lower bound", rank=1),
-            Column("wall s", rank=3),
-            Column("note", rank=2, least=16),
+    columns = (
+        Column(what, value=size, min_width=16),
+        Column("target kept", value=lambda trial: trial.answer),
+        Column("step time", value=lambda x: time(x.result.step_time_ns)),
+        Column(
+            "lower bound",
+            value=lambda trial: bound(trial.result.lower_bound_ns),
+            rank=1,
         ),
-        [
-            (
-                size(trial),
-                trial.answer,
-                time(trial.result.step_time_ns),
-                bound(trial.result.lower_bound_ns),
-                f"{trial.result.wall_s:.2f}",
-                note(trial.result),
-            )
-            for trial in fit.trials
-        ],
+        Column("wall s", value=lambda x: f"{x.result.wall_s:.2f}", rank=3),
+        Column(
+            "note",
+            value=lambda trial: note(trial.result),
+            rank=2,
+            min_width=16,
+        ),
     )
+    table = terminal_table(Table.of(columns, fit.trials))
     parts = [key_lines(rows), *why, Padding(table, (1, 0, 1, 0))]
     shown = fit.best or fit.fastest
     if shown is not None:
@@ -115,7 +112,10 @@ def _offer_block(
         counts = trial.problem.cluster.counts
         return " + ".join(f"{count} {name}" for name, count in counts.items())
 
-    def usd(trial: Trial) -> str:
+    def per_hour(trial: Trial) -> str:
+        return f"{float(hourly_usd(trial.problem.cluster)):g}"
+
+    def per_step(trial: Trial) -> str:
         quanta = trial.result.step_quanta
         if quanta is None:
             return ""
@@ -141,31 +141,24 @@ def _offer_block(
             ("step time", time(fit.best.result.step_time_ns)),
             (
                 "price",
-                f"{float(hourly_usd(fit.best.problem.cluster)):g} $ per hour, "
-                f"{usd(fit.best)} $ per step",
+                f"{per_hour(fit.best)} $ per hour, "
+                f"{per_step(fit.best)} $ per step",
             ),
         ]
-    table = simple_table(
-        (
-            Column("devices", least=16),
-            Column("$ per hour"),
-            Column("better", rank=2),
-            Column("step time"),
-            Column("$ per step", rank=1),
-            Column("note", rank=3, least=16),
+    columns = (
+        Column("devices", value=devices, min_width=16),
+        Column("$ per hour", value=per_hour),
+        Column("better", value=lambda trial: trial.answer, rank=2),
+        Column("step time", value=lambda x: time(x.result.step_time_ns)),
+        Column("$ per step", value=per_step, rank=1),
+        Column(
+            "note",
+            value=lambda trial: note(trial.result),
+            rank=3,
+            min_width=16,
         ),
-        [
-            (
-                devices(trial),
-                f"{float(hourly_usd(trial.problem.cluster)):g}",
-                trial.answer,
-                time(trial.result.step_time_ns),
-                usd(trial),
-                note(trial.result),
-            )
-            for trial in fit.trials
-        ],
     )
+    table = terminal_table(Table.of(columns, fit.trials))
     parts = [key_lines(rows), Padding(table, (1, 0, 1, 0))]
     if fit.best is not None:
         assert fit.best.result.plan is not None

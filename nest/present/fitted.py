@@ -9,23 +9,23 @@ as data (:class:`Column`):
 4. where even the columns of rank 0 are too wide, rows become records: a line
    per field.
 
-Nothing is ever narrower than its column's least width.
+Nothing is ever narrower than its column's minimum width.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
+import rich.table
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from nest.present.verbosity import VERBOSE
+from nest.util.tables import Column, Table
 
 #: Cells between two columns, and where it is too narrow for that.
 _GAP, _LEAST_GAP = 3, 2
@@ -37,111 +37,91 @@ _LEAST_TEXT = 12
 _JOINTS = re.compile(r"[^·/|,=+_-]*[·/|,=+_-]|[^·/|,=+_-]+")
 
 
-class Column(NamedTuple):
-    """A column of a table.
-
-    Attributes
-    ----------
-    header
-        Its heading.
-    rank
-        When it is left out: the highest rank goes first, rank 0 never.
-    least
-        Cells that its texts may be wrapped to; ``None`` if they may not.
-    right
-        Whether its texts end in one line.
-    """
-
-    header: str
-    rank: int = 0
-    least: int | None = None
-    right: bool = False
-
-
 @dataclass(frozen=True)
 class FittedTable:
-    """A table that leaves out what does not fit, see the module.
+    """A table on a terminal, which hides the columns that do not fit."""
 
-    Attributes
-    ----------
-    columns
-        What there is to show.
-    rows
-        A text per column each.
-    """
+    table: Table
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Text]] = field(repr=False)
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns that a terminal can show."""
+        return self.table.columns
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        width = options.max_width
+        width, rows = options.max_width, self.table.texts()
         natural = [
-            max((cell_len(cell.plain) for cell in cells), default=0)
-            for cells in self._cells()
+            max((cell_len(row[index]) for row in rows), default=0)
+            for index in range(len(self.columns))
         ]
         widths = fit(self.columns, natural, width, VERBOSE.get())
         if widths is None:
-            yield from self._records(natural)
+            yield from self._records(rows, natural)
             return
         gap = _GAP if _total(widths.values(), _GAP) <= width else _LEAST_GAP
-        yield self._table(widths, gap)
-        left = [
-            column.header
-            for number, column in enumerate(self.columns)
-            if number not in widths and natural[number]
+        yield self._grid(rows, widths, gap)
+        hidden = [
+            column.heading
+            for index, column in enumerate(self.columns)
+            if index not in widths and natural[index]
         ]
-        if left:
-            text = f"not shown for want of width: {', '.join(left)}"
+        if hidden:
+            text = f"not shown for want of width: {', '.join(hidden)}"
             yield Text(f"{text}; --verbose shows all", style="dim")
 
-    def _cells(self) -> list[list[Text]]:
-        numbers = range(len(self.columns))
-        return [[row[number] for row in self.rows] for number in numbers]
-
-    def _table(self, widths: dict[int, int], gap: int) -> Table:
-        table = Table(
+    def _grid(
+        self, rows: Sequence[Sequence[str]], widths: dict[int, int], gap: int
+    ) -> rich.table.Table:
+        grid = rich.table.Table(
             box=box.SIMPLE_HEAD,
             header_style="bold",
             pad_edge=False,
             show_edge=False,
             collapse_padding=gap == _LEAST_GAP,
         )
-        for number, width in widths.items():
-            column = self.columns[number]
-            table.add_column(
-                Text("\n".join(wrap(column.header, width))),
-                justify="right" if column.right else "left",
+        for index, width in widths.items():
+            column = self.columns[index]
+            grid.add_column(
+                Text("\n".join(wrap(column.heading, width))),
+                justify="right" if column.holds_numbers else "left",
                 vertical="top",
                 width=width,
                 no_wrap=True,
             )
-        for row in self.rows:
-            table.add_row(
+        for row in rows:
+            grid.add_row(
                 *(
+                    # No text is markup.
                     Text(
-                        "\n".join(wrap(row[number].plain, width)),
-                        style=row[number].style,
+                        "\n".join(wrap(row[index], width)),
+                        style=_style(self.columns[index], row[index]),
                     )
-                    for number, width in widths.items()
+                    for index, width in widths.items()
                 )
             )
-        return table
+        return grid
 
-    def _records(self, natural: Sequence[int]) -> Iterator[KeyLines | Text]:
-        for number, row in enumerate(self.rows):
+    def _records(
+        self, rows: Sequence[Sequence[str]], natural: Sequence[int]
+    ) -> Iterator[KeyLines | Text]:
+        for number, row in enumerate(rows):
             if number:
                 yield Text()
             yield KeyLines(
                 [
-                    (column.header, cell.plain)
-                    for column, cell, any_text in zip(
+                    (column.heading, text)
+                    for column, text, any_text in zip(
                         self.columns, row, natural, strict=True
                     )
                     if any_text
                 ]
             )
+
+
+def _style(column: Column, text: str) -> str:
+    return "" if column.style is None else column.style(text)
 
 
 def fit(
@@ -169,8 +149,8 @@ def fit(
     are never left out do not fit.
     """
     wide = {
-        number: max(natural[number], cell_len(column.header))
-        for number, column in enumerate(columns)
+        index: max(natural[index], cell_len(column.heading))
+        for index, column in enumerate(columns)
     }
     if _total(wide.values(), _GAP) <= width:
         return wide
@@ -194,8 +174,10 @@ def fit(
 
 def _least(column: Column, natural: int) -> int:
     """Return the fewest cells of a column: no word of its header is cut."""
-    words = max(map(cell_len, column.header.split()), default=0)
-    texts = natural if column.least is None else min(natural, column.least)
+    words = max(map(cell_len, column.heading.split()), default=0)
+    texts = natural
+    if column.min_width is not None:
+        texts = min(natural, column.min_width)
     return max(words, texts)
 
 

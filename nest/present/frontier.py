@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -21,11 +20,11 @@ from nest.analysis.pareto import (
 from nest.analysis.pareto_plot import draw, frontier_ns, frontier_scale
 from nest.analysis.prove import Proof
 from nest.ir.io import plan_to_json, problem_hash
-from nest.present.fitted import Column
-from nest.present.table import count, plan_text, simple_table
+from nest.present.table import count, terminal_table
 from nest.solvers.result import SolveResult
 from nest.units import format_bytes, quanta_to_ns
 from nest.util.plots import save_plot
+from nest.util.tables import Column, Table
 from nest.util.versions import provenance
 
 #: What is said of a frontier without one.
@@ -91,35 +90,46 @@ def frontier_table(
     how many points to show.
     """
     scale = frontier_scale(found)
-    columns: dict[Column, Callable[[FrontierPoint], str]] = {
-        Column("step time"): lambda point: scale(
-            frontier_ns(found, point.step_quanta)
+
+    def usd(name: str, num_steps: int, rank: int) -> Column:
+        return Column(
+            name,
+            value=lambda p: f"{num_steps * (found.step_usd(p) or 0):.6g}",
+            rank=rank,
+        )
+
+    numbers = {id(p): number for number, p in enumerate(found.points, 1)}
+    columns = [
+        Column("point", value=lambda point: numbers[id(point)]),
+        Column(
+            "step time",
+            form=scale,
+            value=lambda point: frontier_ns(found, point.step_quanta),
         ),
-        Column("memory"): lambda point: format_bytes(point.memory_bytes),
-        Column("devices", rank=2 if len(found.curves) > 1 else 5): (
-            lambda point: str(point.devices)
+        Column("memory", value=lambda p: format_bytes(p.memory_bytes)),
+        Column(
+            "devices",
+            value=lambda point: point.devices,
+            rank=2 if len(found.curves) > 1 else 5,
         ),
-    }
-    for rank, name, num_steps in ((3, "$/step", 1), (4, "$/run", steps)):
-        if found.price_usd_per_hour is not None and num_steps is not None:
-            show = functools.partial(_usd, found, num_steps)
-            columns[Column(name, rank)] = show
-    if not found.proven:
-        columns[Column("proven")] = _proven
-    chosen: Sequence[int] = range(len(found.points))
-    if top is not None:
-        chosen, size_of = knees(found, top), _bulge_texts(found)
-        columns[Column("bulge")] = lambda point: size_of[id(point)]
-    columns[Column("plan", rank=1, least=28)] = _plan
-    rows = [
-        (str(n + 1), *(show(found.points[n]) for show in columns.values()))
-        for n in chosen
     ]
-    return simple_table((Column("point"), *columns), rows)
-
-
-def _plan(point: FrontierPoint) -> str:
-    return plan_text(point.plan)
+    if found.price_usd_per_hour is not None:
+        columns.append(usd("$/step", 1, 3))
+        if steps is not None:
+            columns.append(usd("$/run", steps, 4))
+    if not found.proven:
+        columns.append(
+            Column("proven", value=lambda p: "yes" if p.proven else "no")
+        )
+    points = found.points
+    if top is not None:
+        points = tuple(points[index] for index in knees(found, top))
+        bulge_of = _bulge_texts(found)
+        columns.append(Column("bulge", value=lambda p: bulge_of[id(p)]))
+    columns.append(
+        Column("plan", value=lambda p: p.plan.text, rank=1, min_width=28)
+    )
+    return terminal_table(Table.of(columns, points))
 
 
 def _bulge_texts(found: Frontier) -> dict[int, str]:
@@ -132,14 +142,6 @@ def _bulge_texts(found: Frontier) -> dict[int, str]:
             zip(found.points, sizes, strict=True), 1
         )
     }
-
-
-def _proven(point: FrontierPoint) -> str:
-    return "yes" if point.proven else "no"
-
-
-def _usd(found: Frontier, count: int, point: FrontierPoint) -> str:
-    return f"{count * (found.step_usd(point) or 0):.6g}"
 
 
 def frontier_footer(
@@ -201,27 +203,26 @@ def proof_table(
             return str(result.status)
         return f"{scale(result.step_time_ns)} ({result.status})"
 
-    return simple_table(
-        (
-            Column("point"),
-            Column(f"{prover} says"),
-            Column("within its memory", rank=1, least=12),
-            Column("one byte less", rank=2, least=12),
-            Column("wall s", rank=4),
-            Column("note", rank=3, least=16),
-        ),
-        [
-            (
-                str(found.points.index(proof.point) + 1),
-                proof.verdict,
-                answer(proof.within),
-                answer(proof.below),
-                f"{sum(r.wall_s for r in proof.results):.2f}",
-                proof.detail,
-            )
-            for proof in proofs
-        ],
+    columns = (
+        Column("point"),
+        Column(f"{prover} says"),
+        Column("within its memory", form=answer, rank=1, min_width=12),
+        Column("one byte less", form=answer, rank=2, min_width=12),
+        Column("wall s", rank=4),
+        Column("note", rank=3, min_width=16),
     )
+    rows = [
+        (
+            found.points.index(proof.point) + 1,
+            proof.verdict,
+            proof.within,
+            proof.below,
+            f"{sum(r.wall_s for r in proof.results):.2f}",
+            proof.detail,
+        )
+        for proof in proofs
+    ]
+    return terminal_table(Table(columns, rows))
 
 
 def contradictions(

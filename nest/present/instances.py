@@ -13,9 +13,9 @@ from nest.hardware.machines import parse_clusters
 from nest.instances import CLASSES, best_known, instance, names, store
 from nest.instances.records import BestKnown, Instance, Unlimited
 from nest.ir.io import plan_to_json
-from nest.present.fitted import Column
-from nest.present.table import key_lines, plan_text, simple_table
+from nest.present.table import key_lines, plan_text, terminal_table
 from nest.units import quanta_to_ns
+from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
 
@@ -40,9 +40,9 @@ def instance_table(found: Sequence[str]) -> RenderableType:
         Column("best known"),
         Column("gap", rank=3),
         Column("status", rank=1),
-        Column("classes", rank=2, least=16),
+        Column("classes", rank=2, min_width=16),
     )
-    return simple_table(columns, rows)
+    return terminal_table(Table(columns, rows))
 
 
 def list_document(found: Sequence[str]) -> dict[str, Any]:
@@ -55,38 +55,33 @@ def list_document(found: Sequence[str]) -> dict[str, Any]:
 
 def class_table() -> RenderableType:
     """Return a row per class."""
-    rows = [
-        (
-            item.name,
-            item.dimension,
-            str(len(names([item.name]))),
-            item.meaning,
-        )
-        for item in CLASSES
-    ]
     columns = (
-        Column("class"),
+        Column("name", "class"),
         Column("about", rank=2),
         Column("instances", rank=1),
-        Column("meaning", least=24),
+        Column("meaning", min_width=24),
     )
-    return simple_table(columns, rows)
+    return terminal_table(Table.of(columns, _class_records()))
 
 
 def class_document() -> dict[str, Any]:
     """Return the ``nest-instance-classes/1`` document."""
     return {
         "schema": "nest-instance-classes/1",
-        "classes": [
-            {
-                "name": item.name,
-                "about": item.dimension,
-                "meaning": item.meaning,
-                "instances": len(names([item.name])),
-            }
-            for item in CLASSES
-        ],
+        "classes": _class_records(),
     }
+
+
+def _class_records() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": item.name,
+            "about": item.dimension,
+            "meaning": item.meaning,
+            "instances": len(names([item.name])),
+        }
+        for item in CLASSES
+    ]
 
 
 def instance_lines(name: str) -> RenderableType:

@@ -10,14 +10,14 @@ from rich.console import RenderableType
 
 from nest.analysis.reorder import Reordered
 from nest.ir.graph import CollectiveKind
-from nest.present.fitted import Column
-from nest.present.table import key_lines, simple_table
+from nest.present.table import key_lines, terminal_table
 from nest.topology.graph import GraphNetwork
 from nest.topology.graph.bounds import bound_ns
 from nest.topology.graph.case import CollectiveCase
 from nest.topology.levels import NetworkFacts, Range
 from nest.topology.order import NodeRanks, node_ranks
 from nest.units import quanta_to_ns
+from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
 GB = 1e9
@@ -57,25 +57,20 @@ def facts_block(
     )
     if facts.partitions:
         yield ""
-        yield simple_table(
-            (
-                Column("units", right=True),
-                Column("devices", right=True),
-                Column("out GB/s", right=True),
-                Column("oversubscription", rank=1, right=True),
-                Column("bisection GB/s", rank=2, right=True),
+        columns = (
+            Column("num_units", "units", right=True),
+            Column("devices", form=_plain, right=True),
+            Column("out_bytes_per_s", "out GB/s", _gb, right=True),
+            Column("oversubscription", form=_plain, right=True, rank=1),
+            Column(
+                "bisection_bytes_per_s",
+                "bisection GB/s",
+                _gb_of,
+                right=True,
+                rank=2,
             ),
-            [
-                (
-                    str(part.num_units),
-                    _plain(part.devices),
-                    _gb(part.out_bytes_per_s),
-                    _plain(part.oversubscription),
-                    _gb_of(part.bisection_bytes_per_s),
-                )
-                for part in facts.partitions
-            ],
         )
+        yield terminal_table(Table.of(columns, map(vars, facts.partitions)))
 
 
 def _bounds_rows(facts: NetworkFacts) -> list[tuple[str, str]]:
@@ -154,9 +149,12 @@ def bench_block(
         cells.append(("", *least))
     columns = (
         Column("bytes", right=True),
-        *(Column(kind, rank, least=12) for rank, kind in enumerate(kinds, 1)),
+        *(
+            Column(kind, rank=rank, min_width=12)
+            for rank, kind in enumerate(kinds, 1)
+        ),
     )
-    yield simple_table(columns, cells)
+    yield terminal_table(Table(columns, cells))
 
 
 def price_block(
@@ -173,23 +171,22 @@ def price_block(
         ]
     )
     yield ""
-    yield simple_table(
-        (
-            Column("algorithm", least=16),
-            Column("time", right=True),
-            Column("vs bound", rank=2, right=True),
-            Column("", rank=1),
-        ),
-        [
-            (
-                name,
-                scale(time_ns),
-                f"{time_ns / bound_ns:.3f}" if bound_ns else "",
-                "best" if name == best else "",
-            )
-            for name, time_ns in document["algorithms"].items()
-        ],
+    columns = (
+        Column("algorithm", min_width=16),
+        Column("time", form=scale, right=True),
+        Column("vs bound", right=True, rank=2),
+        Column("", rank=1),
     )
+    rows = [
+        (
+            name,
+            time_ns,
+            f"{time_ns / bound_ns:.3f}" if bound_ns else "",
+            "best" if name == best else "",
+        )
+        for name, time_ns in document["algorithms"].items()
+    ]
+    yield terminal_table(Table(columns, rows))
 
 
 def order_block(found: Reordered, graph: Any) -> Iterator[RenderableType]:

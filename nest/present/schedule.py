@@ -9,12 +9,11 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.text import Text
 
 from nest.operator_schedule import Cores, Placed, Schedule
 from nest.operator_schedule.layer_file import Layer
-from nest.present.fitted import Column
-from nest.present.table import count, key_lines, percent, simple_table
+from nest.present.table import count, key_lines, percent, terminal_table
+from nest.util.tables import Column, Table
 
 #: Cells of a bar that lasts from the first tick to the last.
 BAR = 40
@@ -27,7 +26,7 @@ _PROOFS = {"single": "one operator", "bound": "bound", "none": "not proven"}
 
 
 def schedule_document(
-    layer: Layer, cores: Cores, found: Mapping[str, Schedule]
+    layer: Layer, cores: Cores, schedules: Mapping[str, Schedule]
 ) -> dict[str, Any]:
     """Return the document of ``nest schedule --json``."""
     return {
@@ -35,17 +34,17 @@ def schedule_document(
         "layer": layer.name,
         "unit": layer.unit,
         "cores": cores._asdict(),
-        **_totals(found.values()),
+        **_totals(schedules.values()),
         "passes": {
             name: {
                 **_totals([schedule]),
                 "operators": {
-                    operator: place._asdict()
-                    for operator, place in schedule.operators.items()
+                    operator: placed._asdict()
+                    for operator, placed in schedule.operators.items()
                 },
                 "parts": [part._asdict() for part in schedule.parts],
             }
-            for name, schedule in found.items()
+            for name, schedule in schedules.items()
         },
     }
 
@@ -61,10 +60,10 @@ def _totals(schedules: Any) -> dict[str, Any]:
 
 
 def schedule_block(
-    layer: Layer, cores: Cores, found: Mapping[str, Schedule]
+    layer: Layer, cores: Cores, schedules: Mapping[str, Schedule]
 ) -> list[RenderableType]:
     """Return what was scheduled, and a table of operators per pass."""
-    total = _totals(found.values())
+    total = _totals(schedules.values())
     rows = [
         ("layer", layer.name or "without a name"),
         (
@@ -75,7 +74,7 @@ def schedule_block(
         ("makespan", _length(layer, total)),
     ]
     parts: list[RenderableType] = [key_lines(rows)]
-    for name, schedule in found.items():
+    for name, schedule in schedules.items():
         lines = [(name, _length(layer, _totals([schedule])))]
         lines.append(("", _parts_text(schedule)))
         parts += [
@@ -116,47 +115,46 @@ def _table(schedule: Schedule) -> RenderableType:
         schedule.operators.items(),
         key=lambda item: (item[1].start_tick, item[1].end_tick),
     )
-    return simple_table(
-        (
-            Column("operator", least=12),
-            Column("on", rank=1, least=8),
-            Column("start", rank=2, right=True),
-            Column("end", rank=3, right=True),
-            Column("ticks", right=True),
-            Column("when", rank=4),
-        ),
-        [
-            (
-                name,
-                _on(place),
-                str(place.start_tick),
-                str(place.end_tick),
-                str(place.end_tick - place.start_tick),
-                Text(_bar(place, schedule.makespan_ticks), no_wrap=True),
-            )
-            for name, place in order
-        ],
+    columns = (
+        Column("operator", min_width=12),
+        Column("on", rank=1, min_width=8),
+        Column("start", rank=2, right=True),
+        Column("end", rank=3, right=True),
+        Column("ticks", right=True),
+        Column("when", rank=4),
     )
+    rows = [
+        (
+            name,
+            _cores_text(placed),
+            placed.start_tick,
+            placed.end_tick,
+            placed.end_tick - placed.start_tick,
+            _bar(placed, schedule.makespan_ticks),
+        )
+        for name, placed in order
+    ]
+    return terminal_table(Table(columns, rows))
 
 
-def _on(place: Placed) -> str:
-    if place.whole:
+def _cores_text(placed: Placed) -> str:
+    if placed.whole:
         return "whole chip"
     used = [
-        f"{word} {core}"
-        for word, core in (
-            ("tensor", place.tensor_core),
-            ("vector", place.vector_core),
+        f"{kind} {core}"
+        for kind, core in (
+            ("tensor", placed.tensor_core),
+            ("vector", placed.vector_core),
         )
         if core is not None
     ]
     return " + ".join(used) or "nothing"
 
 
-def _bar(place: Placed, makespan_ticks: int) -> str:
+def _bar(placed: Placed, makespan_ticks: int) -> str:
     """Return a bar from the start to the end, of at least one cell."""
-    if place.start_tick == place.end_tick:
+    if placed.start_tick == placed.end_tick:
         return ""
-    first = place.start_tick * BAR // makespan_ticks
-    last = -(-place.end_tick * BAR // makespan_ticks)
-    return " " * first + (_WHOLE if place.whole else _SINGLE) * (last - first)
+    first = placed.start_tick * BAR // makespan_ticks
+    last = -(-placed.end_tick * BAR // makespan_ticks)
+    return " " * first + (_WHOLE if placed.whole else _SINGLE) * (last - first)

@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from nest.ir.io import problem_hash
-from nest.present.fitted import Column
-from nest.present.table import count, key_lines, simple_table
+from nest.present.table import count, key_lines, terminal_table
 from nest.simulation.events import Simulation
 from nest.units import quanta_to_ns
+from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
 
@@ -79,29 +79,29 @@ def simulation_block(
         ("step time", scale(formula)),
         ("simulated", scale(simulated) + share),
     ]
-    table = simple_table(
-        (
-            Column("block", right=True),
-            Column("stages", rank=4, least=8),
-            Column("busy", rank=1, right=True),
-            Column("idle", rank=2, right=True),
-            Column("bubble %", right=True),
-            Column("receive", rank=5, right=True),
-            Column("sync", rank=6, right=True),
-            Column("end", rank=3, right=True),
+    columns = (
+        Column("block", right=True),
+        Column(
+            "stages",
+            form=lambda stages: ", ".join(map(str, stages)),
+            rank=4,
+            min_width=8,
         ),
-        [
-            (
-                str(number),
-                ", ".join(map(str, use["stages"])),
-                scale(use["busy_ns"]),
-                scale(use["idle_ns"]),
-                f"{100 * use['bubble_share']:.2f}",
-                scale(use["receive_ns"]),
-                scale(use["sync_ns"]),
-                scale(use["end_ns"]),
-            )
-            for number, use in enumerate(document["blocks"], 1)
-        ],
+        Column("busy_ns", "busy", scale, right=True, rank=1),
+        Column("idle_ns", "idle", scale, right=True, rank=2),
+        Column(
+            "bubble_share",
+            "bubble %",
+            lambda share: f"{100 * share:.2f}",
+            right=True,
+        ),
+        Column("receive_ns", "receive", scale, right=True, rank=5),
+        Column("sync_ns", "sync", scale, right=True, rank=6),
+        Column("end_ns", "end", scale, right=True, rank=3),
     )
+    blocks = [
+        {"block": number, **use}
+        for number, use in enumerate(document["blocks"], 1)
+    ]
+    table = terminal_table(Table.of(columns, blocks))
     return [key_lines(rows), Padding(table, (1, 0, 0, 0))]

@@ -18,7 +18,7 @@ _NAMED = 2
 
 
 @dataclass(frozen=True)
-class Run:
+class StageRange:
     """Stages that follow each other and do the same, or a single one.
 
     Attributes
@@ -50,7 +50,7 @@ def runs(
     plan: Plan,
     terms: Sequence[Mapping[str, Any]],
     fold: bool = True,
-) -> list[Run]:
+) -> list[StageRange]:
     """Return the stages of a plan, three or more equal ones in a row as one.
 
     Stages are equal if they have layers of the same kinds, as many devices
@@ -66,52 +66,52 @@ def runs(
     fold
         Whether equal ones are joined.
     """
-    places = _places(plan)
+    ranges = _device_ranges(plan)
     kinds = {layer.id: layer.kind for layer in problem.graph.layers}
 
-    def what(number: int) -> tuple[Any, ...]:
+    def work_of(number: int) -> tuple[Any, ...]:
         stage = plan.stages[number]
-        found = sorted(
+        layers = sorted(
             (kinds[name], strategy)
             for name, strategy in zip(
                 stage.layers, stage.layer_strategies, strict=True
             )
         )
-        return stage.devices, found
+        return stage.devices, layers
 
     groups: list[list[int]] = []
     for number in range(len(plan.stages)):
         before = groups[-1][-1] if groups else None
         if (
             before is not None
-            and what(before) == what(number)
-            and places[before][1] == places[number][0]
+            and work_of(before) == work_of(number)
+            and ranges[before][1] == ranges[number][0]
         ):
             groups[-1].append(number)
         else:
             groups.append([number])
-    parts = [
-        part
+    shown = [
+        numbers
         for group in groups
-        for part in (
+        for numbers in (
             [group]
             if fold and len(group) >= _FOLDED
             else [[number] for number in group]
         )
     ]
     return [
-        Run(
-            part[0] + 1,
-            part[-1] + 1,
-            tuple(plan.stages[number] for number in part),
-            tuple(terms[number] for number in part),
-            (places[part[0]][0], places[part[-1]][1]),
+        StageRange(
+            numbers[0] + 1,
+            numbers[-1] + 1,
+            tuple(plan.stages[number] for number in numbers),
+            tuple(terms[number] for number in numbers),
+            (ranges[numbers[0]][0], ranges[numbers[-1]][1]),
         )
-        for part in parts
+        for numbers in shown
     ]
 
 
-def _places(plan: Plan) -> list[tuple[int, int]]:
+def _device_ranges(plan: Plan) -> list[tuple[int, int]]:
     """Return first device and end of every stage in the first replica.
 
     Stages, or blocks of interleaved ones, sit side by side from device 0.
@@ -124,7 +124,12 @@ def _places(plan: Plan) -> list[tuple[int, int]]:
     ]
 
 
-def devices_text(run: Run) -> str:
+def numbers_text(run: StageRange) -> str:
+    """Return the numbers of the stages: ``3`` or ``3–6``."""
+    return f"{run.first}–{run.last}" if run.each else f"{run.first}"
+
+
+def devices_text(run: StageRange) -> str:
     """Return how many devices each stage has, and which: ``8 (16–23)``."""
     first, end = run.devices
     which = f"{first}" if end == first + 1 else f"{first}–{end - 1}"
@@ -152,7 +157,7 @@ def nodes_text(problem: Problem, devices: Sequence[int]) -> str:
     return f"{names[0]} … {names[-1]} ({len(names)})"
 
 
-def layers_text(run: Run) -> str:
+def layers_text(run: StageRange) -> str:
     """Return the layers of a stage, or of all stages of a run."""
     first, last = run.stages[0].layers[0], run.stages[-1].layers[-1]
     count = len(run.stages[0].layers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import IO, Any
@@ -12,7 +12,6 @@ from typing import IO, Any
 from rich.console import (
     Console,
     ConsoleOptions,
-    Group,
     RenderableType,
     RenderResult,
 )
@@ -20,20 +19,21 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
-from nest.analysis.compare import Beside, beside_best
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.present.fitted import Column, FittedTable, KeyLines
+from nest.present.fitted import FittedTable, KeyLines
 from nest.present.stages import (
+    StageRange,
     devices_text,
     layers_text,
     nodes_text,
+    numbers_text,
     rank_text,
     runs,
     strategies_text,
 )
 from nest.present.verbosity import VERBOSE
-from nest.solvers.base import Limit, SolveOptions, Status
+from nest.solvers.base import Limit
 from nest.solvers.result import Outcome, SolveResult
 from nest.uncertainty.headroom import tightness
 from nest.uncertainty.intervals import (
@@ -43,14 +43,13 @@ from nest.uncertainty.intervals import (
     intervals_of,
 )
 from nest.units import format_bytes, format_sizes
+from nest.util.tables import Column, Table, Writer
 from nest.util.terminal import PIPE_COLUMNS, columns_of, said_columns
 from nest.util.text import printable
 from nest.util.time_scale import TimeScale
 
 _RULE_WIDTH = 100
 _USUAL_HEIGHT = 25
-#: Cells that the last column of a table may be wrapped to.
-_LEAST_NOTE = 20
 
 _ASCII = str.maketrans(
     {
@@ -65,22 +64,13 @@ _ASCII = str.maketrans(
     }
 )
 
+_FAILURES = [outcome for outcome in Outcome if outcome.failed]
+
 _LIMITS = {
     Limit.TIME: "time limit",
     Limit.MEMORY: "memory limit",
     Limit.SIZE: "size limit",
     Limit.INTERRUPT: "interrupted",
-}
-
-_STYLES = {
-    "optimal": "green",
-    "feasible": "",
-    "infeasible": "yellow",
-    "over memory": "yellow",
-    "no solution": "yellow",
-    "skipped": "dim",
-    "not installed": "dim",
-    "interrupted": "yellow",
 }
 
 
@@ -143,127 +133,9 @@ class _Printable:
             yield Segment(printable(text), style, control)
 
 
-def compare_table(
-    problem: Problem, results: Sequence[SolveResult]
-) -> RenderableType:
-    """Return the table of a comparison, one row per solver.
-
-    Where errors are known, a second one has the other intervals.
-    """
-    costs = [r.step_quanta for r in results if r.step_quanta is not None]
-    best = min(costs, default=None)
-    scale = _scale(problem, results)
-    simulated = any(r.simulated_step_time_ns is not None for r in results)
-    beside = beside_best(problem, results)
-    known = any(b.intervals for b in beside)
-    own = any(r.own_objective_ns is not None for r in results)
-    columns = [
-        Column("solver"),
-        Column("status", least=8),
-        Column("step time", right=True),
-        *([Column("simulated", rank=7, right=True)] if simulated else []),
-        *([Column("90 %", rank=4, right=True)] if known else []),
-        Column("vs best %", rank=1, least=8, right=True),
-        Column("gap %", rank=3, right=True),
-        *([Column("own objective", rank=6, right=True)] if own else []),
-        Column("wall s", rank=5, right=True),
-        Column("note", rank=2, least=16),
-    ]
-    rows: list[tuple[str | Text, ...]] = [
-        (
-            result.solver,
-            Text(status, style=_STYLES.get(status, "bold red")),
-            _step_time(result, scale),
-            *([scale(result.simulated_step_time_ns)] if simulated else []),
-            *([_interval(result, near, scale)] if known else []),
-            _versus(result.step_quanta, best, near.equal),
-            percent(result.gap),
-            *([scale(result.own_objective_ns)] if own else []),
-            f"{result.wall_s:.2f}",
-            "; ".join(filter(None, (note(result), _bound(result, scale)))),
-        )
-        for result, near in zip(results, beside, strict=True)
-        for status in (status_text(result),)
-    ]
-    table = simple_table(columns, rows)
-    if not known:
-        return table
-    return Group(table, "", _interval_table(results, beside, scale))
-
-
-def _interval_table(
-    results: Sequence[SolveResult], beside: Sequence[Beside], scale: TimeScale
-) -> RenderableType:
-    """Return the figures that the table of a comparison leaves out."""
-    speeds = [_tokens_per_s(result) for result in results]
-    has_tokens = any(speeds)
-    return simple_table(
-        (
-            Column("solver"),
-            *([Column("tokens/s", rank=1, right=True)] if has_tokens else []),
-            Column("step 50 %", rank=2, right=True),
-            Column("memory", right=True),
-            Column("90 %", rank=3, right=True),
-            Column("50 %", rank=4, right=True),
-        ),
-        [
-            (
-                result.solver,
-                *([speed] if has_tokens else []),
-                scale.interval(near.intervals.step_50_ns),
-                format_bytes(max(b.memory_bytes for b in result.score.blocks)),
-                _memory(near.intervals.memory_90_bytes),
-                _memory(near.intervals.memory_50_bytes),
-            )
-            for result, near, speed in zip(
-                results, beside, speeds, strict=True
-            )
-            if near.intervals is not None and result.score is not None
-        ],
-    )
-
-
-def _tokens_per_s(result: SolveResult) -> str:
-    """Return the throughput of a plan, empty where it is unknown."""
-    if result.score is None:
-        return ""
-    tokens = result.score.to_json()["throughput_tokens_per_s"]
-    if tokens is None:
-        return ""
-    return f"{tokens:,.0f}" if tokens >= 1000 else f"{tokens:.4g}"
-
-
-def compare_footer(
-    problem: Problem,
-    problem_hash: str,
-    cells: Mapping[str, SolveOptions],
-    notes: Sequence[str] = (),
-) -> RenderableType:
-    """Return what a reader must know to repeat the table.
-
-    ``cells`` are the options of the solvers, by keyword.
-    """
-    options = next(iter(cells.values()))
-    limit_s = options.time_limit_s
-    workers = {name: str(own.num_workers) for name, own in cells.items()}
-    if len(set(workers.values())) == 1:
-        workers = {"": str(options.num_workers)}
-    counts = ", ".join(f"{n} {w}".strip() for n, w in workers.items())
-    lines = [
-        f"problem {problem.name} · preset {problem.preset} · "
-        f"hash {problem_hash[:12]}",
-        f"time limit {'none' if limit_s is None else f'{limit_s:g} s'} · "
-        f"workers {counts} · seed {options.seed}"
-        f"{f' · gap {100 * options.gap:g} %' if options.gap else ''}"
-        f"{' · plans repaired' if options.repair else ''}",
-        *notes,
-    ]
-    return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
-
-
 def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
     """Return the answer of one solver: a few lines, and its stages."""
-    scale = _scale(problem, [result])
+    scale = scale_of(problem, [result])
     limit = note(result)
     rows = [
         ("problem", f"{problem.name} (preset {problem.preset})"),
@@ -323,66 +195,50 @@ def stage_table(
         max(s["forward_ns"] + s["backward_ns"] for s in stages),
         problem.time_unit,
     )
-    return simple_table(
-        (
-            Column("stage", right=True),
-            Column("layers", rank=3, least=14),
-            Column("devices", rank=1, right=True),
-            Column("nodes", rank=2, least=10, right=True),
-            Column("strategy", least=18),
-            Column("forward", rank=5, right=True),
-            Column("backward", rank=4, right=True),
-            Column("sync", rank=6, right=True),
-            Column("memory", least=10, right=True),
+    shown = runs(problem, plan, stages, fold=not VERBOSE.get())
+
+    def time(key: str, rank: int) -> Column:
+        name = key.removesuffix("_ns")
+        return Column(
+            key,
+            name,
+            scale.range,
+            value=lambda run: [terms[key] for terms in run.terms],
+            right=True,
+            rank=rank,
+        )
+
+    def memory(run: StageRange) -> str:
+        sizes = [terms["memory_bytes"] for terms in run.terms]
+        return format_sizes(min(sizes), max(sizes))
+
+    columns = (
+        Column("stage", value=numbers_text, right=True),
+        Column("layers", value=layers_text, rank=3, min_width=14),
+        Column("devices", value=devices_text, right=True, rank=1),
+        Column(
+            "nodes",
+            value=lambda run: nodes_text(problem, run.devices),
+            right=True,
+            rank=2,
+            min_width=10,
         ),
-        [
-            (
-                f"{run.first}–{run.last}" if run.each else f"{run.first}",
-                layers_text(run),
-                devices_text(run),
-                nodes_text(problem, run.devices),
-                strategies_text(run.stages[0].layer_strategies),
-                *(
-                    scale.range([terms[key] for terms in run.terms])
-                    for key in ("forward_ns", "backward_ns", "sync_ns")
-                ),
-                format_sizes(
-                    min(terms["memory_bytes"] for terms in run.terms),
-                    max(terms["memory_bytes"] for terms in run.terms),
-                ),
-            )
-            for run in runs(problem, plan, stages, fold=not VERBOSE.get())
-        ],
+        Column(
+            "strategy",
+            value=lambda run: strategies_text(run.stages[0].layer_strategies),
+            min_width=18,
+        ),
+        time("forward_ns", 5),
+        time("backward_ns", 4),
+        time("sync_ns", 6),
+        Column("memory", value=memory, right=True, min_width=10),
     )
+    return terminal_table(Table.of(columns, shown))
 
 
-def simple_table(
-    columns: Sequence[str | Column],
-    rows: Iterable[Sequence[str | Text]],
-    right: Iterable[int] = (),
-) -> FittedTable:
-    """Return a table of texts.
-
-    Columns of which only the headers are given are left out from the right,
-    the first one never, and the last one may wrap. ``right`` are those whose
-    texts end in one line, besides those that say so.
-    """
-    right = set(right)
-    last = len(columns) - 1
-    known = [
-        item
-        if isinstance(item, Column)
-        else Column(item, rank=n, least=_LEAST_NOTE if n == last else None)
-        for n, item in enumerate(columns)
-    ]
-    return FittedTable(
-        [
-            item._replace(right=item.right or n in right)
-            for n, item in enumerate(known)
-        ],
-        # No text is markup.
-        [[Text(c) if isinstance(c, str) else c for c in row] for row in rows],
-    )
+def terminal_table(table: Table) -> FittedTable:
+    """Return a table for a terminal."""
+    return FittedTable(table.shown_by(Writer.TERMINAL))
 
 
 def key_lines(rows: Sequence[tuple[str, str]]) -> RenderableType:
@@ -396,65 +252,52 @@ def plan_text(plan: Plan) -> str:
 
 
 def status_text(result: SolveResult) -> str:
-    """Return the word for the status column; failures are in capitals."""
-    if result.outcome.failed:
-        return str(result.outcome).replace("-", " ").upper()
-    if result.outcome is not Outcome.SOLVED:
-        return str(result.outcome).replace("-", " ")
-    return str(result.status).replace("-", " ")
+    """Return the status of an answer for people."""
+    return status_of(result.outcome, result.status)
+
+
+def status_of(outcome: str, status: str | None) -> str:
+    """Return an outcome and a status as one text.
+
+    Outcomes that are failures of the solver are in capitals. A solver that
+    did not solve the problem has no status to show.
+    """
+    if outcome in ("solved", "scored"):
+        return str(status).replace("-", " ")
+    text = outcome.replace("-", " ")
+    return text.upper() if outcome in _FAILURES else text
 
 
 def note(result: SolveResult) -> str:
-    """Return the limit and the detail, on one line."""
+    """Return the limit and the detail of an answer, on one line."""
+    return note_text(vars(result))
+
+
+def note_text(fields: Mapping[str, Any]) -> str:
+    """Return the limit and the detail of an answer in a document."""
+    limit, detail = fields["limit"], " ".join(fields["detail"].split())
     parts = []
-    if result.limit is not None and result.outcome is not Outcome.INTERRUPTED:
-        parts.append(_LIMITS[result.limit])
-    if result.detail:
-        parts.append(" ".join(result.detail.split()))
+    if limit is not None and fields["outcome"] != Outcome.INTERRUPTED:
+        parts.append(_LIMITS[limit])
+    if detail:
+        parts.append(detail)
+    elif fields["over_memory_bytes"]:
+        parts.append(f"{format_bytes(fields['over_memory_bytes'])} too much")
     return ": ".join(parts)
 
 
-def percent(fraction: Fraction | None) -> str:
+def percent(share: Fraction | float | None) -> str:
     """Return a fraction in per cent; only an exact zero is shown as 0."""
-    if fraction is None:
+    if share is None:
         return ""
-    if fraction == 0:
+    if share == 0:
         return "0"
-    value = float(100 * fraction)
+    value = float(100 * share)
     return f"{value:.2f}" if value >= 0.005 else "<0.01"
 
 
-def _step_time(result: SolveResult, scale: TimeScale) -> str:
-    """Return the step time, in parentheses if the plan does not fit."""
-    if result.status is Status.OVER_MEMORY and result.score is not None:
-        return f"({scale(result.score.step_time_ns)})"
-    return scale(result.step_time_ns)
-
-
-def _bound(result: SolveResult, scale: TimeScale) -> str:
-    """Return what is proven of all plans where no gap says it."""
-    if result.gap is not None or not result.lower_bound_ns:
-        return ""
-    return f"lower bound {scale.bound(result.lower_bound_ns)}"
-
-
-def _interval(result: SolveResult, near: Beside, scale: TimeScale) -> str:
-    """Return the interval of a plan that fits."""
-    if near.intervals is None or result.step_quanta is None:
-        return ""
-    return scale.interval(near.intervals.step_90_ns)
-
-
-def _versus(cost: int | None, best: int | None, equal: bool | None) -> str:
-    if cost is None or best is None:
-        return ""
-    if cost == best:
-        return "best"
-    more = f"+{percent(Fraction(cost - best, best))}" if best else "+inf"
-    return f"{more} (equal)" if equal else more
-
-
-def _scale(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
+def scale_of(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
+    """Return the scale of the step times of some answers."""
     times = [
         time_ns
         for result in results
@@ -515,8 +358,7 @@ def _score_rows(
         if left >= 0
         else ("memory left", f"none, {format_bytes(-left)} too much")
     )
-    blocks = document.get("blocks", document["stages"])
-    needed = max(block["memory_bytes"] for block in blocks)
+    needed = needed_bytes(document)
     if known is not None:
         rows.append(
             ("", f"needs {format_bytes(needed)}, {memory_text(known)}")
@@ -529,6 +371,13 @@ def _costs(problem: Problem) -> str:
     """Return what a problem says of costs that nothing measured is behind."""
     _, _, costs = problem.source.partition("costs: ")
     return costs or problem.source
+
+
+def needed_bytes(document: Mapping[str, Any]) -> int:
+    """Return the memory of the fullest device, from the JSON of a score."""
+    blocks = document.get("blocks", document["stages"])
+    needed: int = max(block["memory_bytes"] for block in blocks)
+    return needed
 
 
 def step_rows(known: Intervals, scale: TimeScale) -> list[tuple[str, str]]:

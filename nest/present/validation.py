@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from nest.present.fitted import Column
-from nest.present.table import simple_table
+from nest.present.table import terminal_table
 from nest.uncertainty.headroom import MEAN_ERROR
+from nest.util.tables import EVERYWHERE, Column, Table, Writer
 
 #: Breakdowns of the error of the step time, and what each is by.
-_TITLES = {
+BREAKDOWNS = {
     "by_source": "source",
     "by_hardware": "device",
     "by_family": "device family",
@@ -33,36 +33,38 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
         f"{document['used']} used{others}, {sum(skipped.values())} skipped"
         + _interrupted(document),
         "",
-        _errors("step time", summary),
+        terminal_table(error_table("step time", summary)),
     ]
-    for key, title in _TITLES.items():
+    for key, title in BREAKDOWNS.items():
         if document[key]:
-            parts += ["", _errors(title, document[key])]
+            table = error_table(title, document[key])
+            parts += ["", terminal_table(table)]
     ranking = document["ranking"]
     if ranking["groups"]:
-        everything = {"all groups": ranking}
-        parts += ["", _ranking(everything | ranking["by_source"])]
+        parts += ["", terminal_table(ranking_table(ranking))]
     parts += ["", *_memory(document["memory"])]
     if document.get("intervals") is not None:
         parts += ["", _intervals(document["intervals"])]
-    if sized:
-        rows = [(str(count), reason) for reason, count in sized.items()]
-        parts += ["", _numbers("rows", "used for memory only", rows)]
-    if skipped:
-        rows = [(str(count), reason) for reason, count in skipped.items()]
-        parts += ["", _numbers("rows", "skipped because", rows)]
-    left_out = document["memory"]["left_out"]
-    if left_out:
-        rows = [(str(count), reason) for reason, count in left_out.items()]
-        parts += ["", _numbers("rows", "memory not compared because", rows)]
-    told = [
+    for title, counts in (
+        ("used for memory only", sized),
+        ("skipped because", skipped),
+        ("memory not compared because", document["memory"]["left_out"]),
+    ):
+        if counts:
+            parts += ["", _reasons(title, counts)]
+    messages = messages_of(document)
+    if messages:
+        parts += ["", *map(Text, messages)]
+    return parts
+
+
+def messages_of(document: Mapping[str, Any]) -> list[str]:
+    """Return what was wrong with rows, a line each."""
+    return [
         *document["impossible"],
         *document["unreadable"],
         *document["not_understood"],
     ]
-    if told:
-        parts += ["", *map(Text, told)]
-    return parts
 
 
 def _interrupted(document: Mapping[str, Any]) -> str:
@@ -72,71 +74,89 @@ def _interrupted(document: Mapping[str, Any]) -> str:
     return f"; interrupted, the first of {document['interrupted']['of']}"
 
 
-def _errors(
-    title: str, groups: Mapping[str, Mapping[str, Any]]
-) -> RenderableType:
-    return simple_table(
-        (
-            Column("used", rank=1, right=True),
-            Column("median %", right=True),
-            Column("mean %", rank=3, right=True),
-            Column("bias %", rank=2, right=True),
-            Column(title, least=16),
-        ),
-        [
-            (
-                str(figures["used"]),
-                _percent(figures["median_abs_error"]),
-                _percent(figures["mean_abs_error"]),
-                _percent(figures["bias"], sign="+"),
-                name,
-            )
-            for name, figures in sorted(
-                groups.items(), key=lambda item: -item[1]["used"]
-            )
-        ],
-    )
+#: Columns that a terminal alone shows, and those that a page alone shows.
+_ON_TERMINALS = EVERYWHERE - {Writer.PAGE}
+_ON_PAGES = EVERYWHERE - {Writer.TERMINAL}
 
 
-def _ranking(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
-    return simple_table(
-        (
-            Column("groups", rank=2, right=True),
-            Column("best within 5 %", right=True),
-            Column("mean regret", rank=1, right=True),
-            Column("median", rank=4, right=True),
-            Column("bias of the best", rank=5, right=True),
-            Column("ranked", rank=6, right=True),
-            Column("median Spearman", rank=3, right=True),
-            Column(">= 0.9", rank=7, right=True),
-            Column("ranking", least=24),
-        ),
-        [
-            (
-                str(figures["groups"]),
-                _percent(figures["share_best_within_5_percent"], " %"),
-                _percent(figures["mean_regret"], " %"),
-                _percent(figures["median_regret"], " %"),
-                _percent(
-                    figures["median_bias_of_predicted_best"], " %", sign="+"
-                ),
-                str(figures["spearman_groups"]),
-                ""
-                if figures["median_spearman"] is None
-                else f"{figures['median_spearman']:.3f}",
-                _percent(figures["share_spearman_at_least_0_9"], " %"),
-                name,
-            )
-            for name, figures in groups.items()
-        ],
+def error_table(
+    title: str, groups: Mapping[str, Mapping[str, Any]], caption: str = ""
+) -> Table:
+    """Return the errors of groups of runs, the largest group first.
+
+    ``title`` is what runs are grouped by.
+    """
+    columns = (
+        Column("name", title, writers=_ON_PAGES),
+        Column("used", right=True, rank=1),
+        Column("median_abs_error", "median %", _percent, right=True),
+        Column("mean_abs_error", "mean %", _percent, right=True, rank=3),
+        Column("bias", "bias %", _signed_percent, right=True, rank=2),
+        # Terminals are narrow: the name, which may wrap, is last there.
+        Column("name", title, writers=_ON_TERMINALS, min_width=16),
     )
+    rows = [
+        {"name": name, **figures}
+        for name, figures in sorted(
+            groups.items(), key=lambda item: -item[1]["used"]
+        )
+    ]
+    return Table.of(columns, rows, caption)
+
+
+def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
+    """Return whether the plans predicted best are good, group by group."""
+
+    def share(key: str, name: str, rank: int = 0, **more: Any) -> Column:
+        return Column(key, name, _share, right=True, rank=rank, **more)
+
+    columns = (
+        Column("name", "groups of", writers=_ON_PAGES),
+        Column("groups", right=True, rank=2),
+        share("share_best_within_5_percent", "best within 5 %"),
+        share("mean_regret", "mean regret", 1),
+        share("median_regret", "median", 4),
+        Column(
+            "median_bias_of_predicted_best",
+            "bias of the best",
+            lambda bias: "" if bias is None else f"{100 * bias:+.1f} %",
+            right=True,
+            rank=5,
+            writers=_ON_TERMINALS,
+        ),
+        Column(
+            "spearman_groups",
+            "ranked",
+            right=True,
+            rank=6,
+            writers=_ON_TERMINALS,
+        ),
+        Column(
+            "median_spearman",
+            "median Spearman",
+            lambda rho: "" if rho is None else f"{rho:.3f}",
+            right=True,
+            rank=3,
+            writers=_ON_TERMINALS,
+        ),
+        share(
+            "share_spearman_at_least_0_9",
+            ">= 0.9",
+            7,
+            writers=_ON_TERMINALS,
+        ),
+        Column("name", "ranking", writers=_ON_TERMINALS, min_width=24),
+    )
+    groups = {"all groups": ranking} | ranking["by_source"]
+    rows = [{"name": name, **figures} for name, figures in groups.items()]
+    return Table.of(columns, rows, caption)
 
 
 def _memory(figures: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if figures["used"]:
         classes = {"all classes": figures} | figures["by_mem_class"]
-        parts = [_errors("memory", classes), ""]
+        parts = [terminal_table(error_table("memory", classes)), ""]
     fits, oom = figures["fits"], figures["oom"]
     return [
         *parts,
@@ -151,10 +171,10 @@ def _intervals(figures: Mapping[str, Any]) -> str:
         return "no step time has an interval"
     return (
         f"of {figures['rows']} step times "
-        f"{_percent(figures['within_90'], ' %')} lie within their 90 % "
-        f"intervals and {_percent(figures['within_50'], ' %')} within the 50 "
+        f"{_share(figures['within_90'])} lie within their 90 % "
+        f"intervals and {_share(figures['within_50'])} within the 50 "
         f"% ones; half of the 90 % ones are wider than "
-        f"±{_percent(figures['median_half_width_90'], ' %')}"
+        f"±{_share(figures['median_half_width_90'])}"
     )
 
 
@@ -164,21 +184,26 @@ def _fit(figures: Mapping[str, Any], key: str) -> str:
     if figures["share"] is None:
         return str(count)
     return (
-        f"{count} ({_percent(figures['share'], ' %')}; with "
-        f"{_percent(MEAN_ERROR, ' %')} head-room {roomy}, "
-        f"{_percent(figures['share_with_headroom'], ' %')})"
+        f"{count} ({_share(figures['share'])}; with "
+        f"{_share(MEAN_ERROR)} head-room {roomy}, "
+        f"{_share(figures['share_with_headroom'])})"
     )
 
 
-def _numbers(
-    number: str, name: str, rows: Sequence[Sequence[str]]
-) -> RenderableType:
-    """Return a table of numbers, to the right, and what they are of."""
-    columns = (Column(number, right=True), Column(name, least=24))
-    return simple_table(columns, rows)
+def _reasons(title: str, counts: Mapping[str, int]) -> RenderableType:
+    """Return how many rows there are for each reason."""
+    columns = (Column("rows", right=True), Column(title, min_width=24))
+    rows = [(count, reason) for reason, count in counts.items()]
+    return terminal_table(Table(columns, rows))
 
 
-def _percent(fraction: float | None, unit: str = "", sign: str = "") -> str:
-    if fraction is None:
-        return ""
-    return f"{100 * fraction:{sign}.1f}{unit}"
+def _percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:.1f}"
+
+
+def _signed_percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:+.1f}"
+
+
+def _share(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:.1f} %"

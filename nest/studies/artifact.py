@@ -34,12 +34,12 @@ from nest.studies.study import (
     Plot,
     Series,
     Setting,
-    Table,
     Value,
     number,
     read_rows,
 )
 from nest.studies.texts import read_texts
+from nest.util.tables import Table
 
 Id = TypeVar("Id")
 

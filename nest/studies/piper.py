@@ -24,13 +24,13 @@ from nest.studies.study import (
     Plot,
     Series,
     Setting,
-    Table,
     Value,
     number,
     read_rows,
 )
 from nest.studies.texts import read_texts
 from nest.units import GIB
+from nest.util.tables import Table
 
 TEXTS = read_texts("piper")
 FOLDER = "piper"

@@ -139,7 +139,7 @@ def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:
     table = TEXTS.table("instances", rows)
     series = [
         Series(
-            column.title,
+            column.heading,
             [
                 (str(row[0]), value)
                 for row in rows

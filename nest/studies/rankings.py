@@ -22,15 +22,14 @@ from nest.studies.solving import (
     usable,
 )
 from nest.studies.study import (
-    Column,
     Findings,
     Plot,
     Series,
     Setting,
-    Table,
     Value,
 )
 from nest.studies.texts import read_texts
+from nest.util.tables import Column, Table
 
 TEXTS = read_texts("rankings")
 

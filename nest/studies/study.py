@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from nest.benchmarks.instances import Instance, find_set
 from nest.errors import NestError
+from nest.util.tables import Table
 
 T = TypeVar("T")
 
@@ -19,50 +20,6 @@ Value = str | int | float | None
 #: Published data whose size or licence keeps them out of the package lie
 #: beside the checkout.
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-
-
-class Column(NamedTuple):
-    """A column of a table.
-
-    Attributes
-    ----------
-    key
-        What the JSON document calls it, with its unit.
-    title
-        What people read.
-    form
-        How its numbers are written, as :func:`format` takes it; empty for
-        words.
-    """
-
-    key: str
-    title: str
-    form: str = ""
-
-    def text(self, value: Value) -> str:
-        """Return what people read in a cell."""
-        if value is None:
-            return "–"
-        return value if isinstance(value, str) else format(value, self.form)
-
-
-class Table(NamedTuple):
-    """A table.
-
-    Attributes
-    ----------
-    key, title, text
-        What the JSON document calls it, its heading, and what must be known
-        to read it.
-    columns, rows
-        Its columns, and the cells of every row in their order.
-    """
-
-    key: str
-    title: str
-    text: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Value]]
 
 
 class Series(NamedTuple):

@@ -9,18 +9,36 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from typing import NamedTuple
 
 import msgspec
 
-from nest.studies.study import Column, Findings, Setting, Study, Table, Value
+from nest.studies.study import Findings, Setting, Study, Value
+from nest.util.tables import Column, Table
+
+
+class ColumnText(NamedTuple):
+    """The key of a column, its heading, and the format of its numbers."""
+
+    key: str
+    name: str
+    form: str = ""
 
 
 class TableText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table without its rows; ``columns`` are empty if rows decide them."""
+    """A table without its rows.
+
+    Attributes
+    ----------
+    title, text
+        Its caption, and what a reader must know to read it.
+    columns
+        Its columns; empty if rows decide them.
+    """
 
     title: str
     text: str
-    columns: tuple[Column, ...] = ()
+    columns: tuple[ColumnText, ...] = ()
 
 
 class StudyTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,11 +79,11 @@ class StudyTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return a table with these rows, and the columns of its text."""
         text = self.tables[key]
         return Table(
-            key,
+            columns or [Column(*each) for each in text.columns],
+            rows,
             text.title,
             _filled(text.text, values),
-            columns or text.columns,
-            rows,
+            key,
         )
 
 

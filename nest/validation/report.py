@@ -7,8 +7,6 @@ are fractions. docs/validation.md defines every figure.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import re
@@ -21,6 +19,7 @@ from typing import Any, NamedTuple
 
 from nest.errors import NestError
 from nest.ir.base import Struct
+from nest.util.tables import Column, Table, to_csv
 from nest.validation.predict import Prediction, Skip
 from nest.validation.rows import (
     Row,
@@ -599,12 +598,8 @@ _DETAILS: dict[str, Callable[[Assessment], Any]] = {
 
 def details_csv(outcomes: Iterable[Assessment]) -> str:
     """Return a CSV file with a line per row; errors are fractions."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(_DETAILS)
-    for outcome in outcomes:
-        writer.writerow(column(outcome) for column in _DETAILS.values())
-    return buffer.getvalue()
+    columns = [Column(key, value=value) for key, value in _DETAILS.items()]
+    return to_csv(Table.of(columns, outcomes))
 
 
 def _six(value: float | None) -> str:

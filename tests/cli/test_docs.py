@@ -269,7 +269,7 @@ def test_the_page_about_terminals_shows_what_is_printed():
     for name, order in rows:
         orders = [
             [
-                column.header
+                column.heading
                 for _, column in sorted(
                     enumerate(found.columns),
                     key=lambda pair: (-pair[1].rank, -pair[0]),

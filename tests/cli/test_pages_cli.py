@@ -59,7 +59,7 @@ def test_a_solver_that_crashes_costs_its_row_alone(
     assert cli(*arguments, *option, "--html", "page.html") == 1
     page = Page((place / "page.html").read_text())
     rows = rows_of(page, 8)
-    assert rows["loopback"][1] == "error"
+    assert rows["loopback"][1] == "ERROR"
     assert rows["brute"][1:4] == ["optimal", "90.0000 ns", "best"]
     assert "loopback failed; the rest stands." in page.text
     assert "Step time 90.0000 ns" in page.text

@@ -17,10 +17,14 @@ from nest.benchmarks import rows as rows_module
 from nest.benchmarks.cells import TracePoint
 from nest.benchmarks.rows import Row, known
 from nest.benchmarks.summary import to_document
-from nest.present.benchmark_layout import sections
-from nest.present.pages.benchmark import reports, to_csv, to_html
+from nest.present.benchmark_layout import (
+    answer_sections,
+    measured_sections,
+)
+from nest.present.pages.benchmark import reports, to_html
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
+from nest.util.tables import fields_csv
 from nest.util.versions import package_version
 from tests.benchmarks import instances, make_run
 from tests.pages import Page
@@ -360,7 +364,7 @@ def test_what_a_limit_cut_short_is_not_quoted():
 
 
 def test_names_in_a_csv_do_nothing_to_a_terminal():
-    text = to_csv(("name", "size"), [{"name": "a\x1b[2Jb", "size": None}])
+    text = fields_csv(("name", "size"), [{"name": "a\x1b[2Jb", "size": None}])
     assert text == "name,size\na\\x1b[2Jb,\n"
 
 
@@ -401,11 +405,10 @@ def test_settings():
     run = make_run(PROBLEMS, ["milp"], {"milp": {"engine": "highs"}})
     (part,) = (
         part
-        for part in sections(to_document(run, []))
+        for part in answer_sections(to_document(run, []))
         if part.title == "Settings"
     )
-    assert part.grid is not None
-    rows = dict(part.grid.rows)
+    rows = dict(part.tables[0].texts())
     assert rows["problem tiny-0"] == f"test, {PROBLEMS[0].hash}"
     assert rows["workers of milp"] == "1"
     assert rows["option milp.engine"] == "highs"
@@ -433,7 +436,8 @@ def test_html_of_nothing(document):
     """A run that was stopped before a cell was finished."""
     empty = to_document(RUN, [])
     assert "0 of 6 cells finished" in to_html(empty)
-    assert [part.title for part in sections(empty)] == [
+    parts = [*answer_sections(empty), *measured_sections(empty)]
+    assert [part.title for part in parts] == [
         *("Solvers", "Pairs", "Outcomes", "Settings", "Times", "Cactus"),
     ]
 

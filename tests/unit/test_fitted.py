@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from nest.present.fitted import Column, FittedTable, fit, wrap
-from nest.present.table import key_lines, show, simple_table
+from nest.present.fitted import FittedTable, fit, wrap
+from nest.present.table import key_lines, show, terminal_table
 from nest.present.verbosity import VERBOSE
+from nest.util.tables import Column, Table
 from nest.util.terminal import columns_of
 
 
@@ -41,7 +42,7 @@ def shown(monkeypatch: pytest.MonkeyPatch):
 COLUMNS = (
     Column("name"),
     Column("step time", rank=1, right=True),
-    Column("strategy", rank=2, least=9),
+    Column("strategy", rank=2, min_width=9),
     Column("gap %", rank=3, right=True),
 )
 ROW = ("solver", "1.25000 s", "dp4·tp2·zero1·single", "50.00")
@@ -49,7 +50,7 @@ ROW = ("solver", "1.25000 s", "dp4·tp2·zero1·single", "50.00")
 
 def test_what_goes_first_is_as_the_columns_say(shown) -> None:
     """Widths in cells: 6+9+20+5 and three gaps; then 9 for strategy; …"""
-    table = simple_table(COLUMNS, [ROW])
+    table = terminal_table(Table(COLUMNS, [ROW]))
     note = "not shown for want of width: "
     assert shown(49, table) == [
         "name     step time   strategy               gap %",
@@ -78,7 +79,7 @@ def test_what_goes_first_is_as_the_columns_say(shown) -> None:
 def test_rows_of_a_table_that_cannot_fit_are_records(shown) -> None:
     columns = [Column("name"), Column("plan")]
     rows = [("first", "x" * 20), ("second", "y" * 20)]
-    assert shown(20, simple_table(columns, rows)) == [
+    assert shown(20, terminal_table(Table(columns, rows))) == [
         "name  first",
         "plan  " + "x" * 10,
         "      " + "x" * 10,
@@ -92,7 +93,7 @@ def test_rows_of_a_table_that_cannot_fit_are_records(shown) -> None:
 def test_everything_is_shown_if_asked_for(shown) -> None:
     token = VERBOSE.set(True)
     try:
-        lines = shown(34, simple_table(COLUMNS, [ROW]))
+        lines = shown(34, terminal_table(Table(COLUMNS, [ROW])))
     finally:
         VERBOSE.reset(token)
     assert lines == [
@@ -106,7 +107,7 @@ def test_everything_is_shown_if_asked_for(shown) -> None:
 def test_columns_without_texts_go_without_a_word(shown) -> None:
     """7+5 cells and one gap fit into 16; the empty column would not."""
     columns = [Column("status"), Column("claimed", rank=5), Column("gap %")]
-    table = simple_table(columns, [("optimal", "", "50.00")])
+    table = terminal_table(Table(columns, [("optimal", "", "50.00")]))
     assert shown(16, table) == [
         "status    gap %",
         "─" * 15,
@@ -116,7 +117,7 @@ def test_columns_without_texts_go_without_a_word(shown) -> None:
 
 def test_headers_wrap_before_a_column_goes(shown) -> None:
     columns = [Column("name"), Column("own objective", right=True)]
-    assert shown(17, simple_table(columns, [("dp", "3 s")])) == [
+    assert shown(17, terminal_table(Table(columns, [("dp", "3 s")]))) == [
         "              own",
         "name    objective",
         "─" * 17,
@@ -165,7 +166,12 @@ def test_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """What COLUMNS says; else a row is a line, and rules end at 100."""
-    table = simple_table(("solver", "note"), [("dp", "word " * 30)])
+    table = terminal_table(
+        Table(
+            (Column("solver"), Column("note", rank=1, min_width=20)),
+            [("dp", "word " * 30)],
+        )
+    )
     for text, width in (("40", 40), ("007", 7), ("0", 155), ("wide", 155)):
         monkeypatch.setenv("COLUMNS", text)
         file = io.StringIO()
@@ -180,14 +186,21 @@ def test_width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_narrow_pipes_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1")
     file = io.StringIO()
-    show(file, simple_table(COLUMNS, [ROW]), "a note", key_lines([("a", "b")]))
+    show(
+        file,
+        terminal_table(Table(COLUMNS, [ROW])),
+        "a note",
+        key_lines([("a", "b")]),
+    )
     assert "".join(file.getvalue().split()).endswith("anoteab")
 
 
 def test_no_colour_means_no_style_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = simple_table(("a",), [(Text("x", style="green"),)])
+    table = terminal_table(
+        Table((Column("a", style=lambda _: "green"),), [("x",)])
+    )
     for value, styled in (("1", False), ("", True)):
         monkeypatch.setenv("NO_COLOR", value)
         monkeypatch.setenv("TERM", "xterm-256color")
@@ -206,7 +219,7 @@ def tables(draw: st.DrawFn) -> FittedTable:
         Column(
             draw(st.sampled_from(["solver", "own objective", "%"])),
             rank=0 if number == 0 else draw(st.integers(0, 4)),
-            least=draw(st.one_of(st.none(), st.integers(8, 12))),
+            min_width=draw(st.one_of(st.none(), st.integers(8, 12))),
             right=draw(st.booleans()),
         )
         for number in range(count)
@@ -214,14 +227,14 @@ def tables(draw: st.DrawFn) -> FittedTable:
     rows = draw(
         st.lists(st.lists(words, min_size=count, max_size=count), min_size=1)
     )
-    return FittedTable(columns, [[Text(cell) for cell in row] for row in rows])
+    return FittedTable(Table(columns, rows))
 
 
 @given(tables(), st.integers(20, 120))
 def test_no_line_is_too_long_and_no_column_too_narrow(table, width) -> None:
     """Whatever the table is; letters of what is shown are all there."""
     natural = [
-        max(cell_len(row[n].plain) for row in table.rows)
+        max(cell_len(row[n]) for row in table.table.rows)
         for n in range(len(table.columns))
     ]
     widths = fit(table.columns, natural, width)
@@ -229,8 +242,8 @@ def test_no_line_is_too_long_and_no_column_too_narrow(table, width) -> None:
         return
     for number, cells in widths.items():
         column = table.columns[number]
-        words_of = max(map(cell_len, column.header.split()))
-        texts = min(natural[number], column.least or natural[number])
+        words_of = max(map(cell_len, column.heading.split()))
+        texts = min(natural[number], column.min_width or natural[number])
         assert cells >= max(words_of, texts)
     assert all(
         table.columns[n].rank or not natural[n]
@@ -245,7 +258,7 @@ def test_no_line_is_too_long_and_no_column_too_narrow(table, width) -> None:
     lines = file.getvalue().splitlines()
     assert max(map(cell_len, lines)) <= width
     shown_letters = sorted("".join(lines).replace(" ", ""))
-    for row in table.rows:
+    for row in table.table.rows:
         for number in widths:
-            for letter in set(row[number].plain) - {" "}:
+            for letter in set(row[number]) - {" "}:
                 assert letter in shown_letters

@@ -35,13 +35,14 @@ from nest.present.pages.document import (
     timeline_facts,
 )
 from nest.present.pages.html import to_html
-from nest.present.pages.parts import device_text, parts_of, tables_of
+from nest.present.pages.sections import device_text, sections_of
 from nest.present.stages import nodes_text, runs
 from nest.simulation.events import Simulation
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.topology.graph.convert import graph_of
 from nest.units import GIB, quanta_to_ns
+from nest.util.sections import tables_of
 from nest.util.time_scale import TimeScale
 from tests.builders import make_cost
 from tests.loopback import tiny_problem
@@ -114,7 +115,7 @@ def test_what_a_step_and_a_run_cost(made: Any):
 
 def test_options_that_add_figures_are_named(made: Any):
     def said(**wish: float) -> str:
-        (part,) = parts_of(document(wish=Wish(**wish)), {"answer"})
+        (part,) = sections_of(document(wish=Wish(**wish)), {"answer"})
         return " ".join(part.text)
 
     assert said().endswith(
@@ -282,7 +283,7 @@ def test_a_steady_state_has_no_timeline_and_no_step():
     assert f"Micro-batch time {scale(answer.score.step_time_ns)}" in page.text
     assert "The rules piper price a micro-batch among many" in page.text
     assert made["answer"]["run"]["usd_per_step"] is None
-    assert "network" in {part.key for part in parts_of(made)}
+    assert "network" in {part.key for part in sections_of(made)}
     assert "One device, no network." in page.text
 
 
@@ -335,7 +336,7 @@ def test_solvers_that_failed_and_those_that_did_not_begin_are_rows():
     assert "Traceback: boom" in page.text
     names = ("dp", "mine", "late")
     table = [r for r in page.rows if r[0] in names and len(r) == 8]
-    assert [row[1] for row in table] == ["optimal", "error", "not run"]
+    assert [row[1] for row in table] == ["optimal", "ERROR", "not run"]
 
 
 def test_the_fastest_plan_that_fits_is_the_answer():
@@ -536,14 +537,14 @@ def test_landmarks_headings_and_tables(text: str):
 @needs_charts
 def test_every_chart_has_a_name_and_a_table(made: Any, text: str):
     page = Page(text)
-    shown = [chart for part in parts_of(made) for chart in part.charts]
+    shown = [chart for part in sections_of(made) for chart in part.charts]
     assert len(shown) >= 5
     assert len(page.all("figure")) == len(shown)
     for attributes in page.all("svg"):
         assert attributes["role"] == "img"
         assert attributes["aria-label"]
     # Those without a table of their own stand beside one.
-    for part in parts_of(made):
+    for part in sections_of(made):
         for chart in part.charts:
             assert chart.table or part.tables or len(part.charts) > 1
 
@@ -574,11 +575,11 @@ def test_without_what_draws_there_are_tables_and_a_line(made: Any):
     assert "pip install 'nest-planner[report]'" in page.text
     assert not page.all("svg")
     assert not page.all("figure")
-    tables = tables_of(parts_of(made))
+    tables = tables_of(sections_of(made))
     assert len(page.all("table")) == len(tables)
     for table in tables:
-        for row in table.rows:
-            assert [*row] in page.rows
+        for row in table.texts():
+            assert row in page.rows
 
 
 @needs_charts
@@ -591,7 +592,7 @@ def test_a_chart_that_cannot_be_drawn_is_a_table(
     monkeypatch.setattr(charts, "memory", broken)
     page = Page(to_html(made))
     assert "Charts that could not be drawn are tables." in page.text
-    shown = [chart for part in parts_of(made) for chart in part.charts]
+    shown = [chart for part in sections_of(made) for chart in part.charts]
     assert len(page.all("figure")) == len(shown) - 1
     assert page.text.count("Memory of a device, in GiB") == 1
 
@@ -658,7 +659,7 @@ def test_borders_of_many_nodes_are_not_drawn_and_not_claimed(made: Any):
     ):
         (chart,) = (
             chart
-            for part in parts_of(document_)
+            for part in sections_of(document_)
             for chart in part.charts
             if chart.name == "map"
         )

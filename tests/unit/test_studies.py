@@ -42,15 +42,14 @@ from nest.studies.solving import (
     step_units,
 )
 from nest.studies.study import (
-    Column,
     Findings,
     Plot,
     Series,
     Setting,
     Study,
-    Table,
     read_rows,
 )
+from nest.util.tables import Column, Table
 from tests.loopback import tiny_problem
 
 MIB = 2**20
@@ -550,11 +549,14 @@ def page_of(**changes: Any) -> tuple[Study, Findings]:
         answers=("Because.",),
         tables=(
             Table(
-                "things",
-                "Things",
-                "Counted.",
-                (Column("name", "name"), Column("share", "share", ".1%")),
-                [("a|b", 0.5), ("c", None)],
+                key="things",
+                title="Things",
+                text="Counted.",
+                columns=(
+                    Column("name", "name"),
+                    Column("share", "share", ".1%"),
+                ),
+                rows=[("a|b", 0.5), ("c", None)],
             ),
         ),
         plot=Plot("Shares", "x", "y", (Series("a", [("p", 1.0)]),), "bars"),

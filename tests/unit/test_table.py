@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -14,18 +15,22 @@ from nest.cost.score import score
 from nest.instances import best_known
 from nest.instances import problem as problem_of
 from nest.ir import Plan, Stage, Strategy
+from nest.present import comparison
+from nest.present.comparison import compare_footer, compare_table
+from nest.present.fitted import FittedTable
+from nest.present.pages.document import page_document, solver_rows
+from nest.present.pages.html import to_html
 from nest.present.table import (
-    TimeScale,
-    compare_footer,
-    compare_table,
     percent,
     score_block,
     show,
-    simple_table,
     solve_block,
+    terminal_table,
 )
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
+from nest.util.tables import Column, Table, Writer
+from nest.util.time_scale import TimeScale
 from tests.loopback import big_plan, good_plan, tiny_problem
 
 
@@ -33,6 +38,11 @@ def text_of(*parts: object) -> list[str]:
     file = io.StringIO()
     show(file, *parts)  # type: ignore[arg-type]
     return file.getvalue().splitlines()
+
+
+def texts(names: Sequence[str], *rows: Sequence[str]) -> FittedTable:
+    """Return a table of texts."""
+    return terminal_table(Table([Column(name) for name in names], rows))
 
 
 @pytest.mark.parametrize(
@@ -174,12 +184,12 @@ def test_a_bound_without_a_plan_is_kept(bound: int | None, text: str) -> None:
 def test_a_rule_is_as_long_as_the_headers_above_it() -> None:
     """Or 100 where a text is longer."""
     names = [f"a column of {n:02}" for n in range(10)]
-    table = simple_table(names, [["x"] * 10])
+    table = texts(names, ["x"] * 10)
     header, rule, _ = text_of(table)
     assert len(rule) == len(header) > 100
-    _, rule, _ = text_of(simple_table(["name"], [["x" * 300]]))
+    _, rule, _ = text_of(texts(["name"], ["x" * 300]))
     assert len(rule) == 100
-    _, rule, _ = text_of(simple_table(["name"], [["x" * 30]]))
+    _, rule, _ = text_of(texts(["name"], ["x" * 30]))
     assert len(rule) == 30
 
 
@@ -252,10 +262,35 @@ def test_footer_says_how_to_repeat_the_table() -> None:
         assert footer[-1] == f"time limit none · {text}"
 
 
+def test_a_column_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of ``columns`` puts it on terminals, on pages and into CSV."""
+    original = comparison.columns
+
+    def with_another(writer: Writer, scale: TimeScale) -> list[Column]:
+        return [*original(writer, scale), Column("peak", "peak, B", ",d")]
+
+    to_json = SolveResult.to_json
+    monkeypatch.setattr(comparison, "columns", with_another)
+    monkeypatch.setattr(
+        SolveResult, "to_json", lambda self: {**to_json(self), "peak": 4096}
+    )
+    problem, results = tiny_problem(), make_results()[:1]
+    header, _, row = text_of(compare_table(problem, results))
+    assert header.endswith("peak, B")
+    assert row.endswith("4,096")
+    header, row = comparison.result_csv(problem, results).splitlines()
+    assert header.endswith(",peak")
+    assert row.endswith(",4096")
+    rows = solver_rows(results, problem, missing=["late"])
+    page = to_html(page_document("solve", problem, None, solvers=rows))
+    assert "peak, B</th>" in page
+    assert "<td>4,096</td>" in page
+
+
 def test_encoding_without_unicode() -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="latin-1")
-    show(file, simple_table(("µs", "name"), [("1", "dp2·tp4 – 层")]))
+    show(file, texts(("µs", "name"), ("1", "dp2·tp4 – 层")))
     file.flush()
     lines = raw.getvalue().decode("latin-1").splitlines()
     assert lines[0] == "us   name"

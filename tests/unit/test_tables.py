@@ -29,13 +29,13 @@ def calls() -> Iterator[tuple[str, str]]:
     root = Path(nest.__file__).parent
     for path in root.rglob("*.py"):
         text = path.read_text()
-        if "simple_table(" not in text:
+        if "terminal_table(" not in text:
             continue
         for function in ast.walk(ast.parse(text)):
             if isinstance(function, ast.FunctionDef) and any(
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
-                and node.func.id == "simple_table"
+                and node.func.id == "terminal_table"
                 for node in ast.walk(function)
             ):
                 yield str(path.relative_to(root)), function.name
@@ -45,7 +45,7 @@ def test_every_table_is_among_them() -> None:
     """No function makes a table that no snapshot shows."""
     root = Path(nest.__file__).parent
     found = set()
-    original = table.simple_table
+    original = table.terminal_table
 
     def noting(*arguments, **settings):
         code = sys._getframe(1).f_code
@@ -57,11 +57,11 @@ def test_every_table_is_among_them() -> None:
         module
         for name, module in list(sys.modules.items())
         if name.startswith("nest.")
-        and getattr(module, "simple_table", None) is original
+        and getattr(module, "terminal_table", None) is original
     ]
     with pytest.MonkeyPatch.context() as patches:
         for module in users:
-            patches.setattr(module, "simple_table", noting)
+            patches.setattr(module, "terminal_table", noting)
         for name in TABLES:
             made(name)
     assert found == set(calls())

@@ -10,18 +10,20 @@ from nest.present.codesign import (
     LABEL,
     MEANS,
     area,
+    baselines_table,
+    best_table,
     change,
-    contribution_texts,
+    contributions_table,
+    counts_table,
     cut_lines,
     density,
     doubts,
     footer_lines,
     number_of,
     place,
+    points_table,
     price,
-    regret,
-    relative_of,
-    settled_rows,
+    sensitivity_table,
     speed,
     step,
     times,
@@ -29,9 +31,10 @@ from nest.present.codesign import (
     watts,
 )
 from nest.present.pages.charts import COLOURS, TEXT, WIDTH, colours, number
-from nest.present.pages.html import page
-from nest.present.pages.parts import Chart, Fact, Part, Table
+from nest.present.pages.html import page_html
 from nest.present.table import count
+from nest.util.sections import Chart, Fact, Page, Section
+from nest.util.tables import Column, Table
 
 #: A chart in Vega-Lite.
 Spec = dict[str, Any]
@@ -68,7 +71,7 @@ def to_html(document: Document, command: str) -> str:
         f"{', '.join(spec['models'])} on {count(spec['devices'], 'device')}. "
         f"Costs: {LABEL}."
     )
-    parts = [
+    sections = [
         _answer(document),
         _frontier(document),
         _sensitivity(document),
@@ -77,14 +80,14 @@ def to_html(document: Document, command: str) -> str:
         _searched(document),
         _repeat(document, command),
     ]
-    found = [part for part in parts if part is not None]
-    return page("Which accelerator", lead, found)
+    shown = (section for section in sections if section is not None)
+    return page_html(Page("Which accelerator", lead, tuple(shown)))
 
 
 # The answer
 
 
-def _answer(document: Document) -> Part:
+def _answer(document: Document) -> Section:
     best = document["best"][-1] if document["best"] else None
     missing = [
         f"No point of the space fits {title_of(each['models'])}."
@@ -98,12 +101,12 @@ def _answer(document: Document) -> Part:
         found = best["found"]
         text.insert(0, _sentence(document, best))
         facts = _facts(document, found)
-    return Part(
+    return Section(
         "answer",
         "The answer",
         text=tuple(text),
         facts=tuple(facts),
-        tables=(_best_table(document),),
+        tables=(best_table(document, one_each=True),),
         warnings=(*unfinished, *missing),
     )
 
@@ -155,48 +158,10 @@ def _facts(document: Document, found: Document) -> list[Fact]:
     return facts
 
 
-def _best_table(document: Document) -> Table:
-    rows = []
-    pairs = [
-        (title_of(each["models"]), each["found"])
-        for each in document["best"]
-        if each["found"] is not None
-    ]
-    base = document["spec"]["base_name"]
-    for title, found in (*pairs, (f"base: {base}", document["base"])):
-        for on in found["on"]:
-            rows.append(
-                (
-                    title,
-                    found["point"]["text"],
-                    on["model"],
-                    step(on["step_ps"]),
-                    speed(on["tokens_per_s"]),
-                    times(relative_of(document, on)),
-                    area(found["point"]),
-                    watts(found["point"]["tdp_w"]),
-                    density(found["point"]),
-                    price(found["point"]),
-                    "" if on["mfu"] is None else f"{100 * on['mfu']:.1f} %",
-                    on["plan_text"] or "",
-                )
-            )
-    return Table(
-        "Best points and the base, with every model on them",
-        (
-            *("best for", "architecture", "model", "step time", "tokens/s"),
-            *("relative", "area", "TDP", "TDP per area", "price"),
-            *("MFU", "plan"),
-        ),
-        tuple(rows),
-        frozenset({0, 1, 2, 11}),
-    )
-
-
 # Throughput against area, power and price
 
 
-def _frontier(document: Document) -> Part | None:
+def _frontier(document: Document) -> Section | None:
     points = _marked(document)
     if not points:
         return None
@@ -216,33 +181,12 @@ def _frontier(document: Document) -> Part | None:
     text = ["Throughput is relative to that on the base."]
     if not document["frontier"]:
         text.append("Add --frontier for all points that none beats.")
-    table = Table(
-        "Points of the frontier and those named",
-        (
-            *("what", "point", "architecture", "relative", "area", "TDP"),
-            *("TDP per area", "price"),
-        ),
-        tuple(
-            (
-                what,
-                place(found["point"]),
-                found["point"]["text"],
-                times(found["relative"]),
-                area(found["point"]),
-                watts(found["point"]["tdp_w"]),
-                density(found["point"]),
-                price(found["point"]),
-            )
-            for what, found in points
-        ),
-        frozenset({0, 2}),
-    )
-    return Part(
+    return Section(
         "frontier",
         "Throughput against area, power and price",
         text=tuple(text),
         charts=tuple(shown),
-        tables=(table,),
+        tables=(points_table("point", points),),
     )
 
 
@@ -347,7 +291,7 @@ def _against(
 # What changes the answer
 
 
-def _sensitivity(document: Document) -> Part | None:
+def _sensitivity(document: Document) -> Section | None:
     rows = document["sensitivity"]
     if not rows:
         return None
@@ -370,32 +314,12 @@ def _sensitivity(document: Document) -> Part | None:
             "change of the throughput (%)",
         ),
     )
-    table = Table(
-        "The best point with one parameter changed",
-        (
-            *("change", "throughput", "area", "TDP", "TDP per area"),
-            *("price", "within limits"),
-        ),
-        tuple(
-            (
-                row["text"],
-                change(row["change"]),
-                area(row["found"]["point"]),
-                watts(row["found"]["point"]["tdp_w"]),
-                density(row["found"]["point"]),
-                price(row["found"]["point"]),
-                "yes" if row["listed"] else "no",
-            )
-            for row in rows
-        ),
-        frozenset({0, 6}),
-    )
-    return Part(
+    return Section(
         "sensitivity",
         "What would change the answer",
         text=("Values with * are outside the list or the limits.",),
         charts=(chart,) if known else (),
-        tables=(table,),
+        tables=(sensitivity_table(document),),
     )
 
 
@@ -438,7 +362,7 @@ def _bars(values: Sequence[Document], title: str) -> Spec:
     }
 
 
-def _contributions(document: Document) -> Part | None:
+def _contributions(document: Document) -> Section | None:
     rows = document["contributions"]
     if not rows:
         return None
@@ -461,14 +385,7 @@ def _contributions(document: Document) -> Part | None:
         "on average over the orders in which the three can be made.",
         _factors(values, [row["model"] for row in known]),
     )
-    table = Table(
-        "Factors of the throughput, which multiply to the whole",
-        ("model", *CHOICES, "all three"),
-        tuple(
-            (row["model"], *contribution_texts(row["factors"])) for row in rows
-        ),
-    )
-    return Part(
+    return Section(
         "contributions",
         "What contributed",
         text=(
@@ -477,7 +394,7 @@ def _contributions(document: Document) -> Part | None:
             "of the logarithm of the throughput.",
         ),
         charts=(chart,) if known else (),
-        tables=(table,),
+        tables=(contributions_table(document, "model"),),
     )
 
 
@@ -508,56 +425,29 @@ def _factors(values: Sequence[Document], models: Sequence[str]) -> Spec:
     }
 
 
-def _baselines(document: Document) -> Part | None:
-    rows = document["baselines"]
-    if not rows:
+def _baselines(document: Document) -> Section | None:
+    if not document["baselines"]:
         return None
-    table = Table(
-        "What other searches find in the same space",
-        ("search", "points", "best found", "relative", "regret"),
-        tuple(
-            (
-                row["name"],
-                f"{row['num_evaluated']:,}",
-                "nothing that fits"
-                if row["best"] is None
-                else row["best"]["point"]["text"],
-                "–" if row["best"] is None else times(row["best"]["relative"]),
-                regret(row),
-            )
-            for row in rows
-        ),
-        frozenset({0, 2}),
-    )
     text = (
         "Regret is how much more throughput the best point has, in these "
         "latencies: Phaze's own are others."
     )
-    return Part("baselines", "Other searches", (text,), tables=(table,))
+    table = baselines_table(document)
+    return Section("baselines", "Other searches", (text,), tables=(table,))
 
 
 # What was searched
 
 
-def _searched(document: Document) -> Part:
+def _searched(document: Document) -> Section:
     spec = document["spec"]
-    titles = [title_of(each["models"]) for each in document["best"]]
-    tables = (
-        Table(
-            "Points by what cut or settled them, per question",
-            ("cut by", "what that is", *titles),
-            tuple(settled_rows(document)),
-            frozenset({0, 1}),
-        ),
-        Table(
-            "Values that were listed",
-            ("parameter", "values"),
-            tuple(
-                (name, ", ".join(map(str, values)))
-                for name, values in spec["axes"].items()
-            ),
-            frozenset({0, 1}),
-        ),
+    axes = Table(
+        (Column("parameter"), Column("values")),
+        [
+            (name, ", ".join(map(str, values)))
+            for name, values in spec["axes"].items()
+        ],
+        "Values that were listed",
     )
     text = (
         *(f"{line}." for line in cut_lines(spec)),
@@ -566,12 +456,15 @@ def _searched(document: Document) -> Part:
         "the bandwidth of its buffers, fused operators, launches, and clocks "
         "that depend on power.",
     )
-    return Part(
-        "searched", "What was searched, and what not", text, (), (), tables
+    return Section(
+        "searched",
+        "What was searched, and what not",
+        text,
+        tables=(counts_table(document), axes),
     )
 
 
-def _repeat(document: Document, command: str) -> Part:
+def _repeat(document: Document, command: str) -> Section:
     spec = document["spec"]
     version = document["versions"].get("nest", "")
     text = (
@@ -580,4 +473,4 @@ def _repeat(document: Document, command: str) -> Part:
         f"{spec['attention']}, constants are of {spec['technology']}.",
         f"nest {version}".strip(),
     )
-    return Part("repeat", "How to repeat it", text=text, code=command)
+    return Section("repeat", "How to repeat it", text=text, code=command)

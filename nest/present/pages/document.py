@@ -21,10 +21,11 @@ from nest.cost.space import make_split
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
+from nest.present import comparison
 from nest.present.stages import nodes_text
 from nest.simulation.events import Simulation
 from nest.solvers.base import Status
-from nest.solvers.result import SolveResult
+from nest.solvers.result import Outcome, SolveResult
 from nest.uncertainty.intervals import intervals_of
 from nest.units import quanta_to_ns
 from nest.util.versions import provenance
@@ -505,47 +506,43 @@ def solver_rows(
     missing
         Solvers that were asked for and did not begin.
     """
-    results, traces = list(results), traces or {}
-    steps = [r.step_quanta for r in results if r.step_quanta is not None]
-    best = min(steps, default=None)
+    traces = traces or {}
 
     def ns(quanta: float | None) -> int | float | None:
         if quanta is None:
             return None
         return quanta_to_ns(int(quanta), problem.quantum_ps)
 
-    rows = [
-        {
-            "name": result.solver,
-            "version": result.version,
-            "exact": result.exact,
-            "outcome": str(result.outcome),
-            "status": None if result.status is None else str(result.status),
-            "limit": None if result.limit is None else str(result.limit),
-            "failed": result.outcome.failed,
-            "step_time_ns": result.step_time_ns,
-            "over_best": None
-            if not best or result.step_quanta is None
-            else (result.step_quanta - best) / best,
-            "lower_bound_ns": result.lower_bound_ns,
-            "gap": None if result.gap is None else float(result.gap),
-            "over_memory_bytes": result.over_memory_bytes,
-            "own_objective_ns": result.own_objective_ns,
-            "wall_s": round(result.wall_s, 6),
-            "peak_rss_bytes": result.peak_rss_bytes,
-            "detail": " ".join(result.detail.split()),
-            "trace": [
-                {
-                    "wall_s": point[0],
-                    "step_time_ns": ns(point[1]),
-                    "lower_bound_ns": ns(point[2]),
-                }
-                for point in _thinned(traces.get(result.solver, ()))
-            ],
-        }
-        for result in results
-    ]
+    keys = (*_ANSWER_KEYS, *comparison.page_keys())
+    rows = []
+    for fields in comparison.answer_fields(problem, results):
+        longer = fields["longer_than_best"]
+        points = _thinned(traces.get(fields["solver"], ()))
+        rows.append(
+            {
+                "name": fields["solver"],
+                **{key: fields[key] for key in keys if key in fields},
+                "failed": Outcome(fields["outcome"]).failed,
+                "over_best": None if longer == math.inf else longer,
+                "trace": [
+                    {
+                        "wall_s": wall_s,
+                        "step_time_ns": ns(step_quanta),
+                        "lower_bound_ns": ns(bound_quanta),
+                    }
+                    for wall_s, step_quanta, bound_quanta in points
+                ],
+            }
+        )
     return rows + [_not_run(name) for name in missing]
+
+
+#: What a page has of every answer, in addition to the columns of its table.
+_ANSWER_KEYS = (
+    *("version", "exact", "outcome", "status", "limit", "step_time_ns"),
+    *("lower_bound_ns", "gap", "over_memory_bytes", "own_objective_ns"),
+    *("wall_s", "peak_rss_bytes", "detail"),
+)
 
 
 def _thinned(
@@ -559,17 +556,12 @@ def _thinned(
 
 
 def _not_run(name: str) -> Document:
-    row: Document = dict.fromkeys(
-        (
-            *("version", "exact", "status", "limit", "step_time_ns"),
-            *("over_best", "lower_bound_ns", "gap", "over_memory_bytes"),
-            *("own_objective_ns", "wall_s", "peak_rss_bytes"),
-        )
-    )
+    row: Document = dict.fromkeys((*_ANSWER_KEYS, *comparison.page_keys()))
     return row | {
         "name": name,
         "outcome": "not run",
         "failed": False,
+        "over_best": None,
         "detail": "",
         "trace": [],
     }

@@ -18,7 +18,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from nest.present.pages.charts import BACK, TEXT
-from nest.present.pages.parts import Chart
+from nest.util.sections import Chart
 
 #: Letters of one text that a page shows: names come from files.
 MOST_LETTERS = 4000

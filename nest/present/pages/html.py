@@ -14,16 +14,10 @@ from importlib import resources
 
 from nest.present.pages.document import Document
 from nest.present.pages.draw import clean, pictures
-from nest.present.pages.parts import (
-    Chart,
-    Fact,
-    Part,
-    Table,
-    lead_of,
-    parts_of,
-    title_of,
-)
+from nest.present.pages.sections import page_of
 from nest.present.table import count
+from nest.util.sections import Chart, Fact, Page, Section
+from nest.util.tables import Column, Table, Writer
 from nest.util.versions import DISTRIBUTION
 
 #: Tables with more rows are shown only when asked.
@@ -41,20 +35,13 @@ _NO_CHARTS = (
 
 def to_html(document: Document) -> str:
     """Return the page of a ``nest-page/1`` document."""
-    return page(title_of(document), lead_of(document), parts_of(document))
+    return page_html(page_of(document))
 
 
-def page(title: str, lead: str, parts: Sequence[Part]) -> str:
-    """Return a page.
-
-    Parameters
-    ----------
-    title, lead
-        Its heading, and the sentence below it.
-    parts
-        What it shows.
-    """
-    charts = [chart for part in parts for chart in part.charts]
+def page_html(page: Page) -> str:
+    """Return a page as HTML."""
+    title, sections = _text(page.title), page.sections
+    charts = [chart for section in sections for chart in section.charts]
     drawn = pictures(charts) if charts else {}
     missing = ""
     if drawn is None:
@@ -62,8 +49,8 @@ def page(title: str, lead: str, parts: Sequence[Part]) -> str:
     elif any(chart.name not in drawn for chart in charts):
         missing = f'<p class="warning">{_text(_SOME_CHARTS)}</p>'
     links = (
-        f'<li><a href="#{_text(part.key)}">{_text(part.title)}</a></li>'
-        for part in parts
+        f'<li><a href="#{_text(x.key)}">{_text(x.title)}</a></li>'
+        for x in sections
     )
     return "\n".join(
         [
@@ -75,14 +62,14 @@ def page(title: str, lead: str, parts: Sequence[Part]) -> str:
             # Nothing is fetched, wherever the page is opened.
             '<meta http-equiv="Content-Security-Policy" content="'
             "default-src 'none'; style-src 'unsafe-inline'\">",
-            f"<title>{_text(title)}</title>",
+            f"<title>{title}</title>",
             f"<style>\n{_style()}</style></head><body>",
             '<a class="skip" href="#main">Skip to the answer</a>',
-            f'<header><h1>{_text(title)}</h1><p class="lead">{_text(lead)}'
+            f'<header><h1>{title}</h1><p class="lead">{_text(page.lead)}'
             f"</p>{missing}</header>",
             f'<nav aria-label="Parts"><ul>{"".join(links)}</ul></nav>',
             '<main id="main">',
-            *(_part(part, drawn or {}) for part in parts),
+            *(_section(section, drawn or {}) for section in sections),
             "</main>",
             "</body></html>",
             "",
@@ -100,33 +87,32 @@ def _text(text: str) -> str:
     return escape(clean(text))
 
 
-def _part(part: Part, drawn: Mapping[str, str]) -> str:
-    key = _text(part.key)
+def _section(section: Section, drawn: Mapping[str, str]) -> str:
+    key, title = _text(section.key), _text(section.title)
     inner = [
-        *(_chart(chart, drawn.get(chart.name)) for chart in part.charts),
-        *(_folded(table, part.folded) for table in part.tables),
+        *(_chart(chart, drawn.get(chart.name)) for chart in section.charts),
+        *(_folded(table, section.folded) for table in section.tables),
     ]
-    shown = [
-        f'<section id="{key}" aria-labelledby="{key}-title">',
-        f'<h2 id="{key}-title">{_text(part.title)}</h2>',
-        *(f'<p class="warning">{_text(x)}</p>' for x in part.warnings),
-        *(f'<p class="text">{_text(x)}</p>' for x in part.text),
-        *([_facts(part.facts)] if part.facts else []),
-        *([f"<pre><code>{_text(part.code)}</code></pre>"] * bool(part.code)),
-        *(_closed(part, inner) if part.closed else inner),
-        "</section>",
-    ]
-    return "\n".join(shown)
-
-
-def _closed(part: Part, shown: list[str]) -> list[str]:
-    """Return charts and tables that are shown only when asked."""
-    summary = f"Charts and tables of {_text(part.title)}"
-    return [
-        f"<details><summary>{summary}</summary>",
-        *shown,
-        "</details>",
-    ]
+    if section.closed:
+        summary = f"Charts and tables of {title}"
+        inner = [
+            f"<details><summary>{summary}</summary>",
+            *inner,
+            "</details>",
+        ]
+    code = f"<pre><code>{_text(section.code)}</code></pre>"
+    return "\n".join(
+        [
+            f'<section id="{key}" aria-labelledby="{key}-title">',
+            f'<h2 id="{key}-title">{title}</h2>',
+            *(f'<p class="warning">{_text(x)}</p>' for x in section.warnings),
+            *(f'<p class="text">{_text(x)}</p>' for x in section.text),
+            *([_facts(section.facts)] if section.facts else []),
+            *([code] if section.code else []),
+            *inner,
+            "</section>",
+        ]
+    )
 
 
 def _facts(facts: Iterable[Fact]) -> str:
@@ -161,36 +147,37 @@ def _folded(table: Table, folded: bool) -> str:
     if not folded and len(table.rows) <= _MOST_ROWS:
         return _table(table)
     return (
-        f"<details><summary>Table: {_text(table.caption)} "
+        f"<details><summary>Table: {_text(table.title)} "
         f"({count(len(table.rows), 'row')})</summary>{_table(table)}</details>"
     )
 
 
 def _table(table: Table) -> str:
-    def cell(column: int, text: str, tag: str, more: str = "") -> str:
-        word = ""
-        if column in table.words:
+    table = table.shown_by(Writer.PAGE)
+
+    def cell(column: Column, text: str, tag: str, more: str = "") -> str:
+        css = ""
+        if not column.holds_numbers:
             long = " long" * (len(text) > _LONG)
-            word = f' class="word{long}"'
-        return f"<{tag}{more}{word}>{_text(text)}</{tag}>"
+            css = f' class="word{long}"'
+        return f"<{tag}{more}{css}>{_text(text)}</{tag}>"
 
     def row(texts: Sequence[str]) -> str:
-        first, *others = texts
-        head = cell(0, first, "th", ' scope="row"')
+        first, *others = zip(table.columns, texts, strict=True)
+        head = cell(*first, "th", ' scope="row"')
         return (
-            f"<tr>{head}"
-            + "".join(cell(i, x, "td") for i, x in enumerate(others, 1))
-            + "</tr>"
+            f"<tr>{head}{''.join(cell(*each, 'td') for each in others)}</tr>"
         )
 
     head = "".join(
-        cell(i, text, "th", ' scope="col"')
-        for i, text in enumerate(table.headers)
+        cell(column, column.heading, "th", ' scope="col"')
+        for column in table.columns
     )
-    body = "\n".join(row(texts) for texts in table.rows)
+    body = "\n".join(row(texts) for texts in table.texts())
+    title = _text(table.title)
     return (
         f'<div class="wide" role="region" tabindex="0" '
-        f'aria-label="Table: {_text(table.caption)}"><table>'
-        f"<caption>{_text(table.caption)}</caption>\n"
+        f'aria-label="Table: {title}"><table>'
+        f"<caption>{title}</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )

@@ -1,4 +1,4 @@
-"""Parts of a page about several problems: one for each, with its best plan."""
+"""The section of every problem, on a page about several problems."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ from nest.cost.score import score
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.present.pages.document import Answer, page_document
-from nest.present.pages.parts import Part, parts_of, tables_of
+from nest.present.pages.sections import sections_of
 from nest.units import quanta_to_ns
+from nest.util.sections import Section, tables_of
 
 #: Problems whose plans have charts; of the others there are tables.
 MOST_CHARTED = 8
 
-#: Parts of the page of one problem that are shown of several.
+#: Sections of the page of one problem that are shown of several.
 _SHOWN = ("answer", "stages", "memory", "terms")
 
 
-def plan_parts(ended: Ended) -> list[Part]:
-    """Return a part per problem of a comparison, in their order.
+def plan_sections(ended: Ended) -> list[Section]:
+    """Return a section per problem of a comparison, in their order.
 
     Its figures are shown; its map, its memory and where its time goes when
     asked for.
     """
     return [
-        _part(ended, number, [r for r in ended.rows if r.entry == entry])
+        _plan_section(
+            ended, number, [r for r in ended.rows if r.entry == entry]
+        )
         for number, entry in enumerate(ended.folder.run.problems, 1)
     ]
 
 
-def _part(ended: Ended, number: int, rows: list[Row]) -> Part:
+def _plan_section(ended: Ended, number: int, rows: list[Row]) -> Section:
     entry = ended.folder.run.problems[number - 1]
     problem = ended.folder.problems[entry.hash]
     answer = _answer(ended, problem, rows)
@@ -44,22 +47,24 @@ def _part(ended: Ended, number: int, rows: list[Row]) -> Part:
         for row in rows
         if not row.outcome.failed
     ]
-    found = {part.key: part for part in parts_of(document, _SHOWN)}
+    sections = {
+        section.key: section for section in sections_of(document, _SHOWN)
+    }
     charts = tuple(
         replace(chart, name=f"{chart.name}-{number}")
-        for part in found.values()
-        for chart in part.charts
+        for section in sections.values()
+        for chart in section.charts
         if number <= MOST_CHARTED
     )
     return replace(
-        found["answer"],
+        sections["answer"],
         key=f"problem-{number}",
         title=entry.name,
         charts=charts,
         tables=tuple(
             table
-            for part in found.values()
-            for table in (tables_of([part]) if not charts else part.tables)
+            for section in sections.values()
+            for table in (section.tables if charts else tables_of([section]))
         ),
         closed=answer is not None,
     )

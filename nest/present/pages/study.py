@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from nest.present.benchmark_layout import Grid
-from nest.present.pages.benchmark import markdown_table
 from nest.studies.plots import can_draw, picture, styles
-from nest.studies.study import Findings, Plot, Study, Table
+from nest.studies.study import Findings, Plot, Study
+from nest.util.tables import to_markdown as table_markdown
 from nest.util.versions import DISTRIBUTION, provenance
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def to_markdown(
     parts += ["## Findings", _items(findings.answers)]
     for table in findings.tables:
         parts += [f"### {table.title}", table.text]
-        parts.append(markdown_table(_grid(table)))
+        parts.append(table_markdown(table))
     if plot:
         parts.append(f"![{findings.plot.title}]({PICTURE})")
     elif plot is not None:
@@ -68,24 +67,6 @@ def to_markdown(
 
 def _items(texts: Any) -> str:
     return "\n".join(f"- {text}" for text in texts)
-
-
-def _grid(table: Table) -> Grid:
-    words = 0
-    while words < len(table.columns) and not table.columns[words].form:
-        words += 1
-    return Grid(
-        tuple(column.title for column in table.columns),
-        tuple(
-            tuple(
-                column.text(value)
-                for column, value in zip(table.columns, row, strict=True)
-            )
-            for row in table.rows
-        ),
-        words=words,
-        notes=not table.columns[-1].form,
-    )
 
 
 # JSON
@@ -101,16 +82,7 @@ def to_json(study: Study, findings: Findings, quick: bool) -> str:
         "method": study.method,
         "limits": list(study.limits),
         "findings": list(findings.answers),
-        "tables": {
-            table.key: [
-                {
-                    column.key: value
-                    for column, value in zip(table.columns, row, strict=True)
-                }
-                for row in table.rows
-            ]
-            for table in findings.tables
-        },
+        "tables": {table.key: table.records() for table in findings.tables},
         "plot": {
             "title": findings.plot.title,
             "x": findings.plot.x,

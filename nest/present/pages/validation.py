@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nest.present.pages import charts
-from nest.present.pages.html import page
-from nest.present.pages.parts import Chart, Fact, Part, Table
+from nest.present.pages.html import page_html
 from nest.present.table import count
+from nest.present.validation import (
+    BREAKDOWNS,
+    error_table,
+    messages_of,
+    ranking_table,
+)
+from nest.util.sections import Chart, Fact, Page, Section
+from nest.util.tables import Column, Table
 
 Document = dict[str, Any]
 
 #: Runs that a chart and its table show at most, the first ones.
 MOST_RUNS = 2500
-
-#: Breakdowns of the error of the step time, and what each is by.
-_BY = {
-    "by_source": "source",
-    "by_hardware": "device",
-    "by_family": "device family",
-    "by_parallelism": "parallelism",
-    "by_tier": "tier",
-    "by_precision": "precision",
-}
 
 
 def to_html(document: Document, runs: Sequence[Document], command: str) -> str:
@@ -46,22 +43,24 @@ def to_html(document: Document, runs: Sequence[Document], command: str) -> str:
         f"{sum(document['skipped'].values())} skipped. Errors are those of "
         f"the predicted step time, in per cent of the measured one."
     )
-    parts = [
+    sections = [
         _answer(document),
         _runs(runs),
         *_breakdowns(document),
         _ranking(document["ranking"]),
         _memory(document["memory"]),
         _left_out(document),
-        Part("repeat", "How to repeat it", code=command),
+        Section("repeat", "How to repeat it", code=command),
     ]
-    found = [part for part in parts if part is not None]
-    return page("Predictions beside measurements", lead, found)
+    shown = (section for section in sections if section is not None)
+    return page_html(
+        Page("Predictions beside measurements", lead, tuple(shown))
+    )
 
 
-def _answer(document: Document) -> Part:
+def _answer(document: Document) -> Section:
     if not document["used"]:
-        return Part(
+        return Section(
             "answer", "The answer", warnings=("No step time was compared.",)
         )
     fits = document["memory"]["fits"]
@@ -91,35 +90,25 @@ def _answer(document: Document) -> Part:
                 f"and {_percent(known['within_50'])} within 50 % ones",
             )
         )
-    return Part("answer", "The answer", facts=tuple(facts))
+    return Section("answer", "The answer", facts=tuple(facts))
 
 
-def _runs(runs: Sequence[Document]) -> Part | None:
+def _runs(runs: Sequence[Document]) -> Section | None:
     if not runs:
         return None
     shown = runs[:MOST_RUNS]
     text = f"The first {MOST_RUNS:,} of {len(runs):,} runs are shown."
-    table = Table(
-        "Runs",
-        (
-            *("line", "model", "device", "devices", "measured", "predicted"),
-            *("error", "source"),
-        ),
-        tuple(
-            (
-                str(run["line"]),
-                run["model"],
-                run["device"],
-                str(run["num_devices"]),
-                f"{run['measured_s']:.4g} s",
-                f"{run['predicted_s']:.4g} s",
-                _percent(run["error"], "+"),
-                run["source"],
-            )
-            for run in shown
-        ),
-        frozenset({1, 2, 7}),
+    columns = (
+        Column("line", right=True),
+        Column("model"),
+        Column("device"),
+        Column("num_devices", "devices", right=True),
+        Column("measured_s", "measured s", ".4g"),
+        Column("predicted_s", "predicted s", ".4g"),
+        Column("error", "error %", lambda x: f"{100 * x:+.1f}", right=True),
+        Column("source"),
     )
+    table = Table.of(columns, shown, "Runs")
     chart = Chart(
         "runs",
         "Predicted against measured step time",
@@ -128,7 +117,7 @@ def _runs(runs: Sequence[Document]) -> Part | None:
         charts.scatter(shown),
         table=table,
     )
-    return Part(
+    return Section(
         "runs",
         "Runs",
         (text,) if len(runs) > len(shown) else (),
@@ -136,67 +125,34 @@ def _runs(runs: Sequence[Document]) -> Part | None:
     )
 
 
-def _breakdowns(document: Document) -> list[Part]:
+def _breakdowns(document: Document) -> list[Section]:
     return [
-        Part(
+        Section(
             key.replace("_", "-"),
             f"By {title}",
-            tables=(_errors(f"Error by {title}", title, document[key]),),
+            tables=(error_table(title, document[key], f"Error by {title}"),),
         )
-        for key, title in _BY.items()
+        for key, title in BREAKDOWNS.items()
         if len(document[key]) > 1
     ]
 
 
-def _errors(caption: str, title: str, groups: Mapping[str, Document]) -> Table:
-    return Table(
-        caption,
-        (title, "used", "median", "mean", "bias"),
-        tuple(
-            (
-                name,
-                str(figures["used"]),
-                _percent(figures["median_abs_error"]),
-                _percent(figures["mean_abs_error"]),
-                _percent(figures["bias"], "+"),
-            )
-            for name, figures in sorted(
-                groups.items(), key=lambda item: (-item[1]["used"], item[0])
-            )
-        ),
-    )
-
-
-def _ranking(ranking: Document) -> Part | None:
+def _ranking(ranking: Document) -> Section | None:
     if not ranking["groups"]:
         return None
-    groups = {"all groups": ranking} | ranking["by_source"]
-    table = Table(
-        "Plans of one model on the same devices",
-        ("groups of", "groups", "best within 5 %", "mean regret", "median"),
-        tuple(
-            (
-                name,
-                str(figures["groups"]),
-                _percent(figures["share_best_within_5_percent"]),
-                _percent(figures["mean_regret"]),
-                _percent(figures["median_regret"]),
-            )
-            for name, figures in groups.items()
-        ),
-    )
-    return Part(
+    title = "Plans of one model on the same devices"
+    return Section(
         "ranking",
         "Is the plan predicted best a good one?",
         (
             "Regret is by how much the plan that is predicted best was "
             "measured to take longer than the fastest of its group.",
         ),
-        tables=(table,),
+        tables=(ranking_table(ranking, title),),
     )
 
 
-def _memory(figures: Document) -> Part:
+def _memory(figures: Document) -> Section:
     oom = figures["oom"]
     text = (
         f"{oom['predicted_not_to_fit']} of {count(oom['rows'], 'run')} that "
@@ -205,30 +161,25 @@ def _memory(figures: Document) -> Part:
     tables: tuple[Table, ...] = ()
     if figures["used"]:
         classes = {"all classes": figures} | figures["by_mem_class"]
-        tables = (_errors("Error of memory", "memory", classes),)
-    return Part("memory", "Memory", (text,), tables=tables)
+        tables = (error_table("memory", classes, "Error of memory"),)
+    return Section("memory", "Memory", (text,), tables=tables)
 
 
-def _left_out(document: Document) -> Part | None:
-    told = [
-        *document["impossible"],
-        *document["unreadable"],
-        *document["not_understood"],
-    ]
+def _left_out(document: Document) -> Section | None:
+    messages = messages_of(document)
     reasons = {**document["used_for_memory"], **document["skipped"]}
-    if not reasons and not told:
+    if not reasons and not messages:
         return None
-    tables = []
-    if reasons:
-        tables.append(
-            Table(
-                "Rows whose step time is not compared",
-                ("reason", "rows"),
-                tuple((name, str(rows)) for name, rows in reasons.items()),
-            )
-        )
-    return Part(
-        "left-out", "What is left out", tuple(told), (), (), (*tables,)
+    table = Table(
+        (Column("reason"), Column("rows", right=True)),
+        tuple(reasons.items()),
+        "Rows whose step time is not compared",
+    )
+    return Section(
+        "left-out",
+        "What is left out",
+        tuple(messages),
+        tables=(table,) if reasons else (),
     )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nest.present.pages.charts import colours, lines, number
-from nest.present.pages.parts import Chart, Table
+from nest.util.sections import Chart
+from nest.util.tables import Column, Table
 
 Document = dict[str, Any]
 Curves = Mapping[str, Sequence[Sequence[float]]]
@@ -74,8 +75,7 @@ def chart(name: str, document: Document) -> Chart | None:
     Parameters
     ----------
     name
-        One of those that :class:`~nest.present.benchmark_layout.Section`
-        names.
+        One of ``_CHARTS``.
     document
         A ``nest-bench/1`` document.
     """
@@ -105,13 +105,13 @@ def chart(name: str, document: Document) -> Chart | None:
         dots=name == "sweep",
     )
     table = Table(
-        axes.title,
-        ("line", axes.x, axes.y),
-        tuple(
-            (who, f"{x:.6g}", f"{y:.6g}")
-            for who, curve in curves.items()
-            for x, y in curve
+        (
+            Column("line"),
+            Column(axes.x, form=".6g"),
+            Column(axes.y, form=".6g"),
         ),
+        [(who, x, y) for who, curve in curves.items() for x, y in curve],
+        axes.title,
     )
     return Chart(name, axes.title, axes.summary, spec, table=table)
 
@@ -121,13 +121,12 @@ def _curves(name: str, document: Document) -> Curves:
     answers, times = document["answers"], document["times"]
     if name == "sweep":
         return _speed_ups(answers.get("sweep", []))
-    curves: Curves = {
-        "step_time_profile": answers,
-        "proof_time_profile": times,
-        "gap_over_time": times,
-        "proven": times["cactus"],
-        "close": times["cactus"],
-    }[name][name]
+    group = times
+    if name == "step_time_profile":
+        group = answers
+    elif name in ("proven", "close"):
+        group = times["cactus"]
+    curves: Curves = group[name]
     return {x: curves[x] for x in document["run"]["solvers"] if curves.get(x)}
 
 

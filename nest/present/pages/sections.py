@@ -1,18 +1,22 @@
-"""What a page says, in which order: parts with tables, charts and figures."""
+"""The sections of a page, in their order: text, figures, charts, tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
+from nest.present import comparison
 from nest.present.pages import charts
 from nest.present.pages.document import MOST_DRAWN, Document
-from nest.present.table import count
+from nest.present.table import count, percent
 from nest.units import GIB, format_bytes
+from nest.util.sections import Chart, Fact, Page, Section
+from nest.util.tables import Column, Table, Writer
 from nest.util.time_scale import TimeScale
 
-Spec = dict[str, Any]
+#: Columns of a comparison that say something about solvers alone.
+_OF_SOLVERS = ("lower_bound_ns", "gap", "wall_s")
+
+_TRACE_KEYS = ("wall_s", "step_time_ns", "lower_bound_ns")
 
 #: What tells the length of a training run, by what was asked.
 _RUN = {
@@ -21,97 +25,14 @@ _RUN = {
 }
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table: texts under headers.
-
-    Attributes
-    ----------
-    caption
-        What it shows.
-    headers, rows
-        Its texts; the first of a row is what the row is about.
-    words
-        Numbers of the columns, from 0, that hold words; others hold numbers.
-    """
-
-    caption: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: frozenset[int] = frozenset({0})
+def page_of(document: Document) -> Page:
+    """Return the page of a ``nest-page/1`` document."""
+    return Page(
+        _title(document), _lead(document), tuple(sections_of(document))
+    )
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A chart, and what says the same without it.
-
-    Attributes
-    ----------
-    name
-        Of the picture, unique on a page.
-    title, summary
-        What it shows, and what is to be seen in it, in words.
-    spec
-        The chart in Vega-Lite; ``None`` where the picture is ready.
-    picture
-        As SVG, if it is ready.
-    table
-        The same figures; ``None`` where a table of the part has them.
-    """
-
-    name: str
-    title: str
-    summary: str
-    spec: Spec | None = None
-    picture: str = ""
-    table: Table | None = None
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A figure that is shown large: what it is, its value, and a remark."""
-
-    label: str
-    value: str
-    remark: str = ""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a page.
-
-    Attributes
-    ----------
-    key, title
-        Its name in links, and its heading.
-    text
-        Paragraphs.
-    facts, charts, tables
-        What it shows, in this order.
-    warnings
-        Paragraphs that must not be overlooked.
-    code
-        A command to copy; empty for none.
-    folded
-        Whether its tables are shown only when asked.
-    closed
-        Whether its charts and tables are, all together.
-    """
-
-    key: str
-    title: str
-    text: tuple[str, ...] = ()
-    facts: tuple[Fact, ...] = ()
-    charts: tuple[Chart, ...] = ()
-    tables: tuple[Table, ...] = ()
-    warnings: tuple[str, ...] = ()
-    code: str = ""
-    folded: bool = False
-    closed: bool = False
-
-
-def title_of(document: Document) -> str:
-    """Return the title of a page."""
+def _title(document: Document) -> str:
     what = {
         "solve": "Plan for",
         "compare": "Solvers compared on",
@@ -121,7 +42,7 @@ def title_of(document: Document) -> str:
     return f"{what[document['kind']]} {document['problem']['name']}"
 
 
-def lead_of(document: Document) -> str:
+def _lead(document: Document) -> str:
     """Return what the problem is, in one sentence."""
     problem = document["problem"]
     devices = " + ".join(
@@ -138,16 +59,16 @@ def lead_of(document: Document) -> str:
     )
 
 
-def parts_of(
+def sections_of(
     document: Document, keys: Collection[str] | None = None
-) -> list[Part]:
-    """Return the parts of a page, empty ones left out; all, or some."""
-    found = (
+) -> list[Section]:
+    """Return the sections of a page that have content; all, or some."""
+    sections = (
         make(document)
-        for key, make in _PARTS.items()
+        for key, make in _SECTIONS.items()
         if keys is None or key in keys
     )
-    return [part for part in found if part is not None]
+    return [section for section in sections if section is not None]
 
 
 # The answer
@@ -162,12 +83,12 @@ def _scale(document: Document, *more_ns: float | None) -> TimeScale:
     return TimeScale.fitting(times[0] if times else None, unit)
 
 
-def _answer(document: Document) -> Part:
+def _answer(document: Document) -> Section:
     answer, problem = document["answer"], document["problem"]
     warnings = [document["unfinished"]] if document["unfinished"] else []
     notes = tuple(document["notes"])
     if answer is None:
-        return Part(
+        return Section(
             "answer",
             "The answer",
             text=notes,
@@ -210,7 +131,7 @@ def _answer(document: Document) -> Part:
         )
     )
     facts += _run_facts(answer["run"])
-    return Part(
+    return Section(
         "answer",
         "The answer",
         text=(_plan_sentence(document), *notes, *_could_say(document)),
@@ -317,7 +238,7 @@ def _plan_sentence(document: Document) -> str:
 # Solvers
 
 
-def _solvers(document: Document) -> Part | None:
+def _solvers(document: Document) -> Section | None:
     rows = document["solvers"]
     if not rows:
         return None
@@ -355,8 +276,8 @@ def _solvers(document: Document) -> Part | None:
             )
         )
     if given:
-        return Part("solvers", "The plans", tables=(table,))
-    return Part(
+        return Section("solvers", "The plans", tables=(table,))
+    return Section(
         "solvers",
         "Solvers",
         text=(
@@ -372,35 +293,25 @@ def _solvers(document: Document) -> Part | None:
 def _solver_table(
     rows: Sequence[Document], scale: TimeScale, given: bool
 ) -> Table:
-    headers = ["solver", "status", "step time", "over best", "lower bound"]
-    headers += ["gap", "wall", "note"]
-    found = [
-        (
-            row["name"],
-            _status(row),
-            scale(row["step_time_ns"]),
-            _over(row["over_best"]),
-            scale(row["lower_bound_ns"]),
-            "" if row["gap"] is None else _percent(row["gap"]),
-            "" if row["wall_s"] is None else f"{row['wall_s']:.2f} s",
-            _note(row),
-        )
+    columns = comparison.columns(Writer.PAGE, scale)
+    title = "What every solver answered"
+    if given:
+        title = "Plans in the order in which they were given"
+        solver, *others = columns
+        columns = [
+            solver._replace(name="plan"),
+            *(column for column in others if column.key not in _OF_SOLVERS),
+        ]
+    answers = [
+        {
+            **dict.fromkeys(comparison.page_keys()),
+            **row,
+            "solver": row["name"],
+            "longer_than_best": row["over_best"],
+        }
         for row in rows
     ]
-    if given:
-        keep = (0, 1, 2, 3, 7)
-        return Table(
-            "Plans in the order in which they were given",
-            ("plan", *(headers[i] for i in keep[1:])),
-            tuple(tuple(row[i] for i in keep) for row in found),
-            frozenset({0, 1, 4}),
-        )
-    return Table(
-        "What every solver answered",
-        tuple(headers),
-        tuple(found),
-        frozenset({0, 1, 7}),
-    )
+    return Table.of(columns, answers, title)
 
 
 def _fastest(rows: Sequence[Document], scale: TimeScale) -> str:
@@ -409,57 +320,30 @@ def _fastest(rows: Sequence[Document], scale: TimeScale) -> str:
     return f"The fastest is {best['name']} with {scale(best['step_time_ns'])}."
 
 
-def _status(row: Document) -> str:
-    if row["outcome"] not in ("solved", "scored"):
-        return str(row["outcome"]).replace("-", " ")
-    return str(row["status"]).replace("-", " ")
-
-
-def _note(row: Document) -> str:
-    stopped = row["limit"] in (None, "interrupt")
-    said = [] if stopped else [f"{row['limit']} limit"]
-    if row["over_memory_bytes"]:
-        said.append(f"{format_bytes(row['over_memory_bytes'])} too much")
-    if row["detail"]:
-        said.append(row["detail"])
-    return "; ".join(said)
-
-
-def _over(share: float | None) -> str:
-    if share is None:
-        return ""
-    return "best" if share == 0 else f"+{_percent(share)}"
-
-
-def _percent(share: float) -> str:
+def _share_text(share: float) -> str:
     """Return a share in per cent; only an exact 0 is shown as 0."""
-    value = 100 * share
-    if share and value < 0.005:
-        return "<0.01 %"
-    return f"{value:.2f} %" if share else "0 %"
+    return f"{percent(share)} %"
 
 
 def _trace_table(rows: Sequence[Document], scale: TimeScale) -> Table:
-    return Table(
-        "What solvers had, and when",
-        ("solver", "after", "step time", "lower bound"),
-        tuple(
-            (
-                row["name"],
-                f"{point['wall_s']:.2f} s",
-                scale(point["step_time_ns"]),
-                scale(point["lower_bound_ns"]),
-            )
-            for row in rows
-            for point in row["trace"]
-        ),
+    columns = (
+        Column("solver"),
+        Column("after", form=lambda wall_s: f"{wall_s:.2f} s", right=True),
+        Column("step time", form=scale, right=True),
+        Column("lower bound", form=scale, right=True),
     )
+    points = [
+        (row["name"], *(point[key] for key in _TRACE_KEYS))
+        for row in rows
+        for point in row["trace"]
+    ]
+    return Table(columns, points, "What solvers had, and when")
 
 
 # The plan
 
 
-def _stages(document: Document) -> Part | None:
+def _stages(document: Document) -> Section | None:
     plan = document["plan"]
     if plan is None:
         return None
@@ -467,31 +351,26 @@ def _stages(document: Document) -> Part | None:
         max(s["forward_ns"] + s["backward_ns"] for s in plan["stages"]),
         document["problem"]["time_unit"],
     )
-    rows = []
-    for stage in plan["stages"]:
-        block = plan["blocks"][stage["block"] - 1]
-        rows.append(
-            (
-                str(stage["number"]),
-                stage["layers"],
-                str(stage["num_layers"]),
-                device_text(block),
-                charts.some(stage["strategies"]),
-                scale(stage["forward_ns"]),
-                scale(stage["backward_ns"]),
-                scale(stage["sync_ns"]),
-                str(stage["inflight"]),
-                format_bytes(stage["memory_bytes"]),
-            )
-        )
-    table = Table(
-        "Stages: where they run, and what they take per micro-batch",
-        (
-            *("stage", "layers", "number", "devices", "strategies"),
-            *("forward", "backward", "sync", "in flight", "memory"),
+    blocks = plan["blocks"]
+    columns = (
+        Column("number", "stage"),
+        Column("layers"),
+        Column("num_layers", "number", right=True),
+        Column(
+            "devices",
+            value=lambda stage: device_text(blocks[stage["block"] - 1]),
         ),
-        tuple(rows),
-        frozenset({0, 1, 3, 4}),
+        Column("strategies", form=charts.some),
+        Column("forward_ns", "forward", scale, right=True),
+        Column("backward_ns", "backward", scale, right=True),
+        Column("sync_ns", "sync", scale, right=True),
+        Column("inflight", "in flight", right=True),
+        Column("memory_bytes", "memory", format_bytes, right=True),
+    )
+    table = Table.of(
+        columns,
+        plan["stages"],
+        "Stages: where they run, and what they take per micro-batch",
     )
     text = ["Devices are numbered from 0, in the order of the cluster."]
     nodes = [name for block in plan["blocks"] for name in block["nodes"]]
@@ -511,7 +390,7 @@ def _stages(document: Document) -> Part | None:
         + _borders(charts.bordered(document)),
         shown,
     )
-    return Part(
+    return Section(
         "stages", "Where stages run", tuple(text), (), (chart,), (table,)
     )
 
@@ -541,31 +420,22 @@ def device_text(block: Document) -> str:
     return ", ".join(found)
 
 
-def _memory(document: Document) -> Part | None:
+def _memory(document: Document) -> Section | None:
     plan = document["plan"]
     if plan is None:
         return None
-    names = charts.MEMORY_PARTS
-    rows = []
-    for block in plan["blocks"]:
-        left = block["capacity_bytes"] - block["memory_bytes"]
-        rows.append(
-            (
-                charts.block_label(block),
-                *(f"{block['memory'][x] / GIB:.2f}" for x in names),
-                f"{block['memory_bytes'] / GIB:.2f}",
-                f"{block['capacity_bytes'] / GIB:.2f}",
-                f"{left / GIB:.2f}",
-            )
-        )
-    table = Table(
-        "Memory of a device, in GiB",
-        ("stage", *names.values(), "sum", "limit", "left"),
-        tuple(rows),
+    columns = (
+        Column("stage", value=charts.block_label),
+        *(
+            Column(key, name, _gib, _memory_of(key), right=True)
+            for key, name in charts.MEMORY_PARTS.items()
+        ),
+        Column("memory_bytes", "sum", _gib, right=True),
+        Column("capacity_bytes", "limit", _gib, right=True),
+        Column("left", form=_gib, value=_free_bytes, right=True),
     )
-    fullest = max(
-        plan["blocks"], key=lambda b: b["memory_bytes"] - b["capacity_bytes"]
-    )
+    table = Table.of(columns, plan["blocks"], "Memory of a device, in GiB")
+    fullest = min(plan["blocks"], key=_free_bytes)
     chart = Chart(
         "memory",
         "Memory of a device by stage",
@@ -576,42 +446,54 @@ def _memory(document: Document) -> Part | None:
         charts.memory(document),
         table=table,
     )
-    return Part("memory", "Memory", charts=(chart,))
+    return Section("memory", "Memory", charts=(chart,))
 
 
-def _terms(document: Document) -> Part | None:
+def _memory_of(key: str) -> Callable[[Document], int]:
+    return lambda block: block["memory"][key]
+
+
+def _free_bytes(block: Document) -> int:
+    free: int = block["capacity_bytes"] - block["memory_bytes"]
+    return free
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / GIB:.2f}"
+
+
+def _terms(document: Document) -> Section | None:
     terms = document["terms"]
     if terms is None:
         return None
     scale = _scale(document)
     step = document["answer"]["step_time_ns"]
     rows = sorted(terms["step"], key=lambda row: -row["time_ns"])
-    table = Table(
-        "Terms of the step time; they add up to it",
-        ("term", "what it is", "time", "share"),
-        tuple(
-            (
-                row["name"],
-                row["meaning"],
-                scale(row["time_ns"]),
-                _percent(row["time_ns"] / step) if step else "",
-            )
-            for row in rows
-        ),
-        frozenset({0, 1}),
+
+    def share_of_step(row: Document) -> str:
+        return _share_text(row["time_ns"] / step) if step else ""
+
+    columns = (
+        Column("name", "term"),
+        Column("meaning", "what it is"),
+        Column("time_ns", "time", scale, right=True),
+        Column("share", value=share_of_step, right=True),
+    )
+    table = Table.of(
+        columns, rows, "Terms of the step time; they add up to it"
     )
     first = rows[0]
     chart = Chart(
         "terms",
         "Where the step time goes",
         f"The largest term is {first['meaning']}, {scale(first['time_ns'])}"
-        + (f" or {_percent(first['time_ns'] / step)}." if step else "."),
+        + (f" or {_share_text(first['time_ns'] / step)}." if step else "."),
         charts.terms(rows, scale, step),
         table=table,
     )
     slow = terms["slowest_block"]
     block = document["plan"]["blocks"][slow - 1]
-    return Part(
+    return Section(
         "terms",
         "Where the time goes",
         (
@@ -626,30 +508,26 @@ def _terms(document: Document) -> Part | None:
 # The timeline
 
 
-def _timeline(document: Document) -> Part | None:
+def _timeline(document: Document) -> Section | None:
     timeline = document["timeline"]
     if timeline is None:
         return None
     if timeline["missing"]:
-        return Part(
+        return Section(
             "timeline", "The step, pass by pass", (timeline["missing"],)
         )
     scale = TimeScale.fitting(
         timeline["step_time_ns"], document["problem"]["time_unit"]
     )
-    table = Table(
-        "What blocks of devices do in a step",
-        ("stage", "busy", "idle", "idle share", "ends after"),
-        tuple(
-            (
-                charts.block_label(row),
-                scale(row["busy_ns"]),
-                scale(row["idle_ns"]),
-                _percent(row["bubble_share"]),
-                scale(row["end_ns"]),
-            )
-            for row in timeline["blocks"]
-        ),
+    columns = (
+        Column("stage", value=charts.block_label),
+        Column("busy_ns", "busy", scale, right=True),
+        Column("idle_ns", "idle", scale, right=True),
+        Column("bubble_share", "idle share", _share_text, right=True),
+        Column("end_ns", "ends after", scale, right=True),
+    )
+    table = Table.of(
+        columns, timeline["blocks"], "What blocks of devices do in a step"
     )
     windows = timeline["windows"]
     text = [
@@ -675,49 +553,38 @@ def _timeline(document: Document) -> Part | None:
         )
         for number, name in enumerate(names)
     )
-    return Part("timeline", "The step, pass by pass", tuple(text), (), shown)
+    return Section(
+        "timeline", "The step, pass by pass", tuple(text), (), shown
+    )
 
 
 # The frontier
 
 
-def _frontier(document: Document) -> Part | None:
+def _frontier(document: Document) -> Section | None:
     frontier = document["frontier"]
     if frontier is None:
         return None
     points = frontier["points"]
     scale = _scale(document, *(p["step_time_ns"] for p in points))
-    priced = frontier["price_usd_per_device_hour"] is not None
-    rows = [
-        (
-            f"{point['number']}"
-            + " (knee)" * (point["number"] == frontier["knee"]),
-            scale(point["step_time_ns"]),
-            format_bytes(point["memory_bytes"]),
-            str(point["devices"]),
-            *([f"{point['usd_per_step']:,.4g}"] if priced else []),
-            *(
-                [f"{point['usd_per_run']:,.0f}"]
-                if priced and frontier["steps"]
-                else []
-            ),
-            "yes" if point["proven"] else "no",
-            f"{count(point['replicas'], 'replica')} × "
-            f"{count(point['num_stages'], 'stage')}, micro-batch "
-            f"{point['micro_batch']}, {charts.some(point['strategies'])}",
-        )
-        for point in points
+    columns = [
+        Column("point", value=lambda point: _point_text(point, frontier)),
+        Column("step_time_ns", "step time", scale, right=True),
+        Column("memory_bytes", "memory", format_bytes, right=True),
+        Column("devices", right=True),
     ]
-    headers = ["point", "step time", "memory", "devices"]
-    headers += ["$ per step"] * priced
-    headers += ["$ per run"] * (priced and bool(frontier["steps"]))
-    headers += ["proven", "plan"]
-    last = len(headers) - 1
-    table = Table(
+    if frontier["price_usd_per_device_hour"] is not None:
+        columns.append(Column("usd_per_step", "$ per step", ",.4g"))
+        if frontier["steps"]:
+            columns.append(Column("usd_per_run", "$ per run", ",.0f"))
+    columns += [
+        Column("proven", form=lambda proven: "yes" if proven else "no"),
+        Column("plan", value=_point_plan),
+    ]
+    table = Table.of(
+        columns,
+        points,
         f"Plans that no other beats in {', '.join(frontier['objectives'])}",
-        tuple(headers),
-        tuple(rows),
-        frozenset({0, last - 1, last}),
     )
     text = [_proof(frontier, scale)]
     if points:
@@ -733,9 +600,25 @@ def _frontier(document: Document) -> Part | None:
                 charts.frontier(frontier, scale),
             ),
         )
-    return Part(
-        *("frontier", "The frontier", tuple(text), (), shown),
-        (table,) * bool(rows),
+    return Section(
+        "frontier",
+        "The frontier",
+        tuple(text),
+        charts=shown,
+        tables=(table,) if points else (),
+    )
+
+
+def _point_text(point: Document, frontier: Document) -> str:
+    knee = " (knee)" if point["number"] == frontier["knee"] else ""
+    return f"{point['number']}{knee}"
+
+
+def _point_plan(point: Document) -> str:
+    return (
+        f"{count(point['replicas'], 'replica')} × "
+        f"{count(point['num_stages'], 'stage')}, micro-batch "
+        f"{point['micro_batch']}, {charts.some(point['strategies'])}"
     )
 
 
@@ -779,26 +662,22 @@ def _knee(frontier: Document) -> str:
 # The network
 
 
-def _network(document: Document) -> Part:
+def _network(document: Document) -> Section:
     network = document["network"]
     if network["levels"]:
-        table = Table(
-            "Levels of the network, from the device up",
-            (
-                *("level", "joins", "devices below", "units"),
-                *("GB/s per device", "latency"),
-            ),
-            tuple(
-                (
-                    level["name"] or f"level {number}",
-                    str(level["fan_out"]),
-                    str(level["devices"]),
-                    str(level["num_units"]),
-                    f"{level['bandwidth_bytes_per_s'] / 1e9:,.4g}",
-                    f"{level['latency_ns'] / 1e3:,.4g} µs",
-                )
-                for number, level in enumerate(network["levels"])
-            ),
+        columns = (
+            Column("name", "level"),
+            Column("fan_out", "joins", right=True),
+            Column("devices", "devices below", right=True),
+            Column("num_units", "units", right=True),
+            *_link_columns("GB/s per device"),
+        )
+        levels = [
+            {**level, "name": level["name"] or f"level {index}"}
+            for index, level in enumerate(network["levels"])
+        ]
+        table = Table.of(
+            columns, levels, "Levels of the network, from the device up"
         )
         chart = Chart(
             "network",
@@ -808,7 +687,7 @@ def _network(document: Document) -> Part:
             charts.levels(network),
             table=table,
         )
-        return Part("network", "The network", charts=(chart,))
+        return Section("network", "The network", charts=(chart,))
     links = network.get("links", ())
     text = (
         f"A graph of {count(network['num_devices'], 'device')}, "
@@ -819,19 +698,10 @@ def _network(document: Document) -> Part:
     )
     if links and not network["picture"]:
         text += f" Graphs are drawn up to {MOST_DRAWN} devices."
-    tables = (
-        Table(
-            "Links by what they carry, one way",
-            ("links", "GB/s", "latency"),
-            tuple(
-                (
-                    str(link["count"]),
-                    f"{link['bandwidth_bytes_per_s'] / 1e9:,.4g}",
-                    f"{link['latency_ns'] / 1e3:,.4g} µs",
-                )
-                for link in links
-            ),
-        ),
+    table = Table.of(
+        (Column("count", "links"), *_link_columns("GB/s")),
+        links,
+        "Links by what they carry, one way",
     )
     shown: tuple[Chart, ...] = ()
     if network["picture"]:
@@ -844,31 +714,45 @@ def _network(document: Document) -> Part:
                 picture=network["picture"],
             ),
         )
-    return Part(
-        "network", "The network", (text,), (), shown, tables * bool(links)
+    return Section(
+        "network",
+        "The network",
+        (text,),
+        charts=shown,
+        tables=(table,) if links else (),
+    )
+
+
+def _link_columns(bandwidth_name: str) -> tuple[Column, ...]:
+    return (
+        Column(
+            "bandwidth_bytes_per_s",
+            bandwidth_name,
+            lambda bytes_per_s: f"{bytes_per_s / 1e9:,.4g}",
+            right=True,
+        ),
+        Column(
+            "latency_ns",
+            "latency",
+            lambda latency_ns: f"{latency_ns / 1e3:,.4g} µs",
+            right=True,
+        ),
     )
 
 
 # What was searched, and how to repeat it
 
 
-def _searched(document: Document) -> Part:
+def _searched(document: Document) -> Section:
     found = document["searched"]
     defaults = any(row["default"] for row in found["settings"])
     targeted = any(row["target"] for row in found["settings"])
-    rows: tuple[tuple[str, ...], ...] = tuple(
-        (row["meaning"], row["values"], _chooser(row), row["option"])
-        for row in found["settings"]
-    )
-    named = any(_chooser(row) != "the problem" for row in found["settings"])
-    if not named:
-        rows = tuple(row[:2] for row in rows)
-    headers = (
-        "setting",
-        "values that plans could take",
-        "who chose",
-        "option",
-    )
+    columns = [
+        Column("meaning", "setting"),
+        Column("values", "values that plans could take"),
+    ]
+    if any(_chooser(row) != "the problem" for row in found["settings"]):
+        columns += [Column("who chose", value=_chooser), Column("option")]
     limits = found["limits"]
     text = [
         "Plans outside these values were not searched: what another batch, "
@@ -888,18 +772,11 @@ def _searched(document: Document) -> Part:
     if limits:
         said = "; ".join(f"{name} {value}" for name, value in limits.items())
         text.append(f"Solvers ran under: {said}.")
-    return Part(
+    return Section(
         "searched",
         "What was searched, and what was not",
         tuple(text),
-        tables=(
-            Table(
-                "Settings",
-                headers if named else headers[:2],
-                rows,
-                frozenset(range(4)),
-            ),
-        ),
+        tables=(Table.of(columns, found["settings"], "Settings"),),
     )
 
 
@@ -912,7 +789,7 @@ def _chooser(row: Document) -> str:
     return "as asked" if row["asked"] else "the problem"
 
 
-def _repeat(document: Document) -> Part:
+def _repeat(document: Document) -> Section:
     problem, repeat = document["problem"], document["repeat"]
     rows: list[tuple[str, str]] = [
         ("problem", problem["name"]),
@@ -926,7 +803,7 @@ def _repeat(document: Document) -> Part:
         ),
         *((name, str(value)) for name, value in repeat["machine"].items()),
     ]
-    return Part(
+    return Section(
         "repeat",
         "How to repeat it",
         (
@@ -935,10 +812,7 @@ def _repeat(document: Document) -> Part:
         ),
         tables=(
             Table(
-                "Where this was made",
-                ("what", "value"),
-                tuple(rows),
-                frozenset({0, 1}),
+                (Column("what"), Column("value")), rows, "Where this was made"
             ),
         ),
         code=repeat["command"],
@@ -946,16 +820,7 @@ def _repeat(document: Document) -> Part:
     )
 
 
-def tables_of(parts: Iterable[Part]) -> list[Table]:
-    """Return all tables of parts, those of charts too."""
-    found = []
-    for part in parts:
-        found += [c.table for c in part.charts if c.table is not None]
-        found += part.tables
-    return found
-
-
-_PARTS: dict[str, Callable[[Document], Part | None]] = {
+_SECTIONS: dict[str, Callable[[Document], Section | None]] = {
     "answer": _answer,
     "solvers": _solvers,
     "stages": _stages,

@@ -1,0 +1,359 @@
+"""The table of a comparison: on terminals, on pages and in CSV files.
+
+A new column is one line of :func:`columns`. It shows a field of
+:meth:`nest.solvers.result.SolveResult.to_json`, or what its ``value`` makes
+of several fields.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from nest.analysis.compare import beside_best
+from nest.ir.problem import Problem
+from nest.present.table import (
+    needed_bytes,
+    note_text,
+    percent,
+    scale_of,
+    status_of,
+    terminal_table,
+)
+from nest.solvers.base import SolveOptions
+from nest.solvers.result import SolveResult
+from nest.units import format_bytes, format_sizes
+from nest.util.tables import FOR_PEOPLE, Column, Table, Writer, to_csv
+from nest.util.time_scale import TimeScale
+
+#: The fields of one answer, as in a document.
+Fields = Mapping[str, Any]
+
+_TERMINAL = frozenset({Writer.TERMINAL})
+_PAGE = frozenset({Writer.PAGE})
+_CSV = frozenset({Writer.CSV})
+
+#: Columns of a terminal that are shown only where they have a text.
+_OPTIONAL = (
+    "simulated_step_time_ns",
+    "step_time_90",
+    "own_objective_ns",
+    "tokens_per_s",
+)
+
+_STYLES = {
+    "optimal": "green",
+    "feasible": "",
+    "infeasible": "yellow",
+    "over memory": "yellow",
+    "no solution": "yellow",
+    "skipped": "dim",
+    "not installed": "dim",
+    "interrupted": "yellow",
+}
+
+
+def columns(writer: Writer, scale: TimeScale) -> list[Column]:
+    """Return the columns of a comparison that a writer shows.
+
+    Times on terminals and pages have the unit of ``scale``.
+    """
+
+    def shown_step_time(fields: Fields) -> str:
+        """Return the step time, in parentheses if the plan does not fit."""
+        if fields["status"] == "over-memory" and fields.get("score"):
+            return f"({scale(fields['score']['step_time_ns'])})"
+        return scale(fields["step_time_ns"])
+
+    def interval_90(fields: Fields) -> str:
+        intervals = fields["intervals"]
+        if intervals is None or fields["step_time_ns"] is None:
+            return ""
+        return scale.interval(intervals["step_time_90_ns"])
+
+    def note_with_bound(fields: Fields) -> str:
+        """Return the note, and the bound where no gap tells it."""
+        parts = [note_text(fields)]
+        if fields["gap"] is None and fields["lower_bound_ns"]:
+            parts.append(
+                f"lower bound {scale.bound(fields['lower_bound_ns'])}"
+            )
+        return "; ".join(filter(None, parts))
+
+    every_column = [
+        Column("problem", writers=_CSV),
+        Column("solver"),
+        *_csv_columns("seed", "outcome", "status", "limit"),
+        Column(
+            "shown_status",
+            "status",
+            value=lambda fields: status_of(
+                fields["outcome"], fields["status"]
+            ),
+            style=lambda text: _STYLES.get(text, "bold red"),
+            min_width=8,
+            writers=FOR_PEOPLE,
+        ),
+        Column("step_time_ns", writers=_CSV),
+        Column(
+            "shown_step_time",
+            "step time",
+            value=shown_step_time,
+            right=True,
+            writers=FOR_PEOPLE,
+        ),
+        Column(
+            "simulated_step_time_ns",
+            "simulated",
+            scale,
+            right=True,
+            rank=7,
+            writers=_TERMINAL,
+        ),
+        Column(
+            "step_time_90",
+            "90 %",
+            value=interval_90,
+            right=True,
+            rank=4,
+            writers=_TERMINAL,
+        ),
+        *_csv_columns("step_time_quanta", "over_best"),
+        Column(
+            "shown_over_best",
+            "vs best %",
+            value=_over_best,
+            right=True,
+            rank=1,
+            min_width=8,
+            writers=FOR_PEOPLE,
+        ),
+        Column(
+            "lower_bound_ns",
+            "lower bound",
+            scale,
+            right=True,
+            writers=_PAGE | _CSV,
+        ),
+        Column(
+            "gap", "gap %", percent, right=True, rank=3, writers=FOR_PEOPLE
+        ),
+        *_csv_columns("lower_bound_quanta", "over_memory_bytes"),
+        Column(
+            "own_objective_ns",
+            "own objective",
+            scale,
+            right=True,
+            rank=6,
+            writers=_TERMINAL | _CSV,
+        ),
+        Column("wall_s", "wall s", _seconds, right=True, rank=5),
+        *_csv_columns("cpu_s", "peak_rss_bytes", "host"),
+        Column(
+            "note_with_bound",
+            "note",
+            value=note_with_bound,
+            rank=2,
+            min_width=16,
+            writers=_TERMINAL,
+        ),
+        Column("note", value=note_text, writers=_PAGE),
+        Column("detail", writers=_CSV),
+    ]
+    return [column for column in every_column if writer in column.writers]
+
+
+def page_keys() -> list[str]:
+    """Return the fields that a page shows as they are."""
+    return [
+        column.key
+        for column in columns(Writer.PAGE, TimeScale.fitting(None))
+        if column.value is None and column.key != "solver"
+    ]
+
+
+def _csv_columns(*keys: str) -> list[Column]:
+    return [Column(key, writers=_CSV) for key in keys]
+
+
+def _seconds(wall_s: float | None) -> str:
+    return "" if wall_s is None else f"{wall_s:.2f}"
+
+
+def _over_best(fields: Fields) -> str:
+    """Return by how much a step is longer than the shortest, in per cent."""
+    longer = fields["longer_than_best"]
+    if not longer:
+        return "" if longer is None else "best"
+    text = f"+{percent(longer)}"
+    return f"{text} (equal)" if fields.get("equal_to_best") else text
+
+
+def answer_fields(
+    problem: Problem, results: Iterable[SolveResult]
+) -> list[dict[str, Any]]:
+    """Return the fields of every answer, compared with the fastest plan."""
+    results = list(results)
+    steps = [r.step_quanta for r in results if r.step_quanta is not None]
+    best = min(steps, default=None)
+    answers = []
+    for result, near in zip(
+        results, beside_best(problem, results), strict=True
+    ):
+        step, longer = result.step_quanta, None
+        if step is not None and best is not None:
+            more = step - best
+            longer = more / best if best else math.inf if more else 0.0
+        answers.append(
+            {
+                **result.to_json(),
+                **near.to_json(),
+                "problem": problem.name,
+                "seed": result.options.seed,
+                "longer_than_best": longer,
+                "over_best": step / best
+                if step is not None and best
+                else None,
+                "host": os.uname().nodename,
+                "detail": " ".join(result.detail.split()),
+            }
+        )
+    return answers
+
+
+# Terminals
+
+
+def compare_table(
+    problem: Problem, results: Sequence[SolveResult]
+) -> RenderableType:
+    """Return the table of a comparison, one row per solver.
+
+    Where prediction errors are known, a second table has their intervals.
+    """
+    answers = answer_fields(problem, results)
+    scale = scale_of(problem, results)
+    table = _table(columns(Writer.TERMINAL, scale), answers)
+    with_intervals = [a for a in answers if a["intervals"] and a["score"]]
+    if not with_intervals:
+        return table
+    return Group(table, "", _table(_interval_columns(scale), with_intervals))
+
+
+def _table(
+    shown: Iterable[Column], answers: Sequence[Fields]
+) -> RenderableType:
+    """Return a table without the optional columns that have no text."""
+    return terminal_table(
+        Table.of(
+            (
+                column
+                for column in shown
+                if column.key not in _OPTIONAL
+                or any(column.text(column.value_of(a)) for a in answers)
+            ),
+            answers,
+        )
+    )
+
+
+def _interval_columns(scale: TimeScale) -> list[Column]:
+    """Return the columns of the second table of a comparison."""
+
+    def memory(name: str, key: str, rank: int) -> Column:
+        return Column(
+            key,
+            name,
+            _sizes,
+            value=lambda answer: answer["intervals"][key],
+            right=True,
+            rank=rank,
+        )
+
+    return [
+        Column("solver"),
+        Column(
+            "tokens_per_s",
+            "tokens/s",
+            _speed,
+            value=lambda answer: answer["score"]["throughput_tokens_per_s"],
+            right=True,
+            rank=1,
+        ),
+        Column(
+            "step_time_50_ns",
+            "step 50 %",
+            scale.interval,
+            value=lambda answer: answer["intervals"]["step_time_50_ns"],
+            right=True,
+            rank=2,
+        ),
+        Column(
+            "memory",
+            form=format_bytes,
+            value=lambda answer: needed_bytes(answer["score"]),
+            right=True,
+        ),
+        memory("90 %", "memory_90_bytes", 3),
+        memory("50 %", "memory_50_bytes", 4),
+    ]
+
+
+def _sizes(interval_bytes: Sequence[float]) -> str:
+    low, high = interval_bytes
+    return format_sizes(low, high, 1)
+
+
+def _speed(tokens_per_s: float | None) -> str:
+    if tokens_per_s is None:
+        return ""
+    return f"{tokens_per_s:{',.0f' if tokens_per_s >= 1000 else '.4g'}}"
+
+
+def compare_footer(
+    problem: Problem,
+    problem_hash: str,
+    cells: Mapping[str, SolveOptions],
+    notes: Sequence[str] = (),
+) -> RenderableType:
+    """Return what a reader must know to repeat the table.
+
+    ``cells`` are the options of the solvers, by keyword.
+    """
+    options = next(iter(cells.values()))
+    limit_s = options.time_limit_s
+    workers = {name: str(each.num_workers) for name, each in cells.items()}
+    if len(set(workers.values())) == 1:
+        workers = {"": str(options.num_workers)}
+    counts = ", ".join(f"{n} {w}".strip() for n, w in workers.items())
+    lines = [
+        f"problem {problem.name} · preset {problem.preset} · "
+        f"hash {problem_hash[:12]}",
+        f"time limit {'none' if limit_s is None else f'{limit_s:g} s'} · "
+        f"workers {counts} · seed {options.seed}"
+        f"{f' · gap {100 * options.gap:g} %' if options.gap else ''}"
+        f"{' · plans repaired' if options.repair else ''}",
+        *notes,
+    ]
+    return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
+
+
+# CSV
+
+
+def result_csv(problem: Problem, results: Iterable[SolveResult]) -> str:
+    """Return a row per solver, as CSV."""
+    return answers_csv(answer_fields(problem, results))
+
+
+def answers_csv(answers: Iterable[Fields]) -> str:
+    """Return the answers of solvers as CSV; unknown fields stay empty."""
+    shown = columns(Writer.CSV, TimeScale.fitting(None))
+    unknown: dict[str, Any] = dict.fromkeys(column.key for column in shown)
+    return to_csv(Table.of(shown, ({**unknown, **each} for each in answers)))
