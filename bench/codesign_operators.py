@@ -12,19 +12,14 @@ TPU v1's applications against its roofline, ``2 · intensity · bandwidth``, and
 the side of it that the model puts them on. Weights alone come from memory, as
 that roofline has it; of inputs and results too beside it.
 
-Writes ``bench/results/codesign_operators.json`` and prints all tables. With
-``--speed`` what the model takes for 1,000 products on the arrays of Phaze's
-space.
+Writes ``bench/results/codesign_operators.json`` and prints all tables.
 
-    python bench/codesign_operators.py [--speed]
+    python bench/codesign_operators.py
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import random
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import isqrt
@@ -33,13 +28,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from bench.result_files import ROOT, fill, read_rows, table, write_rows
+from bench.result_files import ROOT, fill, table, write_rows
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.operators import Gemm, Vector, Work, timed
-from nest.accelerators.phaze import phaze_space
 from nest.accelerators.systolic import CONVENTIONS, Convention
-from nest.accelerators.tables import Chips
-from nest.accelerators.traffic import WORD_BYTES, least_words
+from nest.accelerators.traffic import WORD_BYTES
 from nest.units import GB
 
 MIB = 2**20
@@ -143,15 +136,7 @@ APPLICATIONS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--speed", action="store_true")
-    options = parser.parse_args()
     rows = [*operator_rows(), *application_rows()]
-    if options.speed:
-        rows += speed_rows()
-    else:
-        before = read_rows("codesign_operators")
-        rows += [row for row in before if row["kind"] == "speed"]
     write_rows("codesign_operators", rows)
     fill(ROOT / "docs" / "codesign.md", "operators", markdown(rows))
 
@@ -338,49 +323,6 @@ def on_tpu_v1(
         f"{name}_tops": rate,
         f"{name}_binds": "memory" if memory else "array",
     }
-
-
-def speed_rows() -> list[dict[str, object]]:
-    """Print and return what many products on many arrays take."""
-    chips = [point.architecture for point in phaze_space().points]
-    distinct = {(x.tensor_cores, x.rows, x.columns) for x in chips}
-    draw = random.Random(1)
-    gemms = [
-        Gemm(
-            512 * draw.randint(1, 32),
-            64 * draw.randint(1, 256),
-            64 * draw.randint(1, 800),
-            draw.choice([1, 1, 16, 64]),
-        )
-        for _ in range(1000)
-    ]
-    print(
-        f"{len(gemms)} products on {len(distinct)} arrays and core counts of "
-        f"{len(chips)} chips: CPU s"
-    )
-    rows: list[dict[str, object]] = []
-    for convention in CONVENTIONS:
-        table = Chips(chips, convention)
-        least_words.cache_clear()
-        begun = time.process_time()
-        for gemm in gemms:
-            table.cycles(gemm)
-        computed = time.process_time()
-        for gemm in gemms:
-            table.timed(Work(name="product", gemms=(gemm,)))
-        done = time.process_time()
-        row: dict[str, object] = {
-            "kind": "speed",
-            "convention": convention,
-            "cycles_cpu_s": computed - begun,
-            "times_cpu_s": done - computed,
-        }
-        rows.append(row)
-        print(
-            f"{convention:11} cycles {computed - begun:6.2f}, "
-            f"traffic and times {done - computed:6.2f}"
-        )
-    return rows
 
 
 if __name__ == "__main__":

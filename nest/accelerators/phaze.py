@@ -11,24 +11,20 @@ bucket if the best throughputs of the last five do not grow.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
-from nest.accelerators.architecture import CATEGORIES, PARAMETERS, Architecture
+from nest.accelerators.architecture import Architecture
 from nest.accelerators.points import Limit, Point, Space, listed, within
 from nest.accelerators.silicon import (
     Prices,
     area_e6_um2,
     technology,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 #: The lists, in their order; lanes are as many as columns.
 _COUNTS = tuple(2**i for i in range(12, -1, -1))
@@ -197,69 +193,3 @@ def _converged(best: Sequence[Throughput]) -> bool:
     return len(last) == HYSTERESIS and all(
         later <= earlier for earlier, later in pairwise(last)
     )
-
-
-#: Parameters of which more is better.
-GROWING = tuple(name for name in PARAMETERS if name not in CATEGORIES)
-
-
-def maximal(
-    points: Sequence[Point], parameters: Sequence[str] = GROWING
-) -> list[Point]:
-    """Return the points of which no other has at least as much of everything.
-
-    Of own buffers the sizes count, whether they are listed or follow from
-    Phaze's rule.
-
-    Parameters
-    ----------
-    points
-        The points, different from each other.
-    parameters
-        Of which more is better. Points that differ in another one are not
-        compared.
-
-    Returns
-    -------
-    list
-        In the order of ``points``.
-    """
-    import numpy as np
-
-    if not points or not parameters:
-        return list(points)
-    fields = Architecture.__struct_fields__
-    values = np.array([astuple(x.architecture) for x in points], np.int64)
-    compared = [fields.index(name) for name in parameters]
-    sizes = values.copy()
-    sizes[:, fields.index("core_buffer_bytes")] = [
-        point.architecture.core_sram_bytes for point in points
-    ]
-    others = [i for i in range(len(fields)) if i not in compared]
-    _, group = np.unique(values[:, others], axis=0, return_inverse=True)
-    order = np.argsort(group.ravel(), kind="stable")
-    ends = np.flatnonzero(np.diff(group.ravel()[order])) + 1
-    kept = [
-        members[place]
-        for members in np.split(order, ends)
-        for place in _undominated(sizes[members][:, compared])
-    ]
-    return [points[place] for place in sorted(kept)]
-
-
-def _undominated(values: NDArray[np.int64]) -> Iterator[int]:
-    """Yield the rows that no other row has at least as much of everywhere.
-
-    From the lexicographically largest row down, as what dominates a row is
-    larger than it.
-    """
-    import numpy as np
-
-    front = np.empty_like(values)
-    count = 0
-    for place in np.lexsort(values.T[::-1])[::-1]:
-        row = values[place]
-        if not (front[:count] >= row).all(axis=1).any():
-            front[count] = row
-            count += 1
-            yield int(place)

@@ -48,9 +48,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
-from nest.errors import UnknownNameError
 from nest.units import ceil_div
 
 Dataflow = Literal["os", "ws", "is"]
@@ -61,31 +60,14 @@ CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 
 
 class Mapping(NamedTuple):
-    """Steps along the rows and columns of an array, and those that stream.
+    """Steps along the rows and columns of an array, and those that stream."""
 
-    Integers, or arrays of them.
-    """
-
-    rows: Any
-    columns: Any
-    streamed: Any
+    rows: int
+    columns: int
+    streamed: int
 
 
-def convention_of(name: str) -> Convention:
-    """Return the convention of a name.
-
-    Raises
-    ------
-    UnknownNameError
-        There is none of that name.
-    """
-    for convention in CONVENTIONS:
-        if convention == name:
-            return convention
-    raise UnknownNameError("convention", name, CONVENTIONS)
-
-
-def mapped(m: Any, k: Any, n: Any, dataflow: Dataflow) -> Mapping:
+def mapped(m: int, k: int, n: int, dataflow: Dataflow) -> Mapping:
     """Return how a product of ``m × k`` by ``k × n`` lies on an array."""
     if dataflow == "os":
         return Mapping(m, n, k)
@@ -96,20 +78,17 @@ def mapped(m: Any, k: Any, n: Any, dataflow: Dataflow) -> Mapping:
 
 def cycles(
     mapping: Mapping,
-    rows: Any,
-    columns: Any,
+    rows: int,
+    columns: int,
     convention: Convention,
     dataflow: Dataflow,
-) -> Any:
-    """Return the cycles on an array of ``rows × columns``, all of it used.
-
-    An integer; for arrays of sizes, an array.
-    """
-    row_folds = -(-mapping.rows // rows)
-    column_folds = -(-mapping.columns // columns)
+) -> int:
+    """Return the cycles on an array of ``rows × columns``, all of it used."""
+    row_folds = ceil_div(mapping.rows, rows)
+    column_folds = ceil_div(mapping.columns, columns)
     if convention == "overlapped":
         last = 2 * rows + columns - 2 + mapping.streamed
-        fold = _larger(mapping.streamed, rows)
+        fold = max(mapping.streamed, rows)
         return last + (row_folds * column_folds - 1) * fold
     drains = 1 if (convention, dataflow) == ("scale-sim", "os") else 2
     if convention == "in-use":
@@ -123,11 +102,11 @@ def cycles(
 
 def cycles_at_least(
     mapping: Mapping,
-    row_folds: Any,
-    column_folds: Any,
+    row_folds: int,
+    column_folds: int,
     convention: Convention,
     dataflow: Dataflow,
-) -> Any:
+) -> int:
     """Return a bound on the cycles of so many folds or more, in either way.
 
     Folds that are cut evenly have ``mapping.rows / row_folds`` rows at least,
@@ -138,16 +117,11 @@ def cycles_at_least(
     if convention == "overlapped":
         streams = folds * mapping.streamed + 1
         loads = mapping.rows * column_folds + mapping.streamed
-        return _larger(streams, loads)
+        return max(streams, loads)
     drains = 1 if (convention, dataflow) == ("scale-sim", "os") else 2
     along = drains * mapping.rows * column_folds
     across = mapping.columns * row_folds
     return along + across + folds * (mapping.streamed - 2)
-
-
-def _larger(first: Any, second: Any) -> Any:
-    """Return the larger of two integers, or of each pair of two arrays."""
-    return (first + second + abs(first - second)) // 2
 
 
 @lru_cache(maxsize=1 << 18)
@@ -165,7 +139,7 @@ def least_cycles(
     """
     how = convention, dataflow
     fewest = ceil_div(mapping.columns, columns)
-    least: int = cycles(
+    least = cycles(
         mapping, min(rows, mapping.rows), min(columns, mapping.columns), *how
     )
     if convention == "in-use":

@@ -54,23 +54,6 @@ def words_held(buffer_bytes: int) -> int:
     return max(LEAST_WORDS, buffer_bytes // (2 * WORD_BYTES))
 
 
-def compulsory_words(m: int, k: int, n: int) -> int:
-    """Return the words of both operands and the result."""
-    return m * k + k * n + m * n
-
-
-def bound_words(m: int, k: int, n: int, held: int) -> int:
-    """Return the words that no order of the multiplications goes below.
-
-    The larger of both bounds in the module's text, rounded up.
-    """
-    product = 4 * (m * n * k) ** 2
-    root = isqrt(product // held)
-    if root * root * held < product:
-        root += 1
-    return max(compulsory_words(m, k, n), root - 2 * held)
-
-
 @lru_cache(maxsize=1 << 16)
 def least_words(m: int, k: int, n: int, held: int) -> int:
     """Return the least words that tiles in ``held`` words move."""

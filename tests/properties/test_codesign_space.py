@@ -9,8 +9,6 @@ from msgspec.structs import replace
 from nest.accelerators.architecture import PARAMETERS, Architecture
 from nest.accelerators.operators import Gemm, Vector, Work, energy_fj, timed
 from nest.accelerators.operators import operations as vector_operations
-from nest.accelerators.phaze import maximal, tpu_v4_like
-from nest.accelerators.points import Point
 from nest.accelerators.silicon import (
     Prices,
     Technology,
@@ -62,46 +60,6 @@ def test_larger_dies_are_no_cheaper(area: int, more: int) -> None:
     small = die_micro_usd(area, Prices())
     large = die_micro_usd(area + more, Prices())
     assert large is None or (small is not None and small <= large)
-
-
-@examples(100)
-@given(
-    st.sets(st.tuples(*[st.integers(1, 4)] * 4), min_size=1, max_size=40).map(
-        sorted
-    ),
-    st.sets(st.sampled_from(("rows", "columns", "lanes", "sram_bytes"))),
-)
-def test_maximal_points_are_those_that_nothing_dominates(
-    values, names
-) -> None:
-    points = []
-    for rows, columns, lanes, sram in values:
-        a = replace(
-            tpu_v4_like(),
-            rows=rows,
-            columns=columns,
-            lanes=lanes,
-            sram_bytes=sram,
-        )
-        points.append(Point(len(points), a, 1, 1, 1))
-
-    def dominates(a: Architecture, b: Architecture) -> bool:
-        return a != b and all(
-            getattr(a, name) >= getattr(b, name)
-            if name in names
-            else getattr(a, name) == getattr(b, name)
-            for name in PARAMETERS
-        )
-
-    expected = [
-        point
-        for point in points
-        if not any(
-            dominates(other.architecture, point.architecture)
-            for other in points
-        )
-    ]
-    assert maximal(points, sorted(names)) == expected
 
 
 works = st.builds(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -14,7 +13,6 @@ from nest.accelerators.operators import (
     array_words,
     energy_fj,
     operations,
-    ps_of,
     shares,
     spread,
     timed,
@@ -22,7 +20,6 @@ from nest.accelerators.operators import (
     vector_cycles,
 )
 from nest.accelerators.silicon import UnitEnergies
-from nest.accelerators.tables import all_ps_of, compute_cycles
 from nest.errors import UnknownNameError
 
 GHZ = 10**9
@@ -130,19 +127,6 @@ def test_attention_heads_go_to_cores_of_their_own():
     assert found == (30, "os", 1, 8, 8)
 
 
-def test_arrays_of_cycles_try_many_folds():
-    """A number times a row of 256, a fold of ``c`` columns a cycle.
-
-    Overlapped folds take 2 + c - 2 + 1 + (F - 1) = c + F cycles with F =
-    256 / c: fewest for 16 folds of 16, where all 256 columns take 257.
-    """
-    one, width = np.array([1]), np.array([256])
-    gemm = Gemm(1, 1, 256)
-    assert spread(gemm, 1, 256, 256, "overlapped").cycles == 32
-    found = compute_cycles(gemm, one, width, width, "overlapped")
-    assert found.tolist() == [32]
-
-
 def test_energy_by_hand():
     """4·3·4 products; operands twice from the buffer, results once: 64 words.
 
@@ -214,25 +198,3 @@ def test_every_operation_says_where_it_comes_from():
     for name, operation in known.items():
         if name.endswith("-backward"):
             assert name.removesuffix("-backward") in known, operation
-
-
-@pytest.mark.parametrize(
-    ("amount", "per_s"),
-    [
-        (0, 5),
-        (1, 3),
-        (6 * 10**7, 7),
-        (5 * 10**11 + 1, 1_410_000_001),
-        (922337203685476, 922337203685477),
-        (922337203685478, 922337203685477),
-        (10**16, 10**15),
-    ],
-)
-def test_times_of_arrays_are_exact(amount, per_s):
-    found = all_ps_of(np.array([amount]), np.array([per_s]))
-    assert found.tolist() == [ps_of(amount, per_s)]
-
-
-def test_times_of_arrays_are_refused_beyond_64_bits():
-    with pytest.raises(OverflowError, match="more than 64 bits"):
-        all_ps_of(np.array([10**10]), np.array([1]))

@@ -14,7 +14,6 @@ from nest.accelerators.phaze import (
     TPU_V4_LIKE,
     Throughput,
     buckets,
-    maximal,
     phaze_order,
     phaze_space,
     tpu_v4_like,
@@ -215,39 +214,6 @@ def test_best_is_none_if_nothing_fits() -> None:
 
 
 # Dominance
-
-
-def test_maximal_points_of_phazes_list(space: Space) -> None:
-    counts = {
-        CORES: 446,
-        (*COUNTS, "sram_bytes"): 455,
-        COUNTS: 878,
-    }
-    for parameters, count in counts.items():
-        assert len(maximal(space.points, parameters)) == count
-
-
-def points_of(*changes: dict[str, int]) -> list[Point]:
-    return [
-        Point(i, replace(tpu_v4_like(), **changed), 1, 1, 1)
-        for i, changed in enumerate(changes)
-    ]
-
-
-def test_an_own_buffer_is_compared_with_that_of_the_rule() -> None:
-    """128 × 128 has 256 KiB by the rule: more than 64, less than 512."""
-    for size_bytes, kept in ((2**16, [0]), (2**19, [1])):
-        points = points_of({}, {"core_buffer_bytes": size_bytes})
-        assert [point.index for point in maximal(points)] == kept
-
-
-def test_nodes_of_other_sizes_are_not_compared() -> None:
-    points = points_of({}, {"devices_per_node": 2, "rows": 256})
-    assert maximal(points) == points
-
-
-def test_no_points_have_no_maximal_one() -> None:
-    assert maximal([]) == []
 
 
 def test_axes_are_what_is_listed(space: Space) -> None:

@@ -65,7 +65,7 @@ def test_the_same_constants_miss_the_blocks_of_tpu_v4i() -> None:
 
 
 def test_tables_show_all_of_it() -> None:
-    assert len(peaks_block()[0].rows) == len(chips())
+    assert len(peaks_block()[0].table.rows) == len(chips())
     _, ga100, _, v4i = blocks_block()
-    assert len(ga100.rows) == len(ga100_blocks())
-    assert len(v4i.rows) == len(tpu_v4i_blocks())
+    assert len(ga100.table.rows) == len(ga100_blocks())
+    assert len(v4i.table.rows) == len(tpu_v4i_blocks())

@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 
 from nest.accelerators.systolic import (
-    CONVENTIONS,
     DATAFLOWS,
     Mapping,
-    convention_of,
     cycles,
     least_cycles,
     mapped,
     parts,
 )
-from nest.errors import UnknownNameError
 from tests.arrays import in_folds, sums_behind, weights_ahead
 
 
@@ -125,13 +122,3 @@ def test_even_parts_of_a_dimension():
     assert list(parts(10, 10)) == [10, 5, 4, 3, 2, 1]
     assert list(parts(10, 7)) == [5, 4, 3, 2, 1]
     assert list(parts(3, 8)) == [3, 2, 1]
-
-
-def test_conventions_have_names():
-    assert [convention_of(name) for name in CONVENTIONS] == list(CONVENTIONS)
-    with pytest.raises(
-        UnknownNameError,
-        match="convention: expected one of in-use, overlapped, paper, "
-        "scale-sim; got 'in-used'; did you mean 'in-use'",
-    ):
-        convention_of("in-used")

@@ -1,15 +1,10 @@
-"""Memory traffic of products: by hand, by trying everything, and bounds."""
+"""Memory traffic of products, by hand."""
 
 from __future__ import annotations
 
 import pytest
 
-from nest.accelerators.traffic import (
-    bound_words,
-    compulsory_words,
-    least_words,
-    words_held,
-)
+from nest.accelerators.traffic import least_words, words_held
 
 
 @pytest.mark.parametrize(
@@ -48,14 +43,6 @@ def test_partial_sums_are_written_and_read_back():
     (5·2 > 9) nothing fits; 3 × 1: 128 + 22·128 + 3·4096 is more.
     """
     assert least_words(64, 2, 64, 8) == 8320
-
-
-def test_bounds():
-    assert compulsory_words(4, 3, 4) == 40
-    # 2·100³ / sqrt(100) - 200 = 199800; of 99 words 2·10⁶/9.94987 - 198.
-    assert bound_words(100, 100, 100, 100) == 199800
-    assert bound_words(100, 100, 100, 99) == 200810
-    assert bound_words(4, 3, 4, 8) == 40
 
 
 def test_half_of_a_buffer_holds_words():
