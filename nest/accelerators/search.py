@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -283,202 +284,165 @@ class Known(NamedTuple):
 OnWave = Callable[[Known], None]
 
 
-def settle(
-    state: State,
-    oracle: Oracle,
-    objective: Objective,
-    models: Sequence[int],
-    cut: Cut,
-    among: Flags,
-    deadline: Deadline,
-    after_wave: Callable[[Whole, Flags], None],
-) -> None:
-    """Solve points until every one is solved or cut.
+@dataclass(frozen=True)
+class _Settling:
+    """A question: which points of some can be asked for.
 
-    Parameters
+    Attributes
     ----------
     state
-        What is known; more is, afterwards.
+        What is known; :meth:`run` adds to it.
     oracle
         Who knows step times.
     objective, models
         What is to be least, of the step times of which models.
-    cut
-        Which points cannot be asked for, of lower bounds on the costs and of
-        which of them are exact; and for every point the largest cost with
-        which it can.
     among
         The points that can be asked for.
     deadline
         When it must end.
-    after_wave
-        Called after every wave of answers, with bounds on costs and which
-        points are open.
-
-    Raises
-    ------
-    OutOfTimeError
-        If it had to end before; what is known by then is in ``state``.
+    cut
+        Which points cannot be asked for, of lower bounds on the costs and of
+        which of them are exact; and for every point the largest cost with
+        which it can.
     """
-    chosen = list(models)
-    size = FIRST_WAVE
-    waved = False
-    while True:
-        costs, still_open, most = _standing(
-            state, objective, chosen, cut, among
-        )
-        if waved:
-            after_wave(costs, still_open)
-            waved = False
-        left = np.flatnonzero(still_open)
-        if not len(left):
-            return
-        front = state.points.maximal(left)
-        if _bound(state, oracle, front, chosen, deadline):
-            continue
-        # What is known before is not worth comparing with.
-        if size > FIRST_WAVE and _rule_out(
-            state, oracle, objective, front, chosen, most, deadline
-        ):
-            continue
-        questions = [
-            _question(state, objective, int(point), chosen, int(most[point]))
-            for point in sorted(
+
+    state: State
+    oracle: Oracle
+    objective: Objective
+    models: list[int]
+    among: Flags
+    deadline: Deadline
+    cut: Cut
+
+    def run(self, after_wave: Callable[[Whole, Flags], None]) -> None:
+        """Solve points until every one is solved or cut.
+
+        ``after_wave`` is called after every wave of answers, with bounds on
+        costs and which points are open.
+
+        Raises
+        ------
+        OutOfTimeError
+            If it had to end before; what is known by then is in the state.
+        """
+        state = self.state
+        size = FIRST_WAVE
+        waved = False
+        while True:
+            costs, still_open, most = self.standing()
+            if waved:
+                after_wave(costs, still_open)
+                waved = False
+            left = np.flatnonzero(still_open)
+            if not len(left):
+                return
+            front = state.points.maximal(left)
+            if self._bound(front):
+                continue
+            # What is known before is not worth comparing with.
+            if size > FIRST_WAVE and self._rule_out(front, most):
+                continue
+            promising = sorted(
                 front, key=lambda x: (costs[x], *_rank(state.points, x))
-            )[:size]
-        ]
-        size = WAVE
-        for answer in oracle.solve(questions, deadline):
-            state.take(answer)
-            deadline.check()
-        waved = True
+            )
+            questions = [
+                self._question(int(point), int(most[point]))
+                for point in promising[:size]
+            ]
+            size = WAVE
+            for answer in self.oracle.solve(questions, self.deadline):
+                state.take(answer)
+                self.deadline.check()
+            waved = True
 
+    def standing(self) -> tuple[Whole, Flags, Whole]:
+        """Return bounds on costs, which points are open, and up to where."""
+        settled = self.state.exact[self.models].all(axis=0)
+        costs = self.objective.costs(self.state.lower[self.models])
+        ruled_out, most = self.cut(costs, settled & self.among)
+        return costs, self.among & ~settled & ~ruled_out, most
 
-def _standing(
-    state: State,
-    objective: Objective,
-    models: Sequence[int],
-    cut: Cut,
-    among: Flags,
-) -> tuple[Whole, Flags, Whole]:
-    """Return bounds on costs, which points are open, and up to which cost."""
-    chosen = list(models)
-    settled = state.exact[chosen].all(axis=0)
-    costs = objective.costs(state.lower[chosen])
-    ruled_out, most = cut(costs, settled & among)
-    return costs, among & ~settled & ~ruled_out, most
+    def _bound(self, front: Ints) -> bool:
+        """Bound points as far as that is quick; return if anything is new."""
+        state, new = self.state, False
+        for point in front.tolist():
+            for model in self.models:
+                if state.exact[model, point]:
+                    continue
+                before = state.lower[model, point]
+                if not state.bounded[model, point]:
+                    self.deadline.check()
+                    state.bounded[model, point] = True
+                    bound = self.oracle.bound(point, model)
+                    state.raise_lower(point, model, bound)
+                new |= bool(state.lower[model, point] > before)
+        return new
+
+    def _rule_out(self, front: Ints, most: Whole) -> bool:
+        """Rule out points together, as far as they are alike.
+
+        Of a group the shortest times of each layer and the largest memory and
+        rates make a point that is at least as fast as any of them. Where its
+        best plan is too slow, so is theirs; else the group is parted. Returns
+        if anything was ruled out.
+        """
+        state, new = self.state, False
+        category = state.points.category
+        for model in self.models:
+            left = front[
+                ~state.alone[model, front] & ~state.exact[model, front]
+            ]
+            state.alone[model, left] = True
+            groups = [
+                left[category[left] == each]
+                for each in np.unique(category[left])
+            ]
+            pending = deque(
+                tuple(group.tolist())
+                for group in groups
+                if len(group) >= LEAST_PARTED
+            )
+            while pending:
+                wave = [
+                    self._group(pending.popleft(), model, most)
+                    for _ in range(min(WAVE, len(pending)))
+                ]
+                bounds = {}
+                for group, bound in self.oracle.together(wave, self.deadline):
+                    bounds[group] = bound
+                    self.deadline.check()
+                for group in wave:
+                    if bounds[group] > group.target_quanta:
+                        new = True
+                        for point in group.points:
+                            state.raise_lower(point, model, bounds[group])
+                            state.grouped[model, point] = True
+                    elif len(group.points) >= LEAST_PARTED:
+                        pending.extend(self.oracle.halves(group))
+        return new
+
+    def _group(
+        self, points: tuple[int, ...], model: int, most: Whole
+    ) -> Group:
+        targets = (
+            self._target(point, model, int(most[point])) for point in points
+        )
+        return Group(points, model, max(targets))
+
+    def _question(self, point: int, most: int) -> Question:
+        """Return what to solve next of a point."""
+        model = next(m for m in self.models if not self.state.exact[m, point])
+        return Question(point, model, self._target(point, model, most))
+
+    def _target(self, point: int, model: int, most: int) -> int:
+        """Return the longest step of a model that keeps a point's cost."""
+        times = self.state.lower[self.models, point].tolist()
+        return self.objective.target(times, self.models.index(model), most)
 
 
 def _rank(points: Listed, point: int) -> tuple[int, int]:
     """Return what ties are broken by: the area, then the place."""
     return int(points.prices[0, point]), int(point)
-
-
-def _bound(
-    state: State,
-    oracle: Oracle,
-    front: Ints,
-    models: Sequence[int],
-    deadline: Deadline,
-) -> bool:
-    """Bound points as far as that is quick; return if anything is new."""
-    new = False
-    for point in front.tolist():
-        for model in models:
-            if state.exact[model, point]:
-                continue
-            before = state.lower[model, point]
-            if not state.bounded[model, point]:
-                deadline.check()
-                state.bounded[model, point] = True
-                state.raise_lower(point, model, oracle.bound(point, model))
-            new |= bool(state.lower[model, point] > before)
-    return new
-
-
-def _rule_out(
-    state: State,
-    oracle: Oracle,
-    objective: Objective,
-    front: Ints,
-    models: Sequence[int],
-    most: Whole,
-    deadline: Deadline,
-) -> bool:
-    """Rule out points together, as far as they are alike.
-
-    Of a group the shortest times of each layer and the largest memory and
-    rates make a point that is at least as fast as any of them. Where its best
-    plan is too slow, so is theirs; else the group is parted. Returns if
-    anything was ruled out.
-    """
-    new = False
-    for place, model in enumerate(models):
-        left = front[~state.alone[model, front] & ~state.exact[model, front]]
-        state.alone[model, left] = True
-        groups = [
-            left[state.points.category[left] == category]
-            for category in np.unique(state.points.category[left])
-        ]
-        pending = deque(
-            tuple(group.tolist())
-            for group in groups
-            if len(group) >= LEAST_PARTED
-        )
-        while pending:
-            wave = [
-                _group(
-                    state, objective, pending.popleft(), place, models, most
-                )
-                for _ in range(min(WAVE, len(pending)))
-            ]
-            bounds = {}
-            for group, bound in oracle.together(wave, deadline):
-                bounds[group] = bound
-                deadline.check()
-            for group in wave:
-                if bounds[group] > group.target_quanta:
-                    new = True
-                    for point in group.points:
-                        state.raise_lower(point, model, bounds[group])
-                        state.grouped[model, point] = True
-                elif len(group.points) >= LEAST_PARTED:
-                    pending.extend(oracle.halves(group))
-    return new
-
-
-def _group(
-    state: State,
-    objective: Objective,
-    points: tuple[int, ...],
-    place: int,
-    models: Sequence[int],
-    most: Whole,
-) -> Group:
-    lower = state.lower[list(models)]
-    return Group(
-        points,
-        models[place],
-        max(
-            objective.target(lower[:, point].tolist(), place, int(most[point]))
-            for point in points
-        ),
-    )
-
-
-def _question(
-    state: State,
-    objective: Objective,
-    point: int,
-    models: Sequence[int],
-    most: int,
-) -> Question:
-    """Return what to solve next of a point."""
-    place = next(
-        i for i, model in enumerate(models) if not state.exact[model, point]
-    )
-    times = state.lower[list(models), point].tolist()
-    return Question(point, models[place], objective.target(times, place, most))
 
 
 def best_points(
@@ -495,7 +459,8 @@ def best_points(
     Parameters
     ----------
     state, oracle, objective, models, deadline
-        See :func:`settle`.
+        What is known of the points, who knows more, what is to be least,
+        of the step times of which models, and when it must end.
     on_wave
         Called with what is known after every wave of answers.
     among
@@ -538,19 +503,20 @@ def best_points(
             min(costs[among], default=objective.worst),
         )
 
+    settling = _Settling(
+        state, oracle, objective, list(models), among, deadline, cut
+    )
+
     def by_now() -> Known:
-        standing = _standing(state, objective, models, cut, among)
-        return known(*standing[:2])
+        costs, still_open, _ = settling.standing()
+        return known(costs, still_open)
 
     def after_wave(costs: Whole, still_open: Flags) -> None:
         if on_wave is not None:
             on_wave(known(costs, still_open))
 
     try:
-        settle(
-            *(state, oracle, objective, models),
-            *(cut, among, deadline, after_wave),
-        )
+        settling.run(after_wave)
     except OutOfTimeError:
         pass
     except KeyboardInterrupt as cause:
@@ -603,10 +569,9 @@ def frontier(
         if on_counts is not None:
             on_counts(state.reasons(models, everywhere, still_open))
 
-    settle(
-        *(state, oracle, objective, models),
-        *(cut, everywhere, deadline, after_wave),
-    )
+    _Settling(
+        state, oracle, objective, list(models), everywhere, deadline, cut
+    ).run(after_wave)
     settled = state.exact[list(models)].all(axis=0)
     costs = objective.costs(state.lower[list(models)])
     ruled_out, _ = cut(costs, settled)
