@@ -90,7 +90,8 @@ def some(texts: Sequence[str], most: int = 3) -> str:
     return f"{first} | {len(texts) - most + 1} others"
 
 
-def _chart(values: Sequence[Document], **more: Any) -> Spec:
+def chart(values: Sequence[Document], **more: Any) -> Spec:
+    """Return a chart as wide as a page; ``more`` are its other fields."""
     return {
         "width": WIDTH,
         "autosize": {"type": "fit-x", "contains": "padding"},
@@ -140,17 +141,75 @@ def number(
     }
 
 
+def mark(kind: str, **look: Any) -> Spec:
+    """Return a mark, such as a bar, and how it looks."""
+    return {"type": kind, **look}
+
+
+def layer(
+    shown: Spec,
+    *,
+    values: Sequence[Document] | None = None,
+    tip: bool = True,
+    **encoding: Spec,
+) -> Spec:
+    """Return a layer of a chart: a mark, and what its channels show.
+
+    Parameters
+    ----------
+    shown
+        The mark.
+    values
+        Its records. Default: those of the chart.
+    tip
+        Whether each mark has its record's text.
+    encoding
+        What each channel shows.
+    """
+    if tip:
+        encoding["description"] = TIP
+    made: Spec = {"mark": shown, "encoding": encoding}
+    if values is not None:
+        made["data"] = {"values": list(values)}
+    return made
+
+
+def quantity(field: str) -> Spec:
+    """Return a channel of numbers on an axis that another layer has."""
+    return {"field": field, "type": "quantitative"}
+
+
+def text_of(field: str) -> Spec:
+    """Return a channel of texts."""
+    return {"field": field, "type": "nominal"}
+
+
+def kinds(
+    field: str, order: Sequence[str], look: Sequence[Any] = (), **more: Any
+) -> Spec:
+    """Return a channel with a look for each of some names.
+
+    ``look`` are the looks in the order of the names; by default Vega-Lite
+    chooses them.
+    """
+    scale: Spec = {"domain": list(order)}
+    if look:
+        scale["range"] = list(look)
+    return {"field": field, "type": "nominal", "scale": scale, **more}
+
+
 def _upright(axis: Spec) -> Spec:
     """Return an axis of numbers that stands, with room for wide ones."""
     return {**axis, "axis": {**axis["axis"], "minExtent": 56}}
 
 
-def _names(field: str, order: Sequence[str], title: str | None = None) -> Spec:
+def names(field: str, order: Sequence[str]) -> Spec:
+    """Return an axis of names, with room for long ones."""
     return {
         "field": field,
         "type": "nominal",
         "sort": list(order),
-        "title": title,
+        "title": None,
         "axis": {
             "labelLimit": 300,
             "minExtent": min(300, _LETTER * max(map(len, order), default=0)),
@@ -172,31 +231,21 @@ def colour_of(number: int) -> str:
 
 def shapes(field: str, order: Sequence[str]) -> Spec:
     """Return a shape per name, which its colour need not be told from."""
-    found = [SHAPES[i % len(SHAPES)] for i in range(len(order))]
-    return {
-        "field": field,
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": list(order), "range": found},
-    }
+    look = [SHAPES[i % len(SHAPES)] for i in range(len(order))]
+    return kinds(field, order, look, title=None)
 
 
 def colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
     """Return a colour per name, with a legend below."""
-    found = [colour_of(i) for i in range(len(order))]
-    return {
-        "field": field,
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": list(order), "range": found},
-        "legend": {
-            "orient": "bottom",
-            "columns": columns,
-            "columnPadding": 8
-            + min(150, 1.5 * max(map(len, order), default=0)),
-            "labelLimit": 420,
-        },
+    longest = max(map(len, order), default=0)
+    legend = {
+        "orient": "bottom",
+        "columns": columns,
+        "columnPadding": 8 + min(150, 1.5 * longest),
+        "labelLimit": 420,
     }
+    look = [colour_of(i) for i in range(len(order))]
+    return kinds(field, order, look, title=None, legend=legend)
 
 
 def _marked(spec: Spec) -> Spec:
@@ -205,7 +254,8 @@ def _marked(spec: Spec) -> Spec:
     return {**spec, "legend": {**spec.get("legend", {}), **legend}}
 
 
-_TIP = {"field": "tip", "type": "nominal"}
+#: The channel that shows the text of a record at its mark.
+TIP = {"field": "tip", "type": "nominal"}
 
 
 def lines(
@@ -218,22 +268,15 @@ def lines(
     dots: bool = True,
 ) -> Spec:
     """Return lines, in steps or from point to point, with dots on them."""
-    own = {"x": x, "y": _upright(y), "color": colour}
-    line = {"type": "line", "interpolate": "step-after" if step else "linear"}
-    dot = {
-        "type": "point",
-        "filled": True,
-        # Without dots there still is something to point at.
-        "size": 40 if dots else 60,
-        "opacity": 1 if dots else 0,
-    }
-    return _chart(
+    channels: dict[str, Any] = {"x": x, "y": _upright(y), "color": colour}
+    line = mark("line", interpolate="step-after" if step else "linear")
+    # Without dots there still is something to point at.
+    size, opacity = (40, 1) if dots else (60, 0)
+    dot = mark("point", filled=True, size=size, opacity=opacity)
+    return chart(
         values,
         height=280,
-        layer=[
-            {"mark": line, "encoding": own},
-            {"mark": dot, "encoding": {**own, "description": _TIP}},
-        ],
+        layer=[layer(line, tip=False, **channels), layer(dot, **channels)],
     )
 
 
@@ -251,52 +294,22 @@ def steps(rows: Sequence[Document], scale: TimeScale) -> Spec:
     ]
     order = [row["name"] for row in shown]
     x = number("time", f"step time ({scale.unit})")
-    y = _names("solver", order)
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "bar", "color": COLOURS[0]},
-            "encoding": {"x": x, "y": y, "description": _TIP},
-        },
-        {
-            "mark": {
-                "type": "text",
-                "align": "right",
-                "dx": -6,
-                "color": "#fff",
-            },
-            "encoding": {
-                "x": x,
-                "y": y,
-                "text": {"field": "text", "type": "nominal"},
-            },
-        },
+    y = names("solver", order)
+    inside = mark("text", align="right", dx=-6, color="#fff")
+    layers = [
+        layer(mark("bar", color=COLOURS[0]), x=x, y=y),
+        layer(inside, tip=False, x=x, y=y, text=text_of("text")),
     ]
     known = [r["lower_bound_ns"] for r in rows if r["lower_bound_ns"]]
     if known:
         least = max(known)
-        layers.append(
-            {
-                "data": {
-                    "values": [
-                        {
-                            "bound": least / scale.unit_ns,
-                            "tip": f"no plan is below {scale(least)}",
-                        }
-                    ]
-                },
-                "mark": {
-                    "type": "rule",
-                    "color": _LIMIT,
-                    "strokeDash": [6, 4],
-                    "strokeWidth": 2,
-                },
-                "encoding": {
-                    "x": {"field": "bound", "type": "quantitative"},
-                    "description": _TIP,
-                },
-            }
-        )
-    return _chart(values, height=_rows(len(order)), layer=layers)
+        bound = {
+            "bound": least / scale.unit_ns,
+            "tip": f"no plan is below {scale(least)}",
+        }
+        rule = mark("rule", color=_LIMIT, strokeDash=[6, 4], strokeWidth=2)
+        layers.append(layer(rule, values=[bound], x=quantity("bound")))
+    return chart(values, height=_rows(len(order)), layer=layers)
 
 
 def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
@@ -318,34 +331,26 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
         )
         if point[key] is not None
     ]
-    line = {
+    channels: dict[str, Any] = {
         "x": number("seconds", "seconds"),
         "y": _upright(number("time", f"step time ({scale.unit})", zero=False)),
         "color": colours("solver", [row["name"] for row in rows]),
-        "strokeDash": {
-            "field": "what",
-            "type": "nominal",
-            "title": None,
-            "scale": {
-                "domain": ["best plan", "lower bound"],
-                "range": [[1, 0], [6, 4]],
-            },
-            "legend": {"orient": "bottom", "symbolType": "stroke"},
-        },
     }
-    dots = {key: line[key] for key in ("x", "y", "color")}
-    return _chart(
+    dashes = kinds(
+        "what",
+        ["best plan", "lower bound"],
+        [[1, 0], [6, 4]],
+        title=None,
+        legend={"orient": "bottom", "symbolType": "stroke"},
+    )
+    line = mark("line", interpolate="step-after")
+    dot = mark("point", filled=True, size=30)
+    return chart(
         values,
         height=260,
         layer=[
-            {
-                "mark": {"type": "line", "interpolate": "step-after"},
-                "encoding": line,
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 30},
-                "encoding": {**dots, "description": _TIP},
-            },
+            layer(line, tip=False, **channels, strokeDash=dashes),
+            layer(dot, **channels),
         ],
     )
 
@@ -393,56 +398,49 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
         # A border of a larger unit is drawn once, thick.
         if number == len(units) - 1 or at % units[number + 1]
     ]
-    x = {
-        "field": "first",
-        "type": "quantitative",
-        "title": "device",
-        "scale": {"domain": [0, end], "nice": False},
-        "axis": _device_axis(end, units),
-    }
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "bar", "stroke": "#808080", "strokeWidth": 0.5},
-            "encoding": {
-                "x": x,
-                "x2": {"field": "end"},
-                "y": _names("stage", order),
-                "color": colours("strategies", found, columns=2),
-                "description": _TIP,
-            },
-        }
+    bar = mark("bar", stroke="#808080", strokeWidth=0.5)
+    layers = [
+        layer(
+            bar,
+            x=_devices(end, units),
+            x2={"field": "end"},
+            y=names("stage", order),
+            color=colours("strategies", found, columns=2),
+        )
     ]
     for number, unit in enumerate(units):
-        own = [border for border in borders if border["unit"] == unit]
-        if own:
-            layers.append(
-                {
-                    "data": {"values": own},
-                    "mark": {
-                        "type": "rule",
-                        "color": TEXT,
-                        "opacity": 0.75,
-                        "strokeWidth": 1 + 1.5 * number,
-                        "aria": False,
-                    },
-                    "encoding": {"x": {"field": "at", "type": "quantitative"}},
-                }
+        lines_of_unit = [each for each in borders if each["unit"] == unit]
+        if lines_of_unit:
+            rule = mark(
+                "rule",
+                color=TEXT,
+                opacity=0.75,
+                strokeWidth=1 + 1.5 * number,
+                aria=False,
             )
-    spec = _chart(values, height=_rows(len(order)), layer=layers)
+            layers.append(
+                layer(rule, values=lines_of_unit, tip=False, x=quantity("at"))
+            )
+    spec = chart(values, height=_rows(len(order)), layer=layers)
     return spec, (shown, replicas) if shown < replicas else None
 
 
-def _device_axis(end: int, units: Sequence[int]) -> Spec:
+def _devices(end: int, units: Sequence[int]) -> Spec:
     """Return an axis of devices whose marks are borders of nodes."""
     pitch = units[0] if units and end % units[0] == 0 else 1
     while end // pitch > 16:
         pitch *= 2
-    values = [*range(0, end, pitch), end]
     return {
-        "grid": False,
-        "values": values,
-        "labelOverlap": True,
-        "format": "d",
+        "field": "first",
+        "type": "quantitative",
+        "title": "device",
+        "scale": {"domain": [0, end], "nice": False},
+        "axis": {
+            "grid": False,
+            "values": [*range(0, end, pitch), end],
+            "labelOverlap": True,
+            "format": "d",
+        },
     }
 
 
@@ -474,36 +472,22 @@ def memory(document: Document) -> Spec:
     order = [block_label(block) for block in blocks]
     used = {value["part"] for value in values}
     parts = [title for title in MEMORY_PARTS.values() if title in used]
-    y = _names("stage", order)
-    return _chart(
+    y, height = names("stage", order), _rows(len(order))
+    tick = mark(
+        "tick", color=_LIMIT, opacity=1, thickness=3, bandSize=height["step"]
+    )
+    return chart(
         values,
-        height=_rows(len(order)),
+        height=height,
         layer=[
-            {
-                "mark": "bar",
-                "encoding": {
-                    "x": number("size", "GiB per device", stack="zero"),
-                    "y": y,
-                    "color": colours("part", parts),
-                    "order": {"field": "order", "type": "quantitative"},
-                    "description": _TIP,
-                },
-            },
-            {
-                "data": {"values": limits},
-                "mark": {
-                    "type": "tick",
-                    "color": _LIMIT,
-                    "opacity": 1,
-                    "thickness": 3,
-                    "bandSize": _rows(len(order))["step"],
-                },
-                "encoding": {
-                    "x": {"field": "limit", "type": "quantitative"},
-                    "y": y,
-                    "description": _TIP,
-                },
-            },
+            layer(
+                mark("bar"),
+                x=number("size", "GiB per device", stack="zero"),
+                y=y,
+                color=colours("part", parts),
+                order=quantity("order"),
+            ),
+            layer(tick, values=limits, x=quantity("limit"), y=y),
         ],
     )
 
@@ -526,23 +510,14 @@ def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
     # Room for the texts behind the bars.
     least = min([0.0, *(value["time"] for value in values)])
     x["scale"] = {"domain": [least, 1.25 * longest], "nice": False}
-    y = _names("term", [row["meaning"] for row in shown])
-    return _chart(
+    y = names("term", [row["meaning"] for row in shown])
+    behind = mark("text", align="left", dx=5)
+    return chart(
         values,
         height=_rows(len(shown)),
         layer=[
-            {
-                "mark": {"type": "bar", "color": COLOURS[0]},
-                "encoding": {"x": x, "y": y, "description": _TIP},
-            },
-            {
-                "mark": {"type": "text", "align": "left", "dx": 5},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "text": {"field": "text", "type": "nominal"},
-                },
-            },
+            layer(mark("bar", color=COLOURS[0]), x=x, y=y),
+            layer(behind, tip=False, x=x, y=y, text=text_of("text")),
         ],
     )
 
@@ -580,15 +555,15 @@ def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
             }
         )
     used = {value["kind"] for value in values}
-    kinds = {name: shown for name, shown in EVENTS.values() if name in used}
-    colour = colours("kind", list(kinds))
-    colour["scale"]["range"] = list(kinds.values())
-    return _chart(
+    look = {name: shown for name, shown in EVENTS.values() if name in used}
+    colour = colours("kind", list(look))
+    colour["scale"]["range"] = list(look.values())
+    return chart(
         values,
         height=_rows(len(labels)),
-        mark={"type": "bar", "stroke": BACK, "strokeWidth": 0.25},
-        encoding={
-            "x": {
+        **layer(
+            mark("bar", stroke=BACK, strokeWidth=0.25),
+            x={
                 "field": "start",
                 "type": "quantitative",
                 "title": f"time in the step ({scale.unit})",
@@ -598,22 +573,25 @@ def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
                     "zero": False,
                 },
             },
-            "x2": {"field": "end"},
-            "y": _names("block", labels),
-            "color": colour,
-            "description": _TIP,
-        },
+            x2={"field": "end"},
+            y=names("block", labels),
+            color=colour,
+        ),
     )
 
 
 def frontier(facts: Document, scale: TimeScale) -> Spec:
     """Return step time against memory, a line per number of devices."""
-    curves = [
-        {
-            "devices": f"{curve['devices']} devices",
+
+    def value(point: Document, devices: int) -> Document:
+        return {
+            "devices": f"{devices} devices",
             "memory": point["memory_bytes"] / GIB,
             "time": point["step_time_ns"] / scale.unit_ns,
         }
+
+    curves = [
+        value(point, curve["devices"])
         for curve in facts["curves"]
         if curve["points"]
         for point in (
@@ -624,9 +602,7 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
     ]
     points = [
         {
-            "devices": f"{point['devices']} devices",
-            "memory": point["memory_bytes"] / GIB,
-            "time": point["step_time_ns"] / scale.unit_ns,
+            **value(point, point["devices"]),
             "tip": f"point {point['number']}: "
             f"{scale(point['step_time_ns'])}, "
             f"{format_bytes(point['memory_bytes'])}",
@@ -638,24 +614,19 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
         for curve in facts["curves"]
         if curve["points"]
     ]
-    encoding = {
+    channels: dict[str, Any] = {
         "x": number("memory", "memory of the fullest device (GiB)", False),
         "y": _upright(number("time", f"step time ({scale.unit})", False)),
         "color": colours("devices", order),
     }
-    return _chart(
+    line = mark("line", interpolate="step-after")
+    dot = mark("point", filled=True, size=60)
+    return chart(
         curves,
         height=320,
         layer=[
-            {
-                "mark": {"type": "line", "interpolate": "step-after"},
-                "encoding": encoding,
-            },
-            {
-                "data": {"values": points},
-                "mark": {"type": "point", "filled": True, "size": 60},
-                "encoding": {**encoding, "description": _TIP},
-            },
+            layer(line, tip=False, **channels),
+            layer(dot, values=points, **channels),
         ],
     )
 
@@ -681,33 +652,27 @@ def scatter(runs: Sequence[Document]) -> Spec:
     for axis in (x, y):
         axis["scale"]["domain"] = ends
     families = sorted({value["family"] for value in values})
-    return _chart(
+    diagonal: dict[str, Any] = {
+        "x": {**x, "field": "at"},
+        "y": {**y, "field": "at"},
+    }
+    return chart(
         values,
         height=520,
         layer=[
-            {
-                "data": {"values": [{"at": end} for end in ends]},
-                "mark": {"type": "line", "color": TEXT, "strokeWidth": 1},
-                "encoding": {
-                    "x": {**x, "field": "at"},
-                    "y": {**y, "field": "at"},
-                },
-            },
-            {
-                "mark": {
-                    "type": "point",
-                    "filled": True,
-                    "opacity": 0.8,
-                    "size": 50,
-                },
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": _marked(colours("family", families)),
-                    "shape": _marked(shapes("family", families)),
-                    "description": _TIP,
-                },
-            },
+            layer(
+                mark("line", color=TEXT, strokeWidth=1),
+                values=[{"at": end} for end in ends],
+                tip=False,
+                **diagonal,
+            ),
+            layer(
+                mark("point", filled=True, opacity=0.8, size=50),
+                x=x,
+                y=y,
+                color=_marked(colours("family", families)),
+                shape=_marked(shapes("family", families)),
+            ),
         ],
     )
 
@@ -715,7 +680,7 @@ def scatter(runs: Sequence[Document]) -> Spec:
 def levels(network: Document) -> Spec:
     """Return the units of every level above the devices they join."""
     most = network["num_devices"]
-    names = [
+    labels = [
         level["name"] or f"level {number}"
         for number, level in enumerate(network["levels"])
     ]
@@ -723,7 +688,7 @@ def levels(network: Document) -> Spec:
         ("devices", 1, 0.0),
         *(
             (name, level["devices"], level["bandwidth_bytes_per_s"])
-            for name, level in zip(names, network["levels"], strict=True)
+            for name, level in zip(labels, network["levels"], strict=True)
         ),
     ]
     values = []
@@ -747,21 +712,14 @@ def levels(network: Document) -> Spec:
     order = [name for name, _, _ in reversed(units)]
     colour = colours("level", order)
     colour["legend"] = None
-    return _chart(
+    return chart(
         values,
         height=_rows(len(order)),
-        mark={"type": "bar", "stroke": BACK, "strokeWidth": 1},
-        encoding={
-            "x": {
-                "field": "first",
-                "type": "quantitative",
-                "title": "device",
-                "scale": {"domain": [0, most], "nice": False},
-                "axis": _device_axis(most, network["units"]),
-            },
-            "x2": {"field": "end"},
-            "y": _names("level", order),
-            "color": colour,
-            "description": _TIP,
-        },
+        **layer(
+            mark("bar", stroke=BACK, strokeWidth=1),
+            x=_devices(most, network["units"]),
+            x2={"field": "end"},
+            y=names("level", order),
+            color=colour,
+        ),
     )

@@ -30,7 +30,18 @@ from nest.present.codesign import (
     title_of,
     watts,
 )
-from nest.present.pages.charts import COLOURS, TEXT, WIDTH, colours, number
+from nest.present.pages.charts import (
+    COLOURS,
+    TEXT,
+    chart,
+    colours,
+    kinds,
+    layer,
+    mark,
+    names,
+    number,
+    text_of,
+)
 from nest.present.pages.html import page_html
 from nest.present.table import count
 from nest.util.sections import Chart, Fact, Page, Section
@@ -45,8 +56,6 @@ _AGAINST = {
     "tdp_w": ("power", "TDP (W)"),
     "price_usd": ("price", "price of a device (USD)"),
 }
-
-_TIP = {"field": "tip", "type": "nominal"}
 
 #: What the page says of its figures, at its beginning.
 _RESTS_ON = (
@@ -246,46 +255,33 @@ def _against(
     x = number("x", title, zero=False)
     y = number("y", "throughput, relative to the base", zero=False)
     order = list(dict.fromkeys(value["what"] for value in values))
-    return {
-        "width": WIDTH,
-        "height": 320,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "data": {"values": values},
-        "layer": [
-            {
-                "data": {"values": line},
-                "mark": {
-                    "type": "line",
-                    "interpolate": "step-after",
-                    "color": TEXT,
-                    "strokeWidth": 1,
-                },
-                "encoding": {"x": x, "y": y},
-            },
-            {
-                "mark": {"type": "point", "filled": True},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": colours("what", order),
-                    "shape": {
-                        "field": "what",
-                        "type": "nominal",
-                        "scale": {"domain": order},
-                        "legend": None,
-                    },
-                    # A point may be several of them.
-                    "size": {
-                        "field": "what",
-                        "type": "nominal",
-                        "scale": {"domain": order, "range": [160, 80, 60, 40]},
-                        "legend": None,
-                    },
-                    "description": _TIP,
-                },
-            },
+    return chart(
+        values,
+        height=320,
+        layer=[
+            layer(
+                mark(
+                    "line",
+                    interpolate="step-after",
+                    color=TEXT,
+                    strokeWidth=1,
+                ),
+                values=line,
+                tip=False,
+                x=x,
+                y=y,
+            ),
+            layer(
+                mark("point", filled=True),
+                x=x,
+                y=y,
+                color=colours("what", order),
+                shape=kinds("what", order, legend=None),
+                # A point may be several of them.
+                size=kinds("what", order, [160, 80, 60, 40], legend=None),
+            ),
         ],
-    }
+    )
 
 
 # What changes the answer
@@ -296,7 +292,7 @@ def _sensitivity(document: Document) -> Section | None:
     if not rows:
         return None
     known = [row for row in rows if row["change"] is not None]
-    chart = Chart(
+    drawn = Chart(
         "sensitivity",
         "What the next listed value of a parameter changes",
         "A bar per change of one parameter of the best point, solved "
@@ -318,7 +314,7 @@ def _sensitivity(document: Document) -> Section | None:
         "sensitivity",
         "What would change the answer",
         text=("Values with * are outside the list or the limits.",),
-        charts=(chart,) if known else (),
+        charts=(drawn,) if known else (),
         tables=(sensitivity_table(document),),
     )
 
@@ -333,33 +329,17 @@ def _most_change(rows: Sequence[Document]) -> str:
 def _bars(values: Sequence[Document], title: str) -> Spec:
     """Return a bar per name; those below 0 have another colour."""
     order = [value["name"] for value in values]
-    return {
-        "width": WIDTH,
-        "height": {"step": 26},
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "data": {"values": list(values)},
-        "mark": {"type": "bar"},
-        "encoding": {
-            "x": number("value", title),
-            "y": {
-                "field": "name",
-                "type": "nominal",
-                "sort": order,
-                "title": None,
-                "axis": {"labelLimit": 300, "grid": False, "ticks": False},
-            },
-            "color": {
-                "field": "kind",
-                "type": "nominal",
-                "scale": {
-                    "domain": ["more", "less"],
-                    "range": list(COLOURS[:2]),
-                },
-                "legend": None,
-            },
-            "description": _TIP,
-        },
-    }
+    look = COLOURS[:2]
+    return chart(
+        values,
+        height={"step": 26},
+        **layer(
+            mark("bar"),
+            x=number("value", title),
+            y=names("name", order),
+            color=kinds("kind", ["more", "less"], look, legend=None),
+        ),
+    )
 
 
 def _contributions(document: Document) -> Section | None:
@@ -378,7 +358,7 @@ def _contributions(document: Document) -> Section | None:
         for row in known
         for choice in CHOICES
     ]
-    chart = Chart(
+    drawn = Chart(
         "contributions",
         "What architecture, schedule and placement contribute",
         "A bar per model and choice: what it multiplies the throughput by, "
@@ -393,36 +373,23 @@ def _contributions(document: Document) -> Section | None:
             "after the other, and Megatron's plan. Shares are Shapley values "
             "of the logarithm of the throughput.",
         ),
-        charts=(chart,) if known else (),
+        charts=(drawn,) if known else (),
         tables=(contributions_table(document, "model"),),
     )
 
 
 def _factors(values: Sequence[Document], models: Sequence[str]) -> Spec:
-    return {
-        "width": WIDTH,
-        "height": {"step": 22},
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "data": {"values": list(values)},
-        "mark": {"type": "bar"},
-        "encoding": {
-            "x": number("factor", "times the throughput"),
-            "y": {
-                "field": "model",
-                "type": "nominal",
-                "sort": list(models),
-                "title": None,
-                "axis": {"labelLimit": 300, "grid": False, "ticks": False},
-            },
-            "yOffset": {
-                "field": "choice",
-                "type": "nominal",
-                "sort": list(CHOICES),
-            },
-            "color": colours("choice", CHOICES),
-            "description": _TIP,
-        },
-    }
+    return chart(
+        values,
+        height={"step": 22},
+        **layer(
+            mark("bar"),
+            x=number("factor", "times the throughput"),
+            y=names("model", models),
+            yOffset={**text_of("choice"), "sort": list(CHOICES)},
+            color=colours("choice", CHOICES),
+        ),
+    )
 
 
 def _baselines(document: Document) -> Section | None:
