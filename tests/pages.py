@@ -8,17 +8,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nest.cost.score import Score, score
-from nest.ir.plan import Plan, Stage, Strategy
-from nest.ir.problem import Problem
-from nest.models import builtin
-from nest.present.pages.document import (
+from nest.analysis.page_facts import (
     Answer,
     Context,
     Document,
     Wish,
     page_document,
 )
+from nest.cost.score import Score, score
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.models import builtin
 
 #: Tags that have no end.
 _VOID = {"meta", "link", "br", "img", "input"}

@@ -90,8 +90,8 @@ ROOMS = (
         12,
         "present",
         True,
-        "tables for terminals; in `pages`, pages and charts in HTML, of "
-        "documents of plain data",
+        "tables for terminals; in `pages`, pages and charts in HTML; of plain "
+        "data, nothing is priced or searched here",
     ),
     Room(
         11,
@@ -148,7 +148,7 @@ ROOMS = (
         True,
         "a module per question: compare, pareto, prove, fit, feasible, "
         "offers, explain, neighbors, robust, reorder, plan_by_settings, "
-        "target_loss",
+        "target_loss; and `page_facts`, what a page shows of a plan",
     ),
     Room(
         8,
@@ -255,7 +255,8 @@ ROOMS = (
         0,
         "util",
         True,
-        "errors, units, texts, quantities, files, signals, versions",
+        "errors, units, texts, quantities, tables, sections, files, signals, "
+        "versions",
         ("nest.util", "nest.errors", "nest.units"),
     ),
 )

@@ -21,6 +21,7 @@ from msgspec import structs
 
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
+from nest.cost.score import Score, score
 from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidOptionError
 from nest.ir.io import plan_to_json, problem_hash
@@ -91,6 +92,15 @@ class Trial:
     def memory_bytes(self) -> int:
         """Memory per device of the candidate."""
         return self.problem.cluster.memory_bytes()
+
+    def rescored(self) -> Score:
+        """Return the score of the plan on the candidate's own cluster.
+
+        That of the result may be of more memory.
+        """
+        plan = self.result.plan
+        assert plan is not None
+        return score(self.problem, plan)
 
 
 @dataclass(frozen=True, repr=False)

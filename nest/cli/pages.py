@@ -21,9 +21,9 @@ from nest.requests.settings import option_name
 from nest.requests.values import amount, dollars
 
 if TYPE_CHECKING:
+    from nest.analysis.page_facts import Context, Document, Wish
     from nest.benchmarks.execute import Recorder
     from nest.ir.problem import Problem
-    from nest.present.pages.document import Context, Document, Wish
     from nest.solvers.base import Progress, SolveOptions
     from nest.solvers.result import SolveResult
 
@@ -88,7 +88,7 @@ class Paging:
     @property
     def wish(self) -> Wish:
         """What is known of the training run."""
-        from nest.present.pages.document import Wish
+        from nest.analysis.page_facts import Wish
 
         tokens = None if self.tokens is None else float(self.tokens)
         return Wish(tokens, self.price_usd)
@@ -115,11 +115,8 @@ class Paging:
 
         Returns the document of the page.
         """
-        from nest.present.pages.document import (
-            best_answer,
-            page_document,
-            solver_rows,
-        )
+        from nest.analysis.page_facts import page_document
+        from nest.present.pages.answers import best_answer, solver_rows
 
         problem = restricted.problem
         found = {result.solver for result in results}
@@ -218,7 +215,7 @@ def context_of(
     notes: Sequence[str] = (),
 ) -> Context:
     """Return how an answer came about: command, restrictions, limits."""
-    from nest.present.pages.document import Context
+    from nest.analysis.page_facts import Context
 
     limits: dict[str, str] = {}
     for name, own in cells.items():

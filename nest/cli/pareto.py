@@ -267,7 +267,7 @@ def _check_steps(price_usd: float | None) -> None:
 
 def _write_page(path: str, session: _Session, steps: int | None) -> None:
     """Write a page of the frontier and of its fastest plan."""
-    from nest.present.pages.document import (
+    from nest.analysis.page_facts import (
         Answer,
         Wish,
         frontier_facts,

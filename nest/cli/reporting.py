@@ -26,7 +26,7 @@ from nest.requests.restricted import Restricted
 from nest.requests.solving import solver_limits
 
 if TYPE_CHECKING:
-    from nest.present.pages.document import Answer, Document
+    from nest.analysis.page_facts import Answer, Document
 
 #: Where a page goes if nobody says.
 _DEFAULT = "report.html"
@@ -103,7 +103,8 @@ def _of_plans(
     page: Paging,
 ) -> int:
     """Write a page of plans from files."""
-    from nest.present.pages.document import page_document, plan_rows
+    from nest.analysis.page_facts import page_document
+    from nest.present.pages.answers import plan_rows
 
     problem = restricted.problem
     answers = [_answer(restricted, path) for path in request.plans]
@@ -131,10 +132,10 @@ def _end(files: Files, page: Paging, document: Document) -> None:
 
 
 def _answer(restricted: Restricted, path: str) -> Answer:
+    from nest.analysis.page_facts import Answer
     from nest.analysis.plan_by_settings import are_settings
     from nest.cost.score import score
     from nest.ir.io import read_plan
-    from nest.present.pages.document import Answer
 
     if are_settings(path):
         plan = plan_of_text(path, restricted.problem, "PLAN", TALK)

@@ -121,9 +121,10 @@ def bench_command(
     Groups of so many ranks, so far apart, fill the devices in their order and
     all run at the same time; the best algorithm is named.
     """
-    from nest.present.network import bench_block, bench_rows
+    from nest.present.network import bench_block
     from nest.present.table import show
     from nest.topology.graph import GraphNetwork
+    from nest.topology.graph.bench import bench_rows
     from nest.topology.graph.convert import topology_of
     from nest.topology.protocol import Block, ParallelGroups
 

@@ -9,7 +9,6 @@ from rich.padding import Padding
 
 from nest.analysis.fit import Fit, Trial
 from nest.analysis.offers import hourly_usd, step_usd
-from nest.cost.score import score
 from nest.ir.problem import Problem
 from nest.present.table import (
     key_lines,
@@ -97,9 +96,8 @@ def fit_block(
     shown = fit.best or fit.fastest
     if shown is not None:
         assert shown.result.plan is not None
-        # That of the result may be of more memory.
-        found = score(shown.problem, shown.result.plan)
-        parts += score_block(shown.problem, shown.result.plan, found.to_json())
+        document = shown.rescored().to_json()
+        parts += score_block(shown.problem, shown.result.plan, document)
     return parts
 
 

@@ -11,8 +11,6 @@ from rich.console import RenderableType
 from nest.analysis.reorder import Reordered
 from nest.ir.graph import CollectiveKind
 from nest.present.table import key_lines, terminal_table
-from nest.topology.graph import GraphNetwork
-from nest.topology.graph.bounds import bound_ns
 from nest.topology.graph.case import CollectiveCase
 from nest.topology.levels import NetworkFacts, Range
 from nest.topology.order import NodeRanks, node_ranks
@@ -21,12 +19,6 @@ from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
 GB = 1e9
-
-#: Of networks with more devices bounds take longer than all prices.
-MOST_BOUNDED = 256
-
-#: Buffers of ``nest topology bench``: 64 KiB to 1 GiB.
-BENCH_BYTES = tuple(2**exponent for exponent in range(16, 31, 2))
 
 Row = dict[str, Any]
 
@@ -92,41 +84,10 @@ def facts_document(
     return {**asdict(facts), "order": list(order)}
 
 
-def bench_rows(
-    network: GraphNetwork, groups: Sequence[Sequence[int]]
-) -> list[Row]:
-    """Price every kind of collective on groups that run at the same time.
-
-    Returns
-    -------
-    One row per size: ``bytes`` and, per kind, ``ns`` and ``algorithm``; up
-    to :data:`MOST_BOUNDED` devices also ``bound_ns``.
-    """
-    rows = []
-    offered = network.offered(groups)
-    bounds: dict[str, float] = {}
-    if network.num_devices <= MOST_BOUNDED:
-        bounds = {
-            kind: bound_ns(network.routes, kind, groups, 1.0, network.places)
-            for kind in get_args(CollectiveKind)
-        }
-    for size in BENCH_BYTES:
-        row: Row = {"bytes": size}
-        for kind in get_args(CollectiveKind):
-            times = network.times_ns(kind, offered, size)
-            best = min(times, key=times.__getitem__)
-            row[kind] = {"ns": times[best], "algorithm": best}
-            if bounds:
-                least_ns = network.launch_ns + size * bounds[kind]
-                row[kind]["bound_ns"] = least_ns
-        rows.append(row)
-    return rows
-
-
 def bench_block(
     what: str, groups: Sequence[Sequence[int]], rows: Sequence[Row]
 ) -> Iterator[RenderableType]:
-    """Yield the rows of :func:`bench_rows`, and what they are of."""
+    """Yield times of collectives by size, and what network they are of."""
     yield key_lines([("network", what), ("groups", _groups_text(groups))])
     yield ""
     kinds = get_args(CollectiveKind)

@@ -13,9 +13,6 @@ from nest.ir.problem import Problem
 #: So many equal stages in a row are shown as one.
 _FOLDED = 3
 
-#: Names of nodes that a cell lists.
-_NAMED = 2
-
 
 @dataclass(frozen=True)
 class StageRange:
@@ -134,27 +131,6 @@ def devices_text(run: StageRange) -> str:
     first, end = run.devices
     which = f"{first}" if end == first + 1 else f"{first}–{end - 1}"
     return f"{run.stages[0].devices}{run.each} ({which})"
-
-
-def nodes_text(problem: Problem, devices: Sequence[int]) -> str:
-    """Return the nodes of devices from a first to before an end.
-
-    Empty if there are none. Nodes of a hierarchy are numbered from 0, as
-    launchers do; those of a graph have names.
-    """
-    first, end = devices
-    found = problem.cluster.topology.nodes_of(range(first, end))
-    names = list(dict.fromkeys(found))
-    if len(names) <= 1:
-        return "".join(names)
-    if all(name.isdecimal() for name in names):
-        numbers = list(map(int, names))
-        low, high = numbers[0], numbers[-1]
-        if numbers == list(range(low, high + 1)):
-            return f"{low}–{high}"
-    if len(names) <= _NAMED:
-        return ", ".join(names)
-    return f"{names[0]} … {names[-1]} ({len(names)})"
 
 
 def layers_text(run: StageRange) -> str:

@@ -19,6 +19,7 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
+from nest.analysis.page_facts import nodes_text
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.present.fitted import FittedTable, KeyLines
@@ -26,7 +27,6 @@ from nest.present.stages import (
     StageRange,
     devices_text,
     layers_text,
-    nodes_text,
     numbers_text,
     rank_text,
     runs,

@@ -15,28 +15,27 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nest.analysis import page_facts
+from nest.analysis.page_facts import (
+    Answer,
+    Wish,
+    answer_facts,
+    network_facts,
+    nodes_text,
+    page_document,
+    plan_facts,
+    timeline_facts,
+)
 from nest.cost.breakdown import breakdown
 from nest.cost.score import score
 from nest.ir import encode
 from nest.ir.cluster import DeviceRange
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.present.pages import charts, draw
-from nest.present.pages import document as document_module
-from nest.present.pages.document import (
-    Answer,
-    Wish,
-    answer_facts,
-    best_answer,
-    network_facts,
-    page_document,
-    plan_facts,
-    plan_rows,
-    solver_rows,
-    timeline_facts,
-)
+from nest.present.pages import answers, charts, draw
+from nest.present.pages.answers import best_answer, plan_rows, solver_rows
 from nest.present.pages.html import to_html
 from nest.present.pages.sections import device_text, sections_of
-from nest.present.stages import nodes_text, runs
+from nest.present.stages import runs
 from nest.simulation.events import Simulation
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
@@ -55,12 +54,12 @@ needs_charts = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def made() -> document_module.Document:
+def made() -> page_facts.Document:
     return document()
 
 
 @pytest.fixture(scope="module")
-def text(made: document_module.Document) -> str:
+def text(made: page_facts.Document) -> str:
     return to_html(made)
 
 
@@ -257,14 +256,14 @@ def test_the_timeline_is_the_simulations(made: Any):
 
 def test_a_long_timeline_is_cut_in_the_middle(monkeypatch: Any):
     """512 micro-batches a stage, forward and backward, and a sync each."""
-    monkeypatch.setattr(document_module, "MOST_EVENTS", 100)
+    monkeypatch.setattr(page_facts, "MOST_EVENTS", 100)
     facts = timeline_facts(problem(), plan(), scored())
     assert facts["num_events"] > 2 * 2 * 512
     assert len(facts["windows"]) == 2
     # Several may end at the same moment.
     assert 90 <= len(facts["events"]) <= 110
-    monkeypatch.setattr(document_module, "MOST_EVENTS", 10**6)
-    monkeypatch.setattr(document_module, "MOST_EVENTS_PER_BLOCK", 10**6)
+    monkeypatch.setattr(page_facts, "MOST_EVENTS", 10**6)
+    monkeypatch.setattr(page_facts, "MOST_EVENTS_PER_BLOCK", 10**6)
     facts = timeline_facts(problem(), plan(), scored())
     assert facts["windows"] == [[0, facts["step_time_ns"]]]
     assert len(facts["events"]) == facts["num_events"]
@@ -422,7 +421,7 @@ def test_traces_are_told_in_ns():
 
 
 def test_long_traces_are_thinned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(document_module, "MOST_POINTS", 3)
+    monkeypatch.setattr(answers, "MOST_POINTS", 3)
     traces = {"dp": [(float(i), None, i) for i in range(10)]}
     (row,) = solver_rows([result()], problem(), traces)
     assert [point["wall_s"] for point in row["trace"]] == [0, 4, 9]
@@ -445,7 +444,7 @@ def test_a_graph_is_drawn_up_to_a_size(monkeypatch: pytest.MonkeyPatch):
     facts = network_facts(replace(whole, cluster=cluster))
     assert facts["picture"].startswith("<svg")
     assert facts["num_links"] == sum(link["count"] for link in facts["links"])
-    monkeypatch.setattr(document_module, "MOST_DRAWN", 4)
+    monkeypatch.setattr(page_facts, "MOST_DRAWN", 4)
     large = replace(whole, cluster=cluster)
     assert network_facts(large)["picture"] == ""
     text = to_html(page_document("report", large, None))
@@ -629,7 +628,7 @@ def test_long_names_make_no_large_page():
 # Charts that need more than the example has
 
 
-def on_many_devices() -> document_module.Document:
+def on_many_devices() -> page_facts.Document:
     """Return the document of 2 of 32,768 devices in nodes of 8."""
     levels = problem().cluster.topology.levels
     sizes = (8, 4096)

@@ -23,6 +23,7 @@ import pytest
 from msgspec import structs
 
 from nest.analysis.fit import with_devices, with_memory
+from nest.analysis.page_facts import frontier_facts
 from nest.analysis.pareto import Curve, Frontier, bulges, frontier, knees
 from nest.analysis.prove import check_prover, prove
 from nest.cost.model import CostModel
@@ -41,7 +42,6 @@ from nest.present.frontier import (
     to_document,
     write_plot,
 )
-from nest.present.pages.document import frontier_facts
 from nest.present.table import show
 from nest.search import tracer as tracing
 from nest.search.frontier import Gap, Point, merge_gaps

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import msgspec
 
+from nest.analysis.page_facts import nodes_text
 from nest.cost.score import score
 from nest.ir import Edge, Layer, Plan, Problem, Stage, Strategy
-from nest.present.stages import nodes_text, rank_text, runs
+from nest.present.stages import rank_text, runs
 from nest.present.table import score_block, show
 from nest.present.verbosity import VERBOSE
 from tests.builders import (

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from nest.analysis.page_facts import page_document
 from nest.cost.score import score
 from nest.instances import best_known
 from nest.instances import problem as problem_of
@@ -18,7 +19,7 @@ from nest.ir import Plan, Stage, Strategy
 from nest.present import comparison
 from nest.present.comparison import compare_footer, compare_table
 from nest.present.fitted import FittedTable
-from nest.present.pages.document import page_document, solver_rows
+from nest.present.pages.answers import solver_rows
 from nest.present.pages.html import to_html
 from nest.present.table import (
     percent,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nest.present.pages.document import MOST_RANGES, Document
+from nest.analysis.page_facts import MOST_RANGES, Document
 from nest.units import GIB, format_bytes
 from nest.util.time_scale import TimeScale
 

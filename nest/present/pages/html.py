@@ -12,7 +12,7 @@ from functools import cache
 from html import escape
 from importlib import resources
 
-from nest.present.pages.document import Document
+from nest.analysis.page_facts import Document
 from nest.present.pages.draw import clean, pictures
 from nest.present.pages.sections import page_of
 from nest.present.table import count

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from nest.analysis.page_facts import MOST_DRAWN, Document
 from nest.present import comparison
 from nest.present.pages import charts
-from nest.present.pages.document import MOST_DRAWN, Document
 from nest.present.table import count, percent
 from nest.units import GIB, format_bytes
 from nest.util.sections import Chart, Fact, Page, Section
