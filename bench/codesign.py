@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from bench.result_files import commit, fill, read_rows, table, write_rows
 from nest.accelerators.answers import answer
 from nest.accelerators.points import Point
-from nest.accelerators.records import Answers, Baseline, Wanted
+from nest.accelerators.records import Answers, Baseline, ExtraAnalyses
 from nest.accelerators.spec import Spec, read_spec
 
 ROOT = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ def study(
     """Return what is found of a model on a cluster."""
     answers = answer(
         spec_of(model, devices),
-        Wanted(phaze_order=True, samples=SAMPLES),
+        ExtraAnalyses(phaze_order=True, samples=SAMPLES),
         folder=folder,
         resume=True,
         jobs=jobs,

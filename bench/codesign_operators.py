@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from bench.result_files import ROOT, fill, table, write_rows
 from nest.accelerators.architecture import Architecture
-from nest.accelerators.operators import Gemm, Vector, Work, timed
+from nest.accelerators.operators import Gemm, OperatorWork, Vector, timed
 from nest.accelerators.systolic import CONVENTIONS, Convention
 from nest.accelerators.traffic import WORD_BYTES
 from nest.units import GB
@@ -92,7 +92,7 @@ TPU_V1 = Architecture(
 class Measured(NamedTuple):
     """A measured operator: of a norm ``rows`` of ``columns`` values."""
 
-    work: Work
+    work: OperatorWork
     operation: str
     shape: tuple[int, ...]
     time_us: float
@@ -151,11 +151,11 @@ def measured() -> list[Measured]:
             operation = row["operation"]
             if operation == "gemm":
                 shape: tuple[int, ...] = rows, int(row["inner"]), columns
-                work = Work(name=operation, gemms=(Gemm(*shape),))
+                work = OperatorWork(name=operation, gemms=(Gemm(*shape),))
             else:
                 shape = rows, columns
                 values = rows * columns
-                work = Work(
+                work = OperatorWork(
                     name=operation,
                     vectors=(Vector(values, operation),),
                     vector_bytes=2 * WORD_BYTES * values,
@@ -310,7 +310,7 @@ def on_tpu_v1(
     side = isqrt(app.millions * 10**6 // app.layers)
     gemm = Gemm(app.intensity, side, side)
     weights = WORD_BYTES * side * side
-    work = Work(
+    work = OperatorWork(
         name=app.name,
         gemms=(gemm,),
         traffic_bytes=weights if weights_only else None,

@@ -17,9 +17,9 @@ from nest.accelerators.records import (
     Best,
     Contribution,
     Counts,
-    Found,
-    Neighbour,
-    On,
+    DesignResult,
+    ModelResult,
+    Neighbor,
 )
 from nest.accelerators.spec import Spec, read_spec
 from nest.accelerators.tasks import workload_of
@@ -63,7 +63,7 @@ def spec_of(text: str = SPEC) -> Spec:
         return read_spec(path)
 
 
-def on(model: str, step_ps: int | None) -> On:
+def on(model: str, step_ps: int | None) -> ModelResult:
     """Return a model with a plan of one stage per node."""
     base = workload_of(setting_of(spec_of(), model, 2)).base
     ids = tuple(layer.id for layer in base.graph.layers)
@@ -75,14 +75,16 @@ def on(model: str, step_ps: int | None) -> On:
             for layers in (ids[:5], ids[5:])
         ),
     )
-    return On(model, step_ps, None if step_ps is None else plan)
+    return ModelResult(model, step_ps, None if step_ps is None else plan)
 
 
-def found(point: Point, relative: float, *steps_ps: int | None) -> Found:
+def found(
+    point: Point, relative: float, *steps_ps: int | None
+) -> DesignResult:
     """Return a point with the step times of both models, or of some."""
     models = ("gpt2", "bert-large")
     placed = tuple(map(on, models, steps_ps))
-    return Found(point, placed, relative)
+    return DesignResult(point, placed, relative)
 
 
 def answers(**changes: object) -> Answers:
@@ -95,7 +97,7 @@ def answers(**changes: object) -> Answers:
     second = 10**12
     base = found(base_point(spec), 1.0, second, 2 * second)
     both = found(best, 2**0.5 * 2, second // 2, second // 2)
-    alone = Found(best, both.on[:1], 2.0)
+    alone = DesignResult(best, both.on[:1], 2.0)
     steps = {
         (a, s, p): second - 10**11 * (2 * a + s + p)
         for a in (False, True)
@@ -117,13 +119,13 @@ def answers(**changes: object) -> Answers:
         ),
         frontier=(found(points[0], 1.0, second, 2 * second), both),
         sensitivity=(
-            Neighbour(
+            Neighbor(
                 "sram_bytes",
                 2**23,
                 False,
                 found(outside, 3.0, 4 * 10**11, 5 * 10**11),
             ),
-            Neighbour(
+            Neighbor(
                 "tensor_cores",
                 2,
                 True,

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from nest.accelerators.answers import answer
 from nest.accelerators.objective import NO_PLAN, Objective
-from nest.accelerators.records import Answers, Wanted
+from nest.accelerators.records import Answers, ExtraAnalyses
 from nest.accelerators.spec import Spec
 from nest.accelerators.workload import QUANTUM_PS
 from nest.models.architectures import Architecture
@@ -30,7 +30,7 @@ from nest.models.zoo import architecture
 from tests.codesigns import spec_of
 from tests.spaces import Enumerated, enumerate_space
 
-ALL = Wanted(frontier=True, sensitivity=True)
+ALL = ExtraAnalyses(frontier=True, sensitivity=True)
 
 #: Values of parameters, of which spaces list some.
 VALUES: dict[str, tuple[Any, ...]] = {

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from nest.operator_schedule import Cores, Operator, Schedule
-from nest.operator_schedule.parts import Part
+from nest.operator_schedule.parts import JobGroup
 from nest.operator_schedule.timetable import Timetable
 
 
@@ -136,7 +136,7 @@ def least_makespan(operators: Sequence[Operator], cores: Cores) -> int:
     )
 
 
-def one_by_one(part: Part) -> Timetable:
+def one_by_one(part: JobGroup) -> Timetable:
     """Return a timetable of a part without thought."""
     now, starts, whole = 0, [], []
     for job in part.jobs:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from nest.operator_schedule.parts import Job, Part
+from nest.operator_schedule.parts import Job, JobGroup
 from nest.operator_schedule.reduce import related
 from nest.operator_schedule.timetable import Timetable, in_order, mode_of
 
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     other: int
 
 
-def pairs(part: Part) -> list[Pair]:
+def pairs(part: JobGroup) -> list[Pair]:
     """Return the pairs of jobs that may have to be put in an order.
 
     Of which at least one can run beside others.
@@ -39,7 +39,7 @@ def pairs(part: Part) -> list[Pair]:
     ]
 
 
-def short_starts(part: Part, table: Timetable) -> list[int]:
+def short_starts(part: JobGroup, table: Timetable) -> list[int]:
     """Return starts on the clock that stops for jobs on the whole chip."""
     stops = [
         (start, mode_of(job, True).ticks)
@@ -53,7 +53,7 @@ def short_starts(part: Part, table: Timetable) -> list[int]:
 
 
 def from_short(
-    part: Part, starts: Sequence[float], whole: Sequence[bool]
+    part: JobGroup, starts: Sequence[float], whole: Sequence[bool]
 ) -> Timetable:
     """Return a timetable that is no longer than what such starts stand for.
 
@@ -80,7 +80,7 @@ def channel_ticks_of(job: Job) -> tuple[int, int]:
     return single, whole
 
 
-def crowded(part: Part) -> Iterator[int]:
+def crowded(part: JobGroup) -> Iterator[int]:
     """Yield the types of cores of which there may be too few: 0, 1."""
     for side, count in enumerate(part.cores):
         users = sum(

@@ -17,7 +17,7 @@ from formulations.schedule.common import (
     pairs,
     ticks_of,
 )
-from nest.operator_schedule.parts import Part
+from nest.operator_schedule.parts import JobGroup
 from nest.operator_schedule.search import How
 from nest.operator_schedule.timetable import Timetable, length_ticks
 
@@ -29,7 +29,7 @@ UNIT = 2**10
 
 
 def schedule_part(
-    part: Part, table: Timetable, bound_ticks: int, how: How
+    part: JobGroup, table: Timetable, bound_ticks: int, how: How
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable, or the best in time, and a bound.
 
@@ -74,7 +74,9 @@ def schedule_part(
 class Model:
     """The model of a part, constraint by constraint."""
 
-    def __init__(self, part: Part, table: Timetable, bound_ticks: int) -> None:
+    def __init__(
+        self, part: JobGroup, table: Timetable, bound_ticks: int
+    ) -> None:
         from pulp import LpProblem
 
         self.part = part

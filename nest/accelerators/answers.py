@@ -31,18 +31,18 @@ from nest.accelerators.records import (
     Best,
     Contribution,
     Counts,
-    Found,
-    Neighbour,
-    On,
-    Wanted,
-    Wave,
+    DesignResult,
+    ExtraAnalyses,
+    ModelResult,
+    Neighbor,
+    QuestionProgress,
     questions_of,
 )
 from nest.accelerators.search import (
-    Known,
     Listed,
-    OnWave,
+    OnProgress,
     Question,
+    QuestionStatus,
     Reason,
     State,
     best_points,
@@ -72,14 +72,14 @@ PLANNER = "megatron"
 
 def answer(  # noqa: PLR0913
     spec: Spec,
-    wanted: Wanted = NOTHING_MORE,
+    wanted: ExtraAnalyses = NOTHING_MORE,
     *,
     folder: str | None = None,
     resume: bool = False,
     jobs: int = 1,
     dask: str | None = None,
     time_limit_s: float | None = None,
-    on_wave: Callable[[Wave], None] | None = None,
+    on_wave: Callable[[QuestionProgress], None] | None = None,
     on_complaint: Callable[[str], None] | None = None,
 ) -> Answers:
     """Answer what is asked of a space.
@@ -147,7 +147,7 @@ class _Study:
         spec: Spec,
         oracle: PointOracle,
         deadline: Deadline,
-        on_wave: Callable[[Wave], None] | None,
+        on_wave: Callable[[QuestionProgress], None] | None,
     ) -> None:
         self.spec, self.oracle, self._on_wave = spec, oracle, on_wave
         self.architectures = oracle.architectures
@@ -166,7 +166,7 @@ class _Study:
             ) from None
         self.objective = self._objective(self.models)
 
-    def answers(self, wanted: Wanted) -> Answers:
+    def answers(self, wanted: ExtraAnalyses) -> Answers:
         """Return what is asked for; when it is stopped, raise what is known.
 
         Raises
@@ -188,7 +188,7 @@ class _Study:
             raise Interrupted(known) from cause
         return known
 
-    def _answered(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    def _answered(self, wanted: ExtraAnalyses) -> Iterator[dict[str, Any]]:
         """Yield fields of answers as they are known."""
         best: list[Best] = []
         questions = questions_of(self.models)
@@ -239,7 +239,7 @@ class _Study:
             raise Interrupted(self._made(models, stopped.found)) from stopped
         return self._made(models, known)
 
-    def _made(self, models: tuple[int, ...], known: Known) -> Best:
+    def _made(self, models: tuple[int, ...], known: QuestionStatus) -> Best:
         """Return the best point that is known."""
         return Best(
             tuple(self.spec.models[model] for model in models),
@@ -248,12 +248,12 @@ class _Study:
             self._objective(models).relative_of(known.bound),
         )
 
-    def _frontier(self) -> tuple[Found, ...]:
+    def _frontier(self) -> tuple[DesignResult, ...]:
         tell = self._on_wave
 
         def on_counts(counts: Counter[Reason]) -> None:
             if tell is not None:
-                tell(Wave("the frontier", counts_of(counts)))
+                tell(QuestionProgress("the frontier", counts_of(counts)))
 
         found = frontier_of(
             *(self.state, self.oracle, self.objective, self.models),
@@ -265,7 +265,7 @@ class _Study:
             sorted(points, key=lambda x: (x.point.area_e6_um2, x.point.index))
         )
 
-    def _sensitivity(self, top: Found | None) -> tuple[Neighbour, ...]:
+    def _sensitivity(self, top: DesignResult | None) -> tuple[Neighbor, ...]:
         """Solve the next listed value of every parameter, both ways."""
         if top is None:
             return ()
@@ -291,13 +291,13 @@ class _Study:
                     place = self._add(architecture)
                 self._exact([place], self.models)
                 found.append(
-                    Neighbour(
+                    Neighbor(
                         parameter, value, listed_there, self._found(place)
                     )
                 )
         return tuple(found)
 
-    def _contribution(self, model: int, best: Found) -> Contribution:
+    def _contribution(self, model: int, best: DesignResult) -> Contribution:
         """Solve the eight ways to have the best of some and the base's."""
         base = self.spec.objective.base
         steps: dict[tuple[bool, bool, bool], int | None] = {}
@@ -347,12 +347,12 @@ class _Study:
         return result.step_quanta * QUANTUM_PS
 
     def _baselines(
-        self, wanted: Wanted, best: Best, top: Found
+        self, wanted: ExtraAnalyses, best: Best, top: DesignResult
     ) -> Iterator[Baseline]:
         """Yield what other searches find, as far as time allows."""
 
         def against(
-            name: str, evaluated: tuple[int, ...], one: Found | None
+            name: str, evaluated: tuple[int, ...], one: DesignResult | None
         ) -> Baseline:
             if one is None or not one.relative:
                 return Baseline(name, evaluated, one, None, None)
@@ -373,7 +373,7 @@ class _Study:
         for seed in wanted.samples:
             yield against(f"sample {seed}", *self._sample(seed, size))
 
-    def _phaze(self) -> tuple[tuple[int, ...], Found | None]:
+    def _phaze(self) -> tuple[tuple[int, ...], DesignResult | None]:
         """Look at points as Phaze does, with the mean of throughputs."""
 
         def throughput(point: Point) -> Fraction | None:
@@ -400,7 +400,7 @@ class _Study:
 
     def _sample(
         self, seed: int, size: int
-    ) -> tuple[tuple[int, ...], Found | None]:
+    ) -> tuple[tuple[int, ...], DesignResult | None]:
         """Find the best of a random sample."""
         chosen = random.Random(seed).sample(range(self.size), size)
         among = np.zeros(self.size, dtype=bool)
@@ -423,15 +423,17 @@ class _Study:
         """Points of the list; those added come after them."""
         return len(self.spec.space.points)
 
-    def _watch(self, question: str, models: Sequence[int]) -> OnWave | None:
+    def _watch(
+        self, question: str, models: Sequence[int]
+    ) -> OnProgress | None:
         tell = self._on_wave
         if tell is None:
             return None
         relative_of = self._objective(models).relative_of
 
-        def on_wave(known: Known) -> None:
+        def on_wave(known: QuestionStatus) -> None:
             tell(
-                Wave(
+                QuestionProgress(
                     question,
                     counts_of(known.counts),
                     None if known.best is None else relative_of(known.cost),
@@ -496,18 +498,20 @@ class _Study:
             if found.point < self.size:
                 self.state.take(found)
 
-    def _on(self, place: int, model: int) -> On:
+    def _on(self, place: int, model: int) -> ModelResult:
         known = self.oracle.known(place, model)
         assert known is not None
         assert known.exact
         name = self.spec.models[model]
         if known.plan is None:
-            return On(name, None, None)
+            return ModelResult(name, None, None)
         workload = self.oracle.workload(place, model)
         _check(workload, self.architectures[place], known.plan, known)
-        return On(name, known.lower_quanta * QUANTUM_PS, known.plan)
+        return ModelResult(name, known.lower_quanta * QUANTUM_PS, known.plan)
 
-    def _found(self, place: int, models: Sequence[int] | None = None) -> Found:
+    def _found(
+        self, place: int, models: Sequence[int] | None = None
+    ) -> DesignResult:
         chosen = tuple(self.models if models is None else models)
         self._exact([place], chosen)
         on = tuple(self._on(place, model) for model in chosen)
@@ -515,7 +519,7 @@ class _Study:
             NO_PLAN if one.step_ps is None else one.step_ps // QUANTUM_PS
             for one in on
         ]
-        return Found(
+        return DesignResult(
             self._point(place), on, self._objective(chosen).relative(quanta)
         )
 
@@ -599,7 +603,9 @@ def shapley_factors(
     return first, second, third
 
 
-def problem_on(spec: Spec, on: On, architecture: Architecture) -> Problem:
+def problem_on(
+    spec: Spec, on: ModelResult, architecture: Architecture
+) -> Problem:
     """Return the problem of a model on an architecture that is solved.
 
     Its best plan is that of the architecture, and takes as long. Passes take

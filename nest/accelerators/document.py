@@ -23,9 +23,9 @@ from nest.accelerators.records import (
     Baseline,
     Best,
     Contribution,
-    Found,
-    Neighbour,
-    On,
+    DesignResult,
+    ModelResult,
+    Neighbor,
     questions_of,
 )
 from nest.accelerators.spec import Spec
@@ -215,7 +215,7 @@ def _best(best: Best, spec: Spec) -> Document:
     }
 
 
-def _found(found: Found, spec: Spec, power: bool = False) -> Document:
+def _found(found: DesignResult, spec: Spec, power: bool = False) -> Document:
     return {
         "point": _point(found.point, spec),
         "relative": found.relative,
@@ -223,7 +223,7 @@ def _found(found: Found, spec: Spec, power: bool = False) -> Document:
     }
 
 
-def _on(on: On, point: Point, spec: Spec, power: bool) -> Document:
+def _on(on: ModelResult, point: Point, spec: Spec, power: bool) -> Document:
     """Return a model on a point; ``power`` schedules its layers again."""
     nothing = dict.fromkeys(
         ("tokens_per_s", "samples_per_s", "mfu", "energy_j", "power_w")
@@ -257,7 +257,7 @@ def _on(on: On, point: Point, spec: Spec, power: bool) -> Document:
     return document
 
 
-def _neighbour(each: Neighbour, answers: Answers, spec: Spec) -> Document:
+def _neighbour(each: Neighbor, answers: Answers, spec: Spec) -> Document:
     """Return a neighbour, with what it changes of the best of all."""
     best = answers.best[-1].found
     change = None

@@ -37,7 +37,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from nest.accelerators.operators import Gemm, Vector, Work
+from nest.accelerators.operators import Gemm, OperatorWork, Vector
 from nest.errors import InvalidOptionError
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices
@@ -69,7 +69,7 @@ class Pass(NamedTuple):
         another one implies.
     """
 
-    works: tuple[Work, ...]
+    works: tuple[OperatorWork, ...]
     after: tuple[tuple[int, ...], ...]
 
 
@@ -180,13 +180,13 @@ def repeated_pass(node: Node) -> Pass:
 
 def backward_pass(node: Node) -> Pass:
     """Return the backward pass of a counted layer."""
-    works: list[Work] = []
+    works: list[OperatorWork] = []
     after: list[tuple[int, ...]] = []
     needs = dependencies(node.operators)
     # What yields the gradient of the result of each operator.
     incoming: list[set[int]] = [set() for _ in needs]
 
-    def add(work: Work, position: int) -> int:
+    def add(work: OperatorWork, position: int) -> int:
         works.append(work)
         after.append(tuple(sorted(incoming[position])))
         return len(works) - 1
@@ -208,7 +208,7 @@ def backward_pass(node: Node) -> Pass:
     return _made(works, after)
 
 
-def _forward(operator: Operator) -> Work:
+def _forward(operator: Operator) -> OperatorWork:
     """Return the forward pass of one operator."""
     vectors = tuple(
         Vector(operator.values, name) for name in operator.operations
@@ -218,7 +218,7 @@ def _forward(operator: Operator) -> Work:
     )
 
 
-def _backward(operator: Operator) -> tuple[Work, ...]:
+def _backward(operator: Operator) -> tuple[OperatorWork, ...]:
     """Return the works of a backward pass.
 
     Either one, or those that yield the gradients of both factors, the first
@@ -250,7 +250,7 @@ def _work(
     products: tuple[Product, ...],
     vectors: tuple[Vector, ...],
     size_bytes: float,
-) -> Work:
+) -> OperatorWork:
     """Return a work.
 
     Products alone have no bytes but those of their shapes; with vectors, the
@@ -258,7 +258,7 @@ def _work(
     """
     counted_bytes = int(size_bytes) if vectors else 0
     assert not vectors or counted_bytes == size_bytes, name
-    return Work(
+    return OperatorWork(
         name=name,
         gemms=tuple(Gemm(*product) for product in products),
         vectors=vectors,
@@ -267,7 +267,9 @@ def _work(
     )
 
 
-def _made(works: Sequence[Work], after: Sequence[Sequence[int]]) -> Pass:
+def _made(
+    works: Sequence[OperatorWork], after: Sequence[Sequence[int]]
+) -> Pass:
     """Return a pass, with distinct names and without implied needs."""
     seen: dict[str, int] = {}
     named = []

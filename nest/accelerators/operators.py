@@ -72,7 +72,7 @@ class Vector(NamedTuple):
     operation: str
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class OperatorWork(Struct, frozen=True, kw_only=True):
     """What one operator computes and moves.
 
     Attributes
@@ -214,7 +214,7 @@ def ps_of(amount: int, per_s: int) -> int:
 
 
 def timed(
-    work: Work, chip: Architecture, convention: Convention = "in-use"
+    work: OperatorWork, chip: Architecture, convention: Convention = "in-use"
 ) -> Timed:
     """Return what an operator takes on one core and on the whole chip.
 
@@ -250,7 +250,7 @@ def tiled_in(chip: Architecture, whole: bool) -> int:
     return chip.core_sram_bytes
 
 
-def traffic_bytes(work: Work, buffer_bytes: int) -> int:
+def traffic_bytes(work: OperatorWork, buffer_bytes: int) -> int:
     """Return what an operator moves between memory and a buffer."""
     if work.traffic_bytes is not None:
         return work.traffic_bytes
@@ -263,7 +263,7 @@ def traffic_bytes(work: Work, buffer_bytes: int) -> int:
 
 
 def energy_fj(
-    work: Work,
+    work: OperatorWork,
     chip: Architecture,
     energies: UnitEnergies,
     *,

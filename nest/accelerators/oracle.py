@@ -11,7 +11,7 @@ import numpy as np
 
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.evaluate import Solved, WorkBound, bound_of, work_bound
-from nest.accelerators.search import Answer, Group, Listed, Question
+from nest.accelerators.search import Group, Listed, PlacementBound, Question
 from nest.accelerators.tasks import (
     Setting,
     Store,
@@ -94,7 +94,7 @@ class PointOracle:
 
     def solve(
         self, questions: Sequence[Question], deadline: Deadline
-    ) -> Iterator[Answer]:
+    ) -> Iterator[PlacementBound]:
         """Answer questions: from the store, or by processes."""
         asked: dict[str, Question] = {}
         tasks = []
@@ -247,7 +247,7 @@ def _settles(known: Solved, question: Question) -> bool:
     return known.exact or known.lower_quanta > question.target_quanta
 
 
-def _answer(question: Question, solved: Solved) -> Answer:
+def _answer(question: Question, solved: Solved) -> PlacementBound:
     """Return an answer that does not depend on what else was asked.
 
     Of a step longer than the target only that is said, however much is known:
@@ -255,5 +255,5 @@ def _answer(question: Question, solved: Solved) -> Answer:
     """
     point, model, target_quanta = question
     if target_quanta < min(solved.lower_quanta, MAX_TOTAL):
-        return Answer(point, model, target_quanta + 1, False)
-    return Answer(point, model, solved.lower_quanta, solved.exact)
+        return PlacementBound(point, model, target_quanta + 1, False)
+    return PlacementBound(point, model, solved.lower_quanta, solved.exact)

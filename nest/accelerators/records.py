@@ -12,7 +12,7 @@ from nest.ir.plan import Plan
 T = TypeVar("T")
 
 
-class Wanted(NamedTuple):
+class ExtraAnalyses(NamedTuple):
     """What is asked for beside the best points.
 
     Attributes
@@ -39,10 +39,10 @@ class Wanted(NamedTuple):
 
 
 #: The best points alone.
-NOTHING_MORE = Wanted()
+NOTHING_MORE = ExtraAnalyses()
 
 
-class On(NamedTuple):
+class ModelResult(NamedTuple):
     """A model on a point.
 
     Attributes
@@ -69,7 +69,7 @@ def questions_of(models: Sequence[T]) -> list[tuple[T, ...]]:
     return [*alone, tuple(models)] if len(models) > 1 else list(alone)
 
 
-class Found(NamedTuple):
+class DesignResult(NamedTuple):
     """A point with its step times.
 
     Attributes
@@ -83,7 +83,7 @@ class Found(NamedTuple):
     """
 
     point: Point
-    on: tuple[On, ...]
+    on: tuple[ModelResult, ...]
     relative: float
 
 
@@ -123,7 +123,7 @@ class Best(NamedTuple):
     """
 
     models: tuple[str, ...]
-    found: Found | None
+    found: DesignResult | None
     counts: Counts
     most_relative: float | None
 
@@ -133,7 +133,7 @@ class Best(NamedTuple):
         return not self.counts.open
 
 
-class Wave(NamedTuple):
+class QuestionProgress(NamedTuple):
     """How far a question is.
 
     Attributes
@@ -154,7 +154,7 @@ class Wave(NamedTuple):
     most_relative: float | None = None
 
 
-class Neighbour(NamedTuple):
+class Neighbor(NamedTuple):
     """The best point with the next listed value of one parameter.
 
     Attributes
@@ -170,7 +170,7 @@ class Neighbour(NamedTuple):
     parameter: str
     value: int
     listed: bool
-    found: Found
+    found: DesignResult
 
 
 class Contribution(NamedTuple):
@@ -219,7 +219,7 @@ class Baseline(NamedTuple):
 
     name: str
     evaluated: tuple[int, ...]
-    best: Found | None
+    best: DesignResult | None
     regret: float | None
     most_regret: float | None
 
@@ -246,10 +246,10 @@ class Answers(NamedTuple):
     """
 
     spec: Spec
-    base: Found
+    base: DesignResult
     best: tuple[Best, ...]
-    frontier: tuple[Found, ...]
-    sensitivity: tuple[Neighbour, ...]
+    frontier: tuple[DesignResult, ...]
+    sensitivity: tuple[Neighbor, ...]
     contributions: tuple[Contribution, ...]
     baselines: tuple[Baseline, ...]
     solved: int

@@ -61,7 +61,7 @@ class Question(NamedTuple):
     target_quanta: int
 
 
-class Answer(NamedTuple):
+class PlacementBound(NamedTuple):
     """What solving came to.
 
     Attributes
@@ -107,7 +107,7 @@ class Oracle(Protocol):
 
     def solve(
         self, questions: Sequence[Question], deadline: Deadline
-    ) -> Iterable[Answer]:
+    ) -> Iterable[PlacementBound]:
         """Answer questions, in any order.
 
         What is known when time runs out is an answer too, below the target.
@@ -213,7 +213,7 @@ class State:
         row = self.lower[model]
         row[those] = np.maximum(row[those], quanta)
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: PlacementBound) -> None:
         """Take what solving came to."""
         point, model = answer.point, answer.model
         self.raise_lower(point, model, answer.lower_quanta)
@@ -253,7 +253,7 @@ class State:
 Cut = Callable[[Whole, Flags], tuple[Flags, Whole]]
 
 
-class Known(NamedTuple):
+class QuestionStatus(NamedTuple):
     """What is known of a question.
 
     Attributes
@@ -281,7 +281,7 @@ class Known(NamedTuple):
 
 
 #: Called with what is known after every wave of answers.
-OnWave = Callable[[Known], None]
+OnProgress = Callable[[QuestionStatus], None]
 
 
 @dataclass(frozen=True)
@@ -451,9 +451,9 @@ def best_points(
     objective: Objective,
     models: Sequence[int],
     deadline: Deadline,
-    on_wave: OnWave | None = None,
+    on_wave: OnProgress | None = None,
     among: Flags | None = None,
-) -> Known:
+) -> QuestionStatus:
     """Find the best point; of several the smallest, then the first.
 
     Parameters
@@ -493,10 +493,10 @@ def best_points(
         most[:] = best[0] - later.astype(object)
         return np.array(costs > most, dtype=bool), most
 
-    def known(costs: Whole, still_open: Flags) -> Known:
+    def known(costs: Whole, still_open: Flags) -> QuestionStatus:
         settled = state.exact[list(models)].all(axis=0) & among
         best = incumbent(costs, settled)
-        return Known(
+        return QuestionStatus(
             state.reasons(models, among, still_open),
             None if best is None else best[2],
             objective.worst if best is None else best[0],
@@ -507,7 +507,7 @@ def best_points(
         state, oracle, objective, list(models), among, deadline, cut
     )
 
-    def by_now() -> Known:
+    def by_now() -> QuestionStatus:
         costs, still_open, _ = settling.standing()
         return known(costs, still_open)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.layers import LayerWork, Pass, Runs
-from nest.accelerators.operators import Timed, Work, timed
+from nest.accelerators.operators import OperatorWork, Timed, timed
 from nest.accelerators.problem import PassTimes, with_times
 from nest.accelerators.systolic import Convention
 from nest.errors import InvalidPlanError
@@ -226,7 +226,7 @@ def cores_of(architecture: Architecture) -> Cores:
 
 
 def _operator(
-    name: str, work: Work, times: Timed, after: tuple[int, ...]
+    name: str, work: OperatorWork, times: Timed, after: tuple[int, ...]
 ) -> Operator:
     engine: Engine = "both" if work.gemms else "vector"
     if not work.vectors:

@@ -26,7 +26,7 @@ from nest.util.files import check_output
 from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from nest.accelerators.records import Answers, Wave
+    from nest.accelerators.records import Answers, QuestionProgress
     from nest.accelerators.spec import Spec
     from nest.solvers.base import Deadline
 
@@ -255,14 +255,14 @@ class _PointLine(StatusLine):
         self._num_points = num_points
         self._start_s = time.monotonic()
 
-    def __call__(self, wave: Wave) -> None:
+    def __call__(self, wave: QuestionProgress) -> None:
         """Show what is known after a wave of answers."""
         elapsed_s = time.monotonic() - self._start_s
         text = wave_text(wave, self._num_points)
         self.show(elapsed_s, f"{text}; {elapsed_s:.0f} s")
 
 
-def wave_text(wave: Wave, num_points: int) -> str:
+def wave_text(wave: QuestionProgress, num_points: int) -> str:
     """Return how far a question is, in one line."""
     counts = wave.counts
     text = (

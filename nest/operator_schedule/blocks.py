@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.operator_schedule.pack import shortest_block
-from nest.operator_schedule.parts import Job, Mode, Part
+from nest.operator_schedule.parts import Job, JobGroup, Mode
 from nest.operator_schedule.reduce import alone_ticks, ancestors
 from nest.operator_schedule.search import How
 from nest.operator_schedule.timetable import Timetable, length_ticks
@@ -82,7 +82,7 @@ class _Steps(NamedTuple):
 
 
 def schedule_part(
-    part: Part, table: Timetable, bound_ticks: int, how: How
+    part: JobGroup, table: Timetable, bound_ticks: int, how: How
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable of a part, and what none is shorter than.
 
@@ -154,7 +154,7 @@ def _closed_sets(jobs: tuple[Job, ...], most: int) -> list[int] | None:
     return found
 
 
-def _steps(part: Part, sets: Ints) -> _Steps | None:
+def _steps(part: JobGroup, sets: Ints) -> _Steps | None:
     """Return all steps that can be part of a shortest path."""
     jobs = part.jobs
     beside = sum(1 << i for i, job in enumerate(jobs) if job.single)
@@ -319,7 +319,7 @@ class _Search:
 
     def __init__(
         self,
-        part: Part,
+        part: JobGroup,
         masks: list[int],
         steps: _Steps,
         around: Ints,

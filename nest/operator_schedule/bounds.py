@@ -18,7 +18,7 @@ from nest.operator_schedule.checks import (
     check_operators,
     check_runs,
 )
-from nest.operator_schedule.parts import Job, Part, in_series
+from nest.operator_schedule.parts import Job, JobGroup, in_series
 from nest.operator_schedule.records import Cores, Operator
 
 #: Weight of the tensor cores, that of the vector cores being the rest: a
@@ -60,7 +60,7 @@ def bounds(operators: Sequence[Operator], cores: Cores) -> tuple[int, int]:
     return lower, upper
 
 
-def lower_bound_ticks(part: Part) -> int:
+def lower_bound_ticks(part: JobGroup) -> int:
     """Return what no schedule of a part is shorter than."""
     jobs = part.jobs
     if len(jobs) == 1:
@@ -104,7 +104,7 @@ def _windows(
                 yield head, tail, [jobs[i] for i in late if tails[i] >= tail]
 
 
-def weights(part: Part) -> Iterable[Weight]:
+def weights(part: JobGroup) -> Iterable[Weight]:
     """Yield the weights at which the work of a part may be greatest.
 
     It is a concave function of the weight, of pieces that are lines: the

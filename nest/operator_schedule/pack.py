@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from nest.operator_schedule.parts import Job, Part
+from nest.operator_schedule.parts import Job, JobGroup
 from nest.operator_schedule.records import Cores
 
 #: Jobs that are started, in all, before it is given up.
@@ -32,7 +32,9 @@ class Packed(NamedTuple):
     starts: tuple[int, ...] | None
 
 
-def shortest_block(part: Part, block: int, most_ticks: int) -> Packed | None:
+def shortest_block(
+    part: JobGroup, block: int, most_ticks: int
+) -> Packed | None:
     """Return the shortest schedule of a block, if that is short enough.
 
     Branch and bound: jobs are started in the order of their starts, each as

@@ -49,7 +49,7 @@ class Job(NamedTuple):
         )
 
 
-class Part(NamedTuple):
+class JobGroup(NamedTuple):
     """Jobs that are scheduled together, and the cores that they can use.
 
     Equal parts have equal makespans.
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 def in_series(
     operators: Sequence[Operator], cores: Cores
-) -> list[tuple[tuple[int, ...], Part]]:
+) -> list[tuple[tuple[int, ...], JobGroup]]:
     """Cut a pass where all before precedes all that comes after.
 
     Every operator of a part precedes every operator of the next one, so the
@@ -161,7 +161,7 @@ def _part(
     members: Sequence[int],
     before: Sequence[int],
     cores: Cores,
-) -> Part:
+) -> JobGroup:
     place = {i: j for j, i in enumerate(members)}
     jobs = []
     for i in members:
@@ -175,7 +175,7 @@ def _part(
                 tuple(place[j] for j in direct if not through >> j & 1),
             )
         )
-    return Part(tuple(jobs), useful_cores(jobs, cores))
+    return JobGroup(tuple(jobs), useful_cores(jobs, cores))
 
 
 def useful_cores(jobs: Sequence[Job], cores: Cores) -> Cores:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nest.operator_schedule.bounds import weights, work_ticks
-from nest.operator_schedule.parts import Job, Part
+from nest.operator_schedule.parts import Job, JobGroup
 from nest.operator_schedule.timetable import (
     Timetable,
     in_order,
@@ -21,7 +21,7 @@ from nest.operator_schedule.timetable import (
 ROUNDS = 4
 
 
-def quick_timetable(part: Part, enough_ticks: int) -> Timetable:
+def quick_timetable(part: JobGroup, enough_ticks: int) -> Timetable:
     """Return a good timetable of a part.
 
     Parameters
@@ -57,7 +57,7 @@ def quick_timetable(part: Part, enough_ticks: int) -> Timetable:
     return best
 
 
-def _timetable(part: Part, whole: Sequence[bool]) -> Timetable:
+def _timetable(part: JobGroup, whole: Sequence[bool]) -> Timetable:
     """Start the job with the longest way to the end first."""
     ways = [0] * len(part.jobs)
     for i in range(len(part.jobs) - 1, -1, -1):
@@ -70,7 +70,7 @@ def _timetable(part: Part, whole: Sequence[bool]) -> Timetable:
     return in_order(part, order, whole)
 
 
-def _choices(part: Part) -> Iterator[tuple[bool, ...]]:
+def _choices(part: JobGroup) -> Iterator[tuple[bool, ...]]:
     """Yield modes to begin with."""
     yield tuple(job.single is None for job in part.jobs)
     yield tuple(_is_faster(job) for job in part.jobs)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from nest.operator_schedule.parts import (
     Job,
+    JobGroup,
     Mode,
-    Part,
     cut,
     useful_cores,
 )
@@ -57,7 +57,7 @@ def meeting(jobs: Sequence[Job], cores: Cores) -> list[list[int]]:
     ]
 
 
-def with_fewer_modes(part: Part) -> Part:
+def with_fewer_modes(part: JobGroup) -> JobGroup:
     """Return a part without modes that a shortest timetable does not need.
 
     While a job runs on one core, only jobs that meet it run. If all of them,
@@ -83,10 +83,10 @@ def with_fewer_modes(part: Part) -> Part:
             elif not others:
                 jobs[i] = _alone(job)
                 changed = changed or jobs[i] != job
-    return Part(tuple(jobs), useful_cores(jobs, part.cores))
+    return JobGroup(tuple(jobs), useful_cores(jobs, part.cores))
 
 
-def without_channel(part: Part) -> Part:
+def without_channel(part: JobGroup) -> JobGroup:
     """Return a part whose jobs need no memory channel, in fewer modes."""
     jobs = []
     for job in part.jobs:
@@ -96,7 +96,7 @@ def without_channel(part: Part) -> Part:
         if single and whole and single.ticks <= whole.ticks:
             whole = None
         jobs.append(job._replace(single=single, whole=whole))
-    return with_fewer_modes(Part(tuple(jobs), part.cores))
+    return with_fewer_modes(JobGroup(tuple(jobs), part.cores))
 
 
 def alone_ticks(job: Job) -> int:
@@ -140,11 +140,11 @@ class Pieces(NamedTuple):
     """
 
     first: list[int]
-    between: list[tuple[list[int], Part]]
+    between: list[tuple[list[int], JobGroup]]
     last: list[int]
 
 
-def in_pieces(part: Part) -> Pieces:
+def in_pieces(part: JobGroup) -> Pieces:
     """Cut a part whose memory channel is not looked at.
 
     A job that meets no other runs alone. If nothing that is left precedes it
@@ -173,7 +173,7 @@ def in_pieces(part: Part) -> Pieces:
     return Pieces(first, between, last[::-1])
 
 
-def sub_part(part: Part, members: Sequence[int]) -> Part:
+def sub_part(part: JobGroup, members: Sequence[int]) -> JobGroup:
     """Return some jobs of a part, as many as there are between two cuts."""
     place = {i: number for number, i in enumerate(members)}
     jobs = tuple(
@@ -182,4 +182,4 @@ def sub_part(part: Part, members: Sequence[int]) -> Part:
         )
         for i in members
     )
-    return Part(jobs, useful_cores(jobs, part.cores))
+    return JobGroup(jobs, useful_cores(jobs, part.cores))

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 from nest.errors import SolverError, UnknownNameError
 from nest.operator_schedule.bounds import lower_bound_ticks
-from nest.operator_schedule.parts import Part
+from nest.operator_schedule.parts import JobGroup
 from nest.operator_schedule.quick import quick_timetable
 from nest.operator_schedule.reduce import (
     in_pieces,
@@ -67,7 +67,7 @@ class How(NamedTuple):
     quick: bool = False
 
 
-class Answer(NamedTuple):
+class ScheduleBounds(NamedTuple):
     """What is known of a part: a timetable, and a bound.
 
     Attributes
@@ -92,10 +92,10 @@ class Answer(NamedTuple):
 #: a timetable, if it has one, and what none is shorter than as far as it is
 #: known. With ``None`` and the same bound it has given up.
 PartSolver = Callable[
-    [Part, Timetable, int, How], tuple[Timetable | None, int]
+    [JobGroup, Timetable, int, How], tuple[Timetable | None, int]
 ]
 
-_kept: OrderedDict[tuple[str, Part], Answer] = OrderedDict()
+_kept: OrderedDict[tuple[str, JobGroup], ScheduleBounds] = OrderedDict()
 
 
 def check_solver(solver: str) -> None:
@@ -104,17 +104,17 @@ def check_solver(solver: str) -> None:
         raise UnknownNameError("solver", solver, SOLVERS)
 
 
-def solve_part(part: Part, solver: str, how: How) -> Answer:
+def solve_part(part: JobGroup, solver: str, how: How) -> ScheduleBounds:
     """Return the shortest timetable of a part, or the best one in time."""
     return _once(_solve, part, solver, how)
 
 
 def _once(
-    solve: Callable[[Part, str, How], Answer],
-    part: Part,
+    solve: Callable[[JobGroup, str, How], ScheduleBounds],
+    part: JobGroup,
     solver: str,
     how: How,
-) -> Answer:
+) -> ScheduleBounds:
     """Solve a part, unless an equal one has been proven before."""
     key = (solver, part)
     found = _kept.get(key)
@@ -129,11 +129,11 @@ def _once(
     return found
 
 
-def _solve(part: Part, solver: str, how: How) -> Answer:
+def _solve(part: JobGroup, solver: str, how: How) -> ScheduleBounds:
     if len(part.jobs) == 1:
         table = Timetable((0,), (is_whole(part.jobs[0]),))
         ticks = part.jobs[0].least_ticks
-        return Answer(table, ticks, ticks, "single")
+        return ScheduleBounds(table, ticks, ticks, "single")
     found = _in_pieces(without_channel(part), solver, how)
     length = length_ticks(part, found.table)
     if length == found.lower_bound_ticks:
@@ -149,7 +149,7 @@ def _solve(part: Part, solver: str, how: How) -> Answer:
     return answer
 
 
-def _in_pieces(part: Part, solver: str, how: How) -> Answer:
+def _in_pieces(part: JobGroup, solver: str, how: How) -> ScheduleBounds:
     """Schedule a part without its memory channel, piece by piece."""
     starts = [0] * len(part.jobs)
     whole = [False] * len(part.jobs)
@@ -176,15 +176,17 @@ def _in_pieces(part: Part, solver: str, how: How) -> Answer:
         proof = max(proof, found.proof, key=PROOFS.index)
     now += alone(pieces.last)
     table = Timetable(tuple(starts), tuple(whole))
-    return Answer(table, now, now + bound, proof)
+    return ScheduleBounds(table, now, now + bound, proof)
 
 
-def _solve_piece(part: Part, solver: str, how: How) -> Answer:
+def _solve_piece(part: JobGroup, solver: str, how: How) -> ScheduleBounds:
     """Schedule a piece, in which no job needs the memory channel."""
     return _schedule(part, lower_bound_ticks(part), solver, how)
 
 
-def _schedule(part: Part, bound: int, solver: str, how: How) -> Answer:
+def _schedule(
+    part: JobGroup, bound: int, solver: str, how: How
+) -> ScheduleBounds:
     """Schedule jobs as they are, by another engine where ``dp`` gives up."""
     table = quick_timetable(part, bound)
     found = _run(part, table, bound, solver, how)
@@ -194,20 +196,20 @@ def _schedule(part: Part, bound: int, solver: str, how: How) -> Answer:
 
 
 def _run(
-    part: Part, table: Timetable, bound: int, solver: str, how: How
-) -> Answer:
+    part: JobGroup, table: Timetable, bound: int, solver: str, how: How
+) -> ScheduleBounds:
     """Let an engine schedule a part, and look at what it says."""
     length = length_ticks(part, table)
     if length == bound:
-        return Answer(table, length, bound, "bound")
+        return ScheduleBounds(table, length, bound, "bound")
     if how.deadline.passed:
-        return Answer(table, length, bound, "none")
+        return ScheduleBounds(table, length, bound, "none")
     module, _, name = SOLVERS[solver].partition(":")
     engine = cast("PartSolver", getattr(import_module(module), name))
     try:
         better, proven = engine(part, table, bound, how)
     except OutOfTimeError:
-        return Answer(table, length, bound, "none")
+        return ScheduleBounds(table, length, bound, "none")
     if better is not None:
         wrong = faults(part, better)
         if wrong is not None:
@@ -223,4 +225,6 @@ def _run(
             f"{solver}: expected a bound of at most {length} ticks, which a "
             f"schedule takes, got {bound}; report it"
         )
-    return Answer(table, length, bound, solver if bound == length else "none")
+    return ScheduleBounds(
+        table, length, bound, solver if bound == length else "none"
+    )

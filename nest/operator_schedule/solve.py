@@ -9,7 +9,7 @@ from nest.operator_schedule.checks import (
     check_operators,
     check_runs,
 )
-from nest.operator_schedule.parts import Part, in_series
+from nest.operator_schedule.parts import JobGroup, in_series
 from nest.operator_schedule.records import (
     Cores,
     Operator,
@@ -146,7 +146,7 @@ def quick_ticks(
     )
 
 
-def _placed(part: Part, table: Timetable, start: int) -> list[Placed]:
+def _placed(part: JobGroup, table: Timetable, start: int) -> list[Placed]:
     found = []
     for job, begin, whole, cores in zip(
         part.jobs, *table, with_cores(part, table), strict=True

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nest.operator_schedule.parts import Job, Mode, Part
+from nest.operator_schedule.parts import Job, JobGroup, Mode
 from nest.operator_schedule.records import Cores
 
 
@@ -29,7 +29,7 @@ def is_whole(job: Job) -> bool:
     return job.single is None or job.single.ticks > job.least_ticks
 
 
-def length_ticks(part: Part, table: Timetable) -> int:
+def length_ticks(part: JobGroup, table: Timetable) -> int:
     """Return how long a part takes: all jobs end, and the channel is done."""
     modes = [
         mode_of(job, whole)
@@ -43,7 +43,7 @@ def length_ticks(part: Part, table: Timetable) -> int:
 
 
 def in_order(
-    part: Part, order: Sequence[int], whole: Sequence[bool]
+    part: JobGroup, order: Sequence[int], whole: Sequence[bool]
 ) -> Timetable:
     """Start jobs as early as cores allow, in an order that keeps the DAG's."""
     free = _Free(part.cores)
@@ -96,7 +96,7 @@ class _Free:
 
 
 def with_cores(
-    part: Part, table: Timetable
+    part: JobGroup, table: Timetable
 ) -> list[tuple[int | None, int | None]]:
     """Give every job the first core of each of its types that is free.
 
@@ -121,7 +121,7 @@ def with_cores(
     return [(tensor, vector) for tensor, vector in found]
 
 
-def faults(part: Part, table: Timetable) -> str | None:
+def faults(part: JobGroup, table: Timetable) -> str | None:
     """Return what a timetable breaks, or ``None``.
 
     A second look at what an engine says: its rules are counted anew, from

@@ -21,7 +21,11 @@ from nest.requests.values import (
 
 if TYPE_CHECKING:
     from nest.accelerators.document import Codesign
-    from nest.accelerators.records import Answers, Wanted, Wave
+    from nest.accelerators.records import (
+        Answers,
+        ExtraAnalyses,
+        QuestionProgress,
+    )
     from nest.accelerators.spec import Spec
 
 
@@ -106,7 +110,7 @@ class CodesignRequest(TimeLimitRequest):
         "Wall-clock seconds for the whole command, after which the best "
         "point known and a bound on all others are shown.  [default: none]",
     )
-    on_wave: Callable[[Wave], None] | None = record(
+    on_wave: Callable[[QuestionProgress], None] | None = record(
         "Called now and then with how far a question is."
     )
 
@@ -116,11 +120,11 @@ class CodesignRequest(TimeLimitRequest):
         return None if self.output is None else os.fspath(self.output)
 
     @property
-    def extra_analyses(self) -> Wanted:
+    def extra_analyses(self) -> ExtraAnalyses:
         """What is asked in addition to the best points."""
-        from nest.accelerators.records import Wanted
+        from nest.accelerators.records import ExtraAnalyses
 
-        return Wanted(
+        return ExtraAnalyses(
             frontier=self.frontier,
             sensitivity=self.sensitivity,
             contributions=self.contributions,
@@ -190,7 +194,7 @@ def search(
     spec: Spec,
     *,
     time_limit_s: float | None,
-    on_wave: Callable[[Wave], None] | None = None,
+    on_wave: Callable[[QuestionProgress], None] | None = None,
     **more: Any,
 ) -> Answers:
     """Search a space of accelerators as a request says."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import nest
 from nest.accelerators import answers as answers_module
 from nest.accelerators.document import Codesign, answers_document
-from nest.accelerators.records import Counts, Wanted, Wave
+from nest.accelerators.records import Counts, ExtraAnalyses, QuestionProgress
 from nest.cli.codesigning import wave_text
 from nest.errors import InvalidOptionError, SolverError
 from nest.models.zoo import architecture
@@ -163,7 +163,7 @@ def test_what_was_solved_before_changes_no_count(tmp_path: Path) -> None:
     spec, models = random_spec(5, 12)
     with known(models):
         new = answers_module.answer(spec)
-        more = Wanted(frontier=True, phaze_order=True)
+        more = ExtraAnalyses(frontier=True, phaze_order=True)
         folder = str(tmp_path / "run")
         answers_module.answer(spec, more, folder=folder)
         found = answers_module.answer(spec, folder=folder, resume=True)
@@ -193,7 +193,7 @@ def test_out_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with known(models):
         with monkeypatch.context() as patch:
             patch.setattr(study, "_bound_all", bounded_at_the_end)
-            found = answers_module.answer(spec, Wanted(frontier=True))
+            found = answers_module.answer(spec, ExtraAnalyses(frontier=True))
         whole = answers_module.answer(spec)
     assert found.out_of_time
     assert not found.frontier
@@ -297,11 +297,11 @@ def test_either_processes_or_a_cluster(cli: Cli, place: Path) -> None:
 def test_how_far_it_is() -> None:
     """A line with what is open, the best point, and a bound on all."""
     counts = Counts(1100, 0, 0, 0, 3, 100)
-    assert wave_text(Wave("gpt2", counts, 1.25, 1.5), 1203) == (
+    assert wave_text(QuestionProgress("gpt2", counts, 1.25, 1.5), 1203) == (
         "gpt2: 100 of 1,203 points open, 3 solved; best 1.25x the base, none "
         "above 1.5x"
     )
-    assert wave_text(Wave("the frontier", counts), 1203) == (
+    assert wave_text(QuestionProgress("the frontier", counts), 1203) == (
         "the frontier: 100 of 1,203 points open, 3 solved"
     )
 

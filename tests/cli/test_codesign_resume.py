@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from nest.accelerators.answers import problem_on
-from nest.accelerators.records import On
+from nest.accelerators.records import ModelResult
 from nest.accelerators.spec import read_spec
 from nest.accelerators.workload import QUANTUM_PS
 from nest.cost.score import score
@@ -152,7 +152,7 @@ def test_scores_say_what_costs_rest_on(cli: Cli, tmp_path: Path) -> None:
     spec.write_text(SPEC)
     asked = read_spec(spec)
     (point, *_) = asked.space.points
-    on = On("gpt2", None, None)
+    on = ModelResult("gpt2", None, None)
     write(path, problem_on(asked, on, point.architecture))
     assert cli("score", str(path), "--plan", "tp=1,pp=1") == 0
     assert "rests on     analytic accelerator model" in cli.out

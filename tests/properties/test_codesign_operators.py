@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.operators import (
     Gemm,
+    OperatorWork,
     Vector,
-    Work,
     core_cycles,
     energy_fj,
     operations,
@@ -44,7 +44,7 @@ vectors = st.builds(
     Vector, st.integers(1, 10**6), st.sampled_from(sorted(operations()))
 )
 works = st.builds(
-    Work,
+    OperatorWork,
     name=st.just("operator"),
     gemms=st.lists(gemms, max_size=2).map(tuple),
     vectors=st.lists(vectors, max_size=2).map(tuple),

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from nest.accelerators.objective import NO_PLAN, Objective
 from nest.accelerators.search import (
-    Answer,
     Group,
-    Known,
     Listed,
-    OnWave,
+    OnProgress,
+    PlacementBound,
     Question,
+    QuestionStatus,
     State,
     best_points,
     frontier,
@@ -56,7 +56,7 @@ class Stub:
 
     def solve(
         self, questions: Sequence[Question], deadline: Deadline
-    ) -> Iterator[Answer]:
+    ) -> Iterator[PlacementBound]:
         shuffled = list(questions)
         self.random.shuffle(shuffled)
         for question in shuffled:
@@ -65,12 +65,12 @@ class Stub:
             self.asked.append(question)
             if self.patience is not None and len(self.asked) > self.patience:
                 self.stop(deadline)
-                yield Answer(point, model, 0, False)
+                yield PlacementBound(point, model, 0, False)
             step = int(self.step_quanta[model, point])
             if target < step < NO_PLAN and self.random.random() < 0.5:
-                yield Answer(point, model, target + 1, False)
+                yield PlacementBound(point, model, target + 1, False)
             else:
-                yield Answer(point, model, step, True)
+                yield PlacementBound(point, model, step, True)
 
     def together(
         self, groups: Sequence[Group], deadline: Deadline
@@ -156,9 +156,9 @@ def best(
     state: State,
     case: Case,
     models: range,
-    on_wave: OnWave | None = None,
+    on_wave: OnProgress | None = None,
     among: Any = None,
-) -> Known:
+) -> QuestionStatus:
     return best_points(
         *(state, case.oracle, case.objective, models),
         *(Deadline(60.0), on_wave, among),
@@ -199,7 +199,7 @@ def test_a_bound_at_any_time(seed: int, patience: int) -> None:
     case.oracle.patience = patience
     state = case.state()
     models = range(len(case.oracle.step_quanta))
-    waves: list[Known] = []
+    waves: list[QuestionStatus] = []
     found = best(state, case, models, waves.append)
     least = min(case.costs)
     for known in (*waves, found):

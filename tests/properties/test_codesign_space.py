@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.accelerators.architecture import PARAMETERS, Architecture
-from nest.accelerators.operators import Gemm, Vector, Work, energy_fj, timed
+from nest.accelerators.operators import (
+    Gemm,
+    OperatorWork,
+    Vector,
+    energy_fj,
+    timed,
+)
 from nest.accelerators.operators import operations as vector_operations
 from nest.accelerators.silicon import (
     Prices,
@@ -63,7 +69,7 @@ def test_larger_dies_are_no_cheaper(area: int, more: int) -> None:
 
 
 works = st.builds(
-    Work,
+    OperatorWork,
     name=st.just("x"),
     gemms=st.lists(
         st.builds(Gemm, *[st.integers(1, 300)] * 3, st.integers(1, 4)),
@@ -89,7 +95,10 @@ works = st.builds(
     st.sampled_from(technologies()),
 )
 def test_no_operator_draws_more_than_the_tdp(
-    chip: Architecture, work: Work, convention: Convention, process: Technology
+    chip: Architecture,
+    work: OperatorWork,
+    convention: Convention,
+    process: Technology,
 ) -> None:
     """Nothing but leakage is beside the energy of an operator."""
     tdp = tdp_mw(chip, process)

@@ -29,7 +29,7 @@ from nest.accelerators.objective import NO_PLAN
 from nest.accelerators.oracle import PointOracle
 from nest.accelerators.phaze import tpu_v4_like
 from nest.accelerators.points import Point
-from nest.accelerators.records import On
+from nest.accelerators.records import ModelResult
 from nest.accelerators.search import Group
 from nest.accelerators.tasks import (
     Setting,
@@ -130,7 +130,7 @@ def test_schedules_of_the_plan_alone_are_proven(
     if share == 2:
         assert len(proven) < len(shortest)
     # What is written of the point has the same optimum.
-    on = On("gpt2", expected * QUANTUM_PS, found.plan)
+    on = ModelResult("gpt2", expected * QUANTUM_PS, found.plan)
     written = problem_on(spec, on, chip)
     assert best_plan(written)[0] == expected
     assert score(written, found.plan).step_quanta == expected

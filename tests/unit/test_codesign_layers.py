@@ -20,7 +20,7 @@ from nest.accelerators.layers import (
     layer_works,
     repeated_pass,
 )
-from nest.accelerators.operators import Gemm, Vector, Work, operations
+from nest.accelerators.operators import Gemm, OperatorWork, Vector, operations
 from nest.accelerators.problem import base_problem
 from nest.errors import InvalidOptionError
 from nest.models.architectures import Architecture
@@ -203,14 +203,14 @@ def test_a_fused_core_is_one_operator_on_both_engines() -> None:
     # Under a causal mask, half of the six positions.
     scores, context = Gemm(6, 4, 3, 2), Gemm(6, 3, 4, 2)
     softmax = Vector(36, "softmax")
-    assert core == Work(
+    assert core == OperatorWork(
         name="attention core",
         gemms=(scores, context),
         vectors=(softmax,),
         traffic_bytes=2 * 4 * 48,
     )
     (back,) = (x for x in backward_pass(node).works if "core" in x.name)
-    assert back == Work(
+    assert back == OperatorWork(
         name="attention core gradient",
         # Scores once more; gradients of context, then of scores.
         gemms=(
@@ -339,7 +339,7 @@ def test_latent_experts_are_dispatched_narrow() -> None:
 # All models
 
 
-def flops(work: Work) -> int:
+def flops(work: OperatorWork) -> int:
     return sum(2 * g.m * g.k * g.n * g.batch for g in work.gemms)
 
 

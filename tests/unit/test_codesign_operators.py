@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.operators import (
     Gemm,
+    OperatorWork,
     Vector,
-    Work,
     array_words,
     energy_fj,
     operations,
@@ -39,7 +39,7 @@ SMALL = Architecture(
     network_bytes_per_s=GHZ,
     core_buffer_bytes=32,
 )
-PRODUCT = Work(name="product", gemms=(Gemm(4, 3, 4),))
+PRODUCT = OperatorWork(name="product", gemms=(Gemm(4, 3, 4),))
 ENERGIES = UnitEnergies(
     mac_fj=1_000_000,
     lane_fj=1000,
@@ -82,7 +82,7 @@ def test_times_are_rounded_up_once():
 def test_the_engines_of_a_fused_operator_work_side_by_side():
     """100 values of GELU: 13 or 4 rounds of 8 or 32 lanes, 19 cycles each."""
     gelu = Vector(100, "gelu")
-    alone = Work(name="gelu", vectors=(gelu,), vector_bytes=400)
+    alone = OperatorWork(name="gelu", vectors=(gelu,), vector_bytes=400)
     assert timed(alone, SMALL) == (247000, 76000, 25000, 25000)
     fused = replace(PRODUCT, vectors=(gelu,), vector_bytes=400)
     assert timed(fused, SMALL) == (247000, 76000, 33000, 30000)
@@ -102,7 +102,7 @@ def test_the_whole_chip_has_the_buffer_of_its_cores():
 
 
 def test_work_without_anything_takes_no_time():
-    assert timed(Work(name="view"), SMALL) == (0, 0, 0, 0)
+    assert timed(OperatorWork(name="view"), SMALL) == (0, 0, 0, 0)
 
 
 def test_cores_share_batch_rows_and_columns():
@@ -141,7 +141,9 @@ def test_energy_by_hand():
 
 def test_energy_of_vectors_by_hand():
     """100 values of 19 cycles of a lane; 400 bytes into a buffer and out."""
-    work = Work(name="gelu", vectors=(Vector(100, "gelu"),), vector_bytes=400)
+    work = OperatorWork(
+        name="gelu", vectors=(Vector(100, "gelu"),), vector_bytes=400
+    )
     single = energy_fj(work, SMALL, ENERGIES, whole=False)
     assert single == 1_900_000 + 400 * 10 + 400 * 11
     whole = energy_fj(work, SMALL, ENERGIES, whole=True)

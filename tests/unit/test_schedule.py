@@ -34,7 +34,7 @@ from nest.operator_schedule.bounds import lower_bound_ticks, work_ticks
 from nest.operator_schedule.checks import MAX_OPERATORS, MAX_TICKS
 from nest.operator_schedule.layer_file import decode_layer, read_layer
 from nest.operator_schedule.pack import shortest_block
-from nest.operator_schedule.parts import Part, in_series
+from nest.operator_schedule.parts import JobGroup, in_series
 from nest.operator_schedule.reduce import (
     in_pieces,
     with_fewer_modes,
@@ -89,7 +89,9 @@ def test_long_operators(workers: int) -> None:
     assert length_ticks(part, table) == shortest == bound
 
 
-def only_part(*operators: Operator, cores: tuple[int, int] = (2, 1)) -> Part:
+def only_part(
+    *operators: Operator, cores: tuple[int, int] = (2, 1)
+) -> JobGroup:
     ((_, part),) = in_series(operators, Cores(*cores))
     return part
 
@@ -419,7 +421,7 @@ def test_equal_parts_are_scheduled_once(
     runs = []
     engine = search._run
 
-    def counted(part: Part, *rest: Any) -> Any:
+    def counted(part: JobGroup, *rest: Any) -> Any:
         runs.append(part)
         return engine(part, *rest)
 
