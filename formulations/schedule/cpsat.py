@@ -19,13 +19,13 @@ from nest.operator_schedule.timetable import Timetable, length_ticks
 
 
 def schedule_part(
-    part: JobGroup, table: Timetable, bound_ticks: int, how: How
+    group: JobGroup, table: Timetable, bound_ticks: int, how: How
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable, or the best in time, and a bound.
 
     Parameters
     ----------
-    part
+    group
         The part.
     table
         A timetable to begin with.
@@ -36,7 +36,7 @@ def schedule_part(
     """
     from ortools.sat.python import cp_model
 
-    variables = Variables(part, table, bound_ticks)
+    variables = Variables(group, table, bound_ticks)
     engine = new_solver(
         how.deadline.remaining_s, how.num_workers, how.seed % 2**31
     )
@@ -52,22 +52,22 @@ def schedule_part(
     assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE), status
     starts = [engine.value(start) for start in variables.starts]
     whole = [bool(engine.value(whole)) for whole in variables.whole]
-    return from_short(part, starts, whole), proven
+    return from_short(group, starts, whole), proven
 
 
 class Variables:
     """The model of a part, constraint by constraint."""
 
     def __init__(
-        self, part: JobGroup, table: Timetable, bound_ticks: int
+        self, group: JobGroup, table: Timetable, bound_ticks: int
     ) -> None:
         from ortools.sat.python import cp_model
 
-        self.part = part
+        self.part = group
         self.model = cp_model.CpModel()
-        most = length_ticks(part, table)
+        most = length_ticks(group, table)
         self.makespan = self.model.new_int_var(bound_ticks, most, "T")
-        singles, wholes = zip(*map(ticks_of, part.jobs), strict=True)
+        singles, wholes = zip(*map(ticks_of, group.jobs), strict=True)
         self.horizon = min(most, sum(singles))
         self.whole: list[Any] = []
         self.starts: list[Any] = []

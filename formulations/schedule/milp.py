@@ -29,13 +29,13 @@ UNIT = 2**10
 
 
 def schedule_part(
-    part: JobGroup, table: Timetable, bound_ticks: int, how: How
+    group: JobGroup, table: Timetable, bound_ticks: int, how: How
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable, or the best in time, and a bound.
 
     Parameters
     ----------
-    part
+    group
         The part.
     table
         A timetable; engines are not told of it.
@@ -52,12 +52,12 @@ def schedule_part(
         If the engine fails.
     """
     started_s = how.deadline.elapsed_s
-    model = Model(part, table, bound_ticks)
+    model = Model(group, table, bound_ticks)
     if not model.chooses:
         # Programs without whole numbers are reported in another way.
-        whole = [job.single is None for job in part.jobs]
-        only = from_short(part, range(len(part.jobs)), whole)
-        return only, length_ticks(part, only)
+        whole = [job.single is None for job in group.jobs]
+        only = from_short(group, range(len(group.jobs)), whole)
+        return only, length_ticks(group, only)
     outcome = run(
         model.problem,
         Run(
@@ -75,31 +75,31 @@ class Model:
     """The model of a part, constraint by constraint."""
 
     def __init__(
-        self, part: JobGroup, table: Timetable, bound_ticks: int
+        self, group: JobGroup, table: Timetable, bound_ticks: int
     ) -> None:
         from pulp import LpProblem
 
-        self.part = part
+        self.part = group
         self.problem = LpProblem("schedule")
-        self._most = length_ticks(part, table)
+        self._most = length_ticks(group, table)
         self._unit = self._most / UNIT
-        singles = sum(ticks_of(job)[0] for job in part.jobs)
+        singles = sum(ticks_of(job)[0] for job in group.jobs)
         self._horizon = self._scaled(min(self._most, singles))
         # Half of the precision is slack: engines and files round.
         self._makespan = self._number("T", UNIT * (1 + TOLERANCE / 2))
         least = self._scaled(bound_ticks) * (1 - TOLERANCE / 2)
         self._makespan.lowBound = least
         self.problem.setObjective(1 * self._makespan)
-        count = range(len(part.jobs))
+        count = range(len(group.jobs))
         self._starts = [self._number(f"s_{i}", self._horizon) for i in count]
         self._whole = [self._mode(i) for i in count]
         self._first: dict[tuple[int, int], Any] = {}
-        for pair in pairs(part):
+        for pair in pairs(group):
             for i, j in (pair, pair[::-1]):
                 self._first[i, j] = self._choice(f"x_{i}_{j}")
         self._add_order()
         self._add_moments()
-        for side in crowded(part):
+        for side in crowded(group):
             self._add_cores(side)
         self._add_makespan()
 

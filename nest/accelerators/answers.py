@@ -72,7 +72,7 @@ PLANNER = "megatron"
 
 def answer(  # noqa: PLR0913
     spec: Spec,
-    wanted: ExtraAnalyses = NOTHING_MORE,
+    extra: ExtraAnalyses = NOTHING_MORE,
     *,
     folder: str | None = None,
     resume: bool = False,
@@ -86,7 +86,7 @@ def answer(  # noqa: PLR0913
 
     Parameters
     ----------
-    spec, wanted
+    spec, extra
         The space, and what is asked beside the best points.
     folder, resume
         Where step times are kept, and whether some may be there, see
@@ -136,7 +136,7 @@ def answer(  # noqa: PLR0913
             dask=dask,
             client=client,
         )
-        return _Study(spec, oracle, deadline, on_wave).answers(wanted)
+        return _Study(spec, oracle, deadline, on_wave).answers(extra)
 
 
 class _Study:
@@ -166,7 +166,7 @@ class _Study:
             ) from None
         self.objective = self._objective(self.models)
 
-    def answers(self, wanted: ExtraAnalyses) -> Answers:
+    def answers(self, extra: ExtraAnalyses) -> Answers:
         """Return what is asked for; when it is stopped, raise what is known.
 
         Raises
@@ -175,18 +175,18 @@ class _Study:
             On Ctrl-C.
         """
         base = self._found(self._add(self.spec.objective.base))
-        known = Answers(self.spec, base, (), (), (), (), (), 0, 0)
+        answers = Answers(self.spec, base, (), (), (), (), (), 0, 0)
         store = self.oracle.store
         try:
-            for more in self._answered(wanted):
-                known = known._replace(
+            for more in self._answered(extra):
+                answers = answers._replace(
                     **more, solved=store.evaluated, stored=store.found
                 )
         except OutOfTimeError:
-            known = known._replace(out_of_time=True)
+            answers = answers._replace(out_of_time=True)
         except KeyboardInterrupt as cause:
-            raise Interrupted(known) from cause
-        return known
+            raise Interrupted(answers) from cause
+        return answers
 
     def _answered(self, wanted: ExtraAnalyses) -> Iterator[dict[str, Any]]:
         """Yield fields of answers as they are known."""
@@ -230,22 +230,22 @@ class _Study:
         names = tuple(self.spec.models[model] for model in models)
         left_s = self.deadline.remaining_s
         try:
-            known = best_points(
+            status = best_points(
                 *(self.state, self.oracle, self._objective(models), models),
                 Deadline(None if left_s is None else left_s / num_left),
                 self._watch(", ".join(names), models),
             )
         except Interrupted as stopped:
             raise Interrupted(self._made(models, stopped.found)) from stopped
-        return self._made(models, known)
+        return self._made(models, status)
 
-    def _made(self, models: tuple[int, ...], known: QuestionStatus) -> Best:
+    def _made(self, models: tuple[int, ...], status: QuestionStatus) -> Best:
         """Return the best point that is known."""
         return Best(
             tuple(self.spec.models[model] for model in models),
-            None if known.best is None else self._found(known.best, models),
-            counts_of(known.counts),
-            self._objective(models).relative_of(known.bound),
+            None if status.best is None else self._found(status.best, models),
+            counts_of(status.counts),
+            self._objective(models).relative_of(status.bound),
         )
 
     def _frontier(self) -> tuple[DesignResult, ...]:
@@ -255,12 +255,12 @@ class _Study:
             if tell is not None:
                 tell(QuestionProgress("the frontier", counts_of(counts)))
 
-        found = frontier_of(
+        indices = frontier_of(
             *(self.state, self.oracle, self.objective, self.models),
             self.deadline,
             on_counts,
         )
-        points = (self._found(point) for point in found)
+        points = (self._found(point) for point in indices)
         return tuple(
             sorted(points, key=lambda x: (x.point.area_e6_um2, x.point.index))
         )
@@ -270,32 +270,32 @@ class _Study:
         if top is None:
             return ()
         space, here = self.spec.space, top.point.architecture
-        places = {a: i for i, a in enumerate(self.architectures)}
-        found = []
+        index_of = {a: i for i, a in enumerate(self.architectures)}
+        neighbors = []
         for parameter in PARAMETERS:
             values = space.axes.get(parameter, ())
-            own = getattr(here, parameter)
-            if len(values) < 2 or own not in values:
+            current = getattr(here, parameter)
+            if len(values) < 2 or current not in values:
                 continue
             if parameter == "lanes" and space.lanes_are_columns:
                 continue
-            at = values.index(own)
+            at = values.index(current)
             for value in (*values[max(0, at - 1) : at], *values[at + 1 :][:1]):
                 other = {parameter: value}
                 if parameter == "columns" and space.lanes_are_columns:
                     other["lanes"] = value
                 architecture = replace(here, **other)
-                place = places.get(architecture)
-                listed_there = place is not None and place < self.size
-                if place is None:
-                    place = self._add(architecture)
-                self._exact([place], self.models)
-                found.append(
+                index = index_of.get(architecture)
+                listed_there = index is not None and index < self.size
+                if index is None:
+                    index = self._add(architecture)
+                self._exact([index], self.models)
+                neighbors.append(
                     Neighbor(
-                        parameter, value, listed_there, self._found(place)
+                        parameter, value, listed_there, self._found(index)
                     )
                 )
-        return tuple(found)
+        return tuple(neighbors)
 
     def _contribution(self, model: int, best: DesignResult) -> Contribution:
         """Solve the eight ways to have the best of some and the base's."""
@@ -322,11 +322,11 @@ class _Study:
         from nest.accelerators.evaluate import best_plan
         from nest.solvers.run import run_solver
 
-        place = self._add(architecture)
+        index = self._add(architecture)
         if schedule and placement:
-            self._exact([place], (model,))
-            return self._on(place, model).step_ps
-        workload = self.oracle.workload(place, model)
+            self._exact([index], (model,))
+            return self._on(index, model).step_ps
+        workload = self.oracle.workload(index, model)
         times = (
             workload.shortest(architecture, self.deadline)
             if schedule
@@ -347,7 +347,7 @@ class _Study:
         return result.step_quanta * QUANTUM_PS
 
     def _baselines(
-        self, wanted: ExtraAnalyses, best: Best, top: DesignResult
+        self, extra: ExtraAnalyses, best: Best, top: DesignResult
     ) -> Iterator[Baseline]:
         """Yield what other searches find, as far as time allows."""
 
@@ -357,20 +357,20 @@ class _Study:
             if one is None or not one.relative:
                 return Baseline(name, evaluated, one, None, None)
             regret = top.relative / one.relative - 1
-            most: float | None = regret
+            max_regret: float | None = regret
             if not best.proven:
-                most = best.most_relative and (
+                max_regret = best.most_relative and (
                     best.most_relative / one.relative - 1
                 )
-            return Baseline(name, evaluated, one, regret, most)
+            return Baseline(name, evaluated, one, regret, max_regret)
 
         base = self._found(self._add(self.spec.objective.base))
         yield against(self.spec.objective.base_name, (base.point.index,), base)
-        if wanted.phaze_order:
+        if extra.phaze_order:
             yield against("phaze-order", *self._phaze())
         counts = best.counts
         size = min(counts.exact + counts.placement, self.size)
-        for seed in wanted.samples:
+        for seed in extra.samples:
             yield against(f"sample {seed}", *self._sample(seed, size))
 
     def _phaze(self) -> tuple[tuple[int, ...], DesignResult | None]:
@@ -405,16 +405,16 @@ class _Study:
         chosen = random.Random(seed).sample(range(self.size), size)
         among = np.zeros(self.size, dtype=bool)
         among[chosen] = True
-        known = best_points(
+        status = best_points(
             *(self.state, self.oracle, self.objective, self.models),
             self.deadline,
             self._watch(f"sample {seed}", self.models),
             among,
         )
-        if not known.proven:
+        if not status.proven:
             raise OutOfTimeError
-        found = None if known.best is None else self._found(known.best)
-        return tuple(chosen), found
+        best = None if status.best is None else self._found(status.best)
+        return tuple(chosen), best
 
     # What the questions share
 
@@ -431,13 +431,13 @@ class _Study:
             return None
         relative_of = self._objective(models).relative_of
 
-        def on_wave(known: QuestionStatus) -> None:
+        def on_wave(status: QuestionStatus) -> None:
             tell(
                 QuestionProgress(
                     question,
-                    counts_of(known.counts),
-                    None if known.best is None else relative_of(known.cost),
-                    relative_of(known.bound),
+                    counts_of(status.counts),
+                    None if status.best is None else relative_of(status.cost),
+                    relative_of(status.bound),
                 )
             )
 
@@ -450,11 +450,11 @@ class _Study:
         return self.architectures.index(architecture)
 
     def _base_quanta(self) -> tuple[int, ...]:
-        place = self._add(self.spec.objective.base)
-        self._exact([place], self.models)
-        found = []
+        index = self._add(self.spec.objective.base)
+        self._exact([index], self.models)
+        quanta = []
         for model in self.models:
-            step_ps = self._on(place, model).step_ps
+            step_ps = self._on(index, model).step_ps
             if step_ps is None:
                 raise InvalidProblemError(
                     f"$.objective.base: expected an architecture with a plan "
@@ -462,8 +462,8 @@ class _Study:
                     f"devices, got none for {self.spec.objective.base_name}; "
                     f"name another base, or leave the model out"
                 )
-            found.append(step_ps // QUANTUM_PS)
-        return tuple(found)
+            quanta.append(step_ps // QUANTUM_PS)
+        return tuple(quanta)
 
     def _bound_all(self) -> None:
         """Bound all points by one that has as much of everything as any.
@@ -471,63 +471,63 @@ class _Study:
         So that something is known at any moment.
         """
         for category, largest in largest_of(self.oracle.points).items():
-            place = self._add(largest)
+            index = self._add(largest)
             for model in self.models:
                 self.deadline.check()
-                quanta = self.oracle.bound(place, model)
+                quanta = self.oracle.bound(index, model)
                 self.state.raise_all(category, model, quanta)
 
     def _objective(self, models: Sequence[int]) -> Objective:
-        said = self.spec.objective
+        goal = self.spec.objective
         return Objective(
-            "worst-case" if said.kind == "worst-case" else "geometric-mean",
-            tuple(said.weights.get(self.spec.models[m], 1) for m in models),
+            "worst-case" if goal.kind == "worst-case" else "geometric-mean",
+            tuple(goal.weights.get(self.spec.models[m], 1) for m in models),
             tuple(self.base_quanta[m] for m in models),
         )
 
-    def _exact(self, places: Sequence[int], models: Sequence[int]) -> None:
+    def _exact(self, points: Sequence[int], models: Sequence[int]) -> None:
         """Solve step times, however long they are."""
         questions = [
-            Question(place, model, MAX_TOTAL)
-            for place in places
+            Question(point, model, MAX_TOTAL)
+            for point in points
             for model in models
         ]
-        for found in self.oracle.solve(questions, self.deadline):
-            if not found.exact:
+        for bound in self.oracle.solve(questions, self.deadline):
+            if not bound.exact:
                 raise OutOfTimeError
-            if found.point < self.size:
-                self.state.take(found)
+            if bound.point < self.size:
+                self.state.take(bound)
 
-    def _on(self, place: int, model: int) -> ModelResult:
-        known = self.oracle.known(place, model)
-        assert known is not None
-        assert known.exact
+    def _on(self, index: int, model: int) -> ModelResult:
+        solved = self.oracle.known(index, model)
+        assert solved is not None
+        assert solved.exact
         name = self.spec.models[model]
-        if known.plan is None:
+        if solved.plan is None:
             return ModelResult(name, None, None)
-        workload = self.oracle.workload(place, model)
-        _check(workload, self.architectures[place], known.plan, known)
-        return ModelResult(name, known.lower_quanta * QUANTUM_PS, known.plan)
+        workload = self.oracle.workload(index, model)
+        _check(workload, self.architectures[index], solved.plan, solved)
+        return ModelResult(name, solved.lower_quanta * QUANTUM_PS, solved.plan)
 
     def _found(
-        self, place: int, models: Sequence[int] | None = None
+        self, index: int, models: Sequence[int] | None = None
     ) -> DesignResult:
         chosen = tuple(self.models if models is None else models)
-        self._exact([place], chosen)
-        on = tuple(self._on(place, model) for model in chosen)
+        self._exact([index], chosen)
+        on = tuple(self._on(index, model) for model in chosen)
         quanta = [
             NO_PLAN if one.step_ps is None else one.step_ps // QUANTUM_PS
             for one in on
         ]
         return DesignResult(
-            self._point(place), on, self._objective(chosen).relative(quanta)
+            self._point(index), on, self._objective(chosen).relative(quanta)
         )
 
-    def _point(self, place: int) -> Point:
-        if place < self.size:
-            return self.spec.space.points[place]
+    def _point(self, index: int) -> Point:
+        if index < self.size:
+            return self.spec.space.points[index]
         spec = self.spec
-        return unlisted(self.architectures[place], spec.process, spec.prices)
+        return unlisted(self.architectures[index], spec.process, spec.prices)
 
 
 def counts_of(counts: Counter[Reason]) -> Counts:
@@ -541,12 +541,16 @@ _NAMES = [name for name in PARAMETERS if name not in CATEGORIES]
 
 def largest_of(points: Listed) -> dict[int, Architecture]:
     """Return, by nodes' size, what has as much of everything as any point."""
-    found = {}
+    largest_by_category = {}
     for category in np.unique(points.category).tolist():
-        those = points.parameters[points.category == category]
-        most = dict(zip(_NAMES, those.max(axis=0).tolist(), strict=True))
-        found[category] = Architecture(**most, devices_per_node=category)
-    return found
+        parameters = points.parameters[points.category == category]
+        maxima = dict(
+            zip(_NAMES, parameters.max(axis=0).tolist(), strict=True)
+        )
+        largest_by_category[category] = Architecture(
+            **maxima, devices_per_node=category
+        )
+    return largest_by_category
 
 
 def listed(points: Sequence[Point]) -> Listed:
@@ -643,7 +647,7 @@ def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:
 
 
 def _check(
-    workload: Workload, architecture: Architecture, plan: Plan, known: Any
+    workload: Workload, architecture: Architecture, plan: Plan, solved: Any
 ) -> None:
     """Score a plan again, on a problem that is made anew.
 
@@ -653,9 +657,10 @@ def _check(
     used = workload.passes_of(plan)
     times |= workload.shortest(architecture, numbers=used)
     entries = workload.entries(times)
-    found = score(workload.problem(architecture, entries), plan)
-    if not found.feasible or found.step_quanta != known.lower_quanta:
+    rescored = score(workload.problem(architecture, entries), plan)
+    if not rescored.feasible or rescored.step_quanta != solved.lower_quanta:
         raise SolverError(
-            f"{workload.name}: expected a step of {known.lower_quanta} quanta "
-            f"on {architecture}, got {found.step_quanta}; please report it"
+            f"{workload.name}: expected a step of {solved.lower_quanta} "
+            f"quanta on {architecture}, got {rescored.step_quanta}; please "
+            f"report it"
         )

@@ -119,12 +119,12 @@ def spec_document(spec: Spec) -> Document:
         "limits": [
             {
                 "name": f"{figure.name}-{end}",
-                "text": f"{figure.of} {word} {_bound(bound, figure.in_unit)} "
+                "text": f"{figure.of} {words} {_bound(bound, figure.in_unit)} "
                 f"{figure.unit}",
             }
             for figure in FIGURES
             if figure.name in space.limits
-            for end, word in (("most", "at most"), ("least", "at least"))
+            for end, words in (("most", "at most"), ("least", "at least"))
             if (bound := getattr(space.limits[figure.name], end)) is not None
         ],
         "axes": {
@@ -178,9 +178,9 @@ def answers_document(answers: Answers, unfinished: str = "") -> Document:
     spec = answers.spec
     if answers.out_of_time and not unfinished:
         unfinished = OUT_OF_TIME
-    left = questions_of(spec.models)[len(answers.best) :]
-    if unfinished and left:
-        names = "; ".join(map(", ".join, left))
+    remaining = questions_of(spec.models)[len(answers.best) :]
+    if unfinished and remaining:
+        names = "; ".join(map(", ".join, remaining))
         unfinished += f" Nothing was looked for yet for: {names}."
     return {
         "schema": SCHEMA,
@@ -215,11 +215,11 @@ def _best(best: Best, spec: Spec) -> Document:
     }
 
 
-def _found(found: DesignResult, spec: Spec, power: bool = False) -> Document:
+def _found(result: DesignResult, spec: Spec, power: bool = False) -> Document:
     return {
-        "point": _point(found.point, spec),
-        "relative": found.relative,
-        "on": [_on(each, found.point, spec, power) for each in found.on],
+        "point": _point(result.point, spec),
+        "relative": result.relative,
+        "on": [_on(each, result.point, spec, power) for each in result.on],
     }
 
 
@@ -247,11 +247,11 @@ def _on(on: ModelResult, point: Point, spec: Spec, power: bool) -> Document:
         document["mfu"] = float(flops / (peak * seconds))
     if on.plan is not None:
         if power:
-            found = step_energy(
+            energy = step_energy(
                 workload, architecture, spec.process, on.plan, on.step_ps
             )
-            document["energy_j"] = found.total_fj / 1e15
-            document["power_w"] = found.average_mw / 1e3
+            document["energy_j"] = energy.total_fj / 1e15
+            document["power_w"] = energy.average_mw / 1e3
         document["plan_text"] = on.plan.text
         document["plan"] = msgspec.to_builtins(on.plan)
     return document
@@ -367,17 +367,17 @@ def rows_of(document: Document) -> list[dict[str, Any]]:
         {
             "kind": kind,
             "about": about,
-            "point": found["point"]["index"],
+            "point": result["point"]["index"],
             "model": on["model"],
             **{name: on[name] for name in _FIGURES},
-            "relative": found["relative"],
-            **{name: found["point"][name] for name in _OF_POINT},
+            "relative": result["relative"],
+            **{name: result["point"][name] for name in _OF_POINT},
             **dict.fromkeys(NAMES, 0),
-            **found["point"]["architecture"],
+            **result["point"]["architecture"],
             "plan": on["plan_text"],
         }
-        for kind, about, found in _every(document)
-        for on in found["on"]
+        for kind, about, result in _every(document)
+        for on in result["on"]
     ]
 
 
@@ -393,8 +393,8 @@ def _every(document: Document) -> Iterator[tuple[str, str, Document]]:
     for best in document["best"]:
         if best["found"] is not None:
             yield "best", " ".join(best["models"]), best["found"]
-    for found in document["frontier"]:
-        yield "frontier", "", found
+    for result in document["frontier"]:
+        yield "frontier", "", result
     for each in document["sensitivity"]:
         yield "sensitivity", each["text"], each["found"]
     for each in document["baselines"]:

@@ -112,12 +112,12 @@ class _Passes:
 
     def layer_fj(self, work: LayerWork, strategy: Strategy) -> int:
         """Return what a layer takes on a device for a micro-batch."""
-        found = self._runs_fj(work.forward) + self._runs_fj(work.backward)
+        total_fj = self._runs_fj(work.forward) + self._runs_fj(work.backward)
         if strategy.recompute == "full":
-            found += self._runs_fj(work.forward)
+            total_fj += self._runs_fj(work.forward)
         elif strategy.recompute == "selective":
-            found += self._runs_fj(work.repeated)
-        return found
+            total_fj += self._runs_fj(work.repeated)
+        return total_fj
 
     def _runs_fj(self, runs: Runs) -> int:
         return sum(count * self._pass_fj(each) for each, count in runs)

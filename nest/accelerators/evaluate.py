@@ -84,9 +84,9 @@ def bound_of(workload: Workload) -> WorkBound:
     """Return what bounds of a workload need."""
     graph = workload.base.graph
     by_kind: dict[str, list[tuple[int, int, int]]] = {}
-    for number, (kind, key) in enumerate(workload.works):
+    for index, (kind, key) in enumerate(workload.works):
         tp, cp, _, _, samples = key
-        by_kind.setdefault(kind, []).append((3 * number, tp * cp, samples))
+        by_kind.setdefault(kind, []).append((3 * index, tp * cp, samples))
     layers = [layer.kind for layer in graph.layers]
     kinds = sorted(set(layers))
     num_devices = workload.base.cluster.num_devices
@@ -116,7 +116,7 @@ def work_bound(of: WorkBound, entries: Sequence[int]) -> int:
     for devices, micro_batches, samples in of.splits:
         total = 0
         for count, choices in zip(of.counts, of.entries, strict=True):
-            least = min(
+            min_work = min(
                 (
                     (entries[at] + entries[at + 1])
                     * (devices + (micro_batches - 1) * size)
@@ -126,9 +126,9 @@ def work_bound(of: WorkBound, entries: Sequence[int]) -> int:
                 ),
                 default=None,
             )
-            if least is None:
+            if min_work is None:
                 break
-            total += count * least
+            total += count * min_work
         else:
             best = min(best, ceil_div(total, devices))
     return best
@@ -207,9 +207,9 @@ def prove_point(
             break
         # Bounds make no plan slower. So the best one is the best with all
         # times once its own are proven; those of others do not matter.
-        left = workload.passes_of(plan) - proven
-        shortest = workload.shortest(architecture, deadline, left)
-        proven |= left
+        unproven = workload.passes_of(plan) - proven
+        shortest = workload.shortest(architecture, deadline, unproven)
+        proven |= unproven
         if shortest.items() <= times.items():
             break
         times |= shortest
@@ -273,7 +273,7 @@ def solve_together(
     """
     problem = workload.problem(architecture, entries)
     deadline = Deadline(limit_s)
-    left = []
+    possible = []
     for split in splits or splits_of(problem):
         one = restricted(problem, split)
         _, plan = best_plan(
@@ -283,12 +283,12 @@ def solve_together(
             limit_s=deadline.remaining_s,
         )
         if plan is not None:
-            left.append(split)
+            possible.append(split)
     return Solved(
         key=key,
-        lower_quanta=0 if left else target_quanta + 1,
+        lower_quanta=0 if possible else target_quanta + 1,
         exact=False,
-        splits=tuple(left),
+        splits=tuple(possible),
     )
 
 

@@ -117,11 +117,11 @@ def layer_works(
     InvalidOptionError
         If the model has an operator whose products are not known.
     """
-    found = []
+    works = []
     for counted in count_kinds(model, choices, execution):
         for node, _ in counted.parts:
             _check(model, node)
-        found.append(
+        works.append(
             LayerWork(
                 counted.kind,
                 counted.key,
@@ -130,7 +130,7 @@ def layer_works(
                 _runs(counted.parts, repeated_pass),
             )
         )
-    return found
+    return works
 
 
 def _check(model: Architecture, node: Node) -> None:
@@ -167,12 +167,12 @@ def repeated_pass(node: Node) -> Pass:
         for position, operator in enumerate(node.operators)
         if operator.name in node.repeated
     ]
-    place = {position: number for number, position in enumerate(chosen)}
+    index_of = {position: index for index, position in enumerate(chosen)}
     after = dependencies(node.operators)
     return _made(
         [_forward(node.operators[position]) for position in chosen],
         [
-            tuple(place[x] for x in after[position] if x in place)
+            tuple(index_of[x] for x in after[position] if x in index_of)
             for position in chosen
         ],
     )
@@ -201,8 +201,8 @@ def backward_pass(node: Node) -> Pass:
         first, last = {added[0]}, {added[-1]}
         if operator.has_weights:
             last = first
-        for number, before in enumerate(needed):
-            incoming[before] |= last if number else first
+        for index, before in enumerate(needed):
+            incoming[before] |= last if index else first
         if len(needed) == 1:
             incoming[needed[0]] |= last
     return _made(works, after)

@@ -67,9 +67,9 @@ class Objective(NamedTuple):
                     for each, base in zip(times, self.base_quanta, strict=True)
                 ]
             )
-        found = np.array(costs, dtype=object)
-        found[(step_quanta >= NO_PLAN).any(axis=0)] = self.worst
-        return found
+        whole_costs = np.array(costs, dtype=object)
+        whole_costs[(step_quanta >= NO_PLAN).any(axis=0)] = self.worst
+        return whole_costs
 
     def cost(self, step_quanta: Sequence[int]) -> int:
         """Return what is to be least, for one architecture."""

@@ -153,17 +153,19 @@ def vector_cycles(vector: Vector, lanes: int) -> int:
     UnknownNameError
         There is no such operation.
     """
-    known = operations()
-    if vector.operation not in known:
-        raise UnknownNameError("vector operation", vector.operation, known)
-    return ceil_div(vector.values, lanes) * known[vector.operation].cycles
+    registered = operations()
+    if vector.operation not in registered:
+        raise UnknownNameError(
+            "vector operation", vector.operation, registered
+        )
+    return ceil_div(vector.values, lanes) * registered[vector.operation].cycles
 
 
 def shares(gemm: Gemm, cores: int) -> Iterator[tuple[int, int, int]]:
     """Yield the batch, rows and columns of a product that one core gets."""
     for batch_groups in _powers(min(cores, 2 * gemm.batch - 1)):
-        most = min(cores // batch_groups, 2 * gemm.n - 1)
-        for column_groups in _powers(most):
+        max_groups = min(cores // batch_groups, 2 * gemm.n - 1)
+        for column_groups in _powers(max_groups):
             row_groups = cores // (batch_groups * column_groups)
             yield (
                 ceil_div(gemm.batch, batch_groups),
@@ -172,9 +174,9 @@ def shares(gemm: Gemm, cores: int) -> Iterator[tuple[int, int, int]]:
             )
 
 
-def _powers(most: int) -> Iterator[int]:
+def _powers(limit: int) -> Iterator[int]:
     power = 1
-    while power <= most:
+    while power <= limit:
         yield power
         power *= 2
 

@@ -96,18 +96,18 @@ class PointOracle:
         self, questions: Sequence[Question], deadline: Deadline
     ) -> Iterator[PlacementBound]:
         """Answer questions: from the store, or by processes."""
-        asked: dict[str, Question] = {}
+        question_of: dict[str, Question] = {}
         tasks = []
         for question in questions:
             task = self._task(question)
-            known = self.store.solved.get(task.key)
-            asked[task.key] = question
-            if known is not None and _settles(known, question):
-                yield _answer(question, known)
+            solved_before = self.store.solved.get(task.key)
+            question_of[task.key] = question
+            if solved_before is not None and _settles(solved_before, question):
+                yield _answer(question, solved_before)
             else:
                 tasks.append(task)
         for solved in self._run(tasks, deadline):
-            yield _answer(asked[solved.key], solved)
+            yield _answer(question_of[solved.key], solved)
 
     def together(
         self, groups: Sequence[Group], deadline: Deadline
@@ -118,18 +118,18 @@ class PointOracle:
         points are looked at with the others alone from then on.
         """
         # Groups whose points differ in rates alone may ask the same.
-        asked: dict[str, list[Group]] = {}
+        groups_of: dict[str, list[Group]] = {}
         tasks: dict[str, Task] = {}
         for group in groups:
             task = self._group_task(group)
-            known = self.store.solved.get(task.key)
-            if known is not None:
-                yield group, self._take(group, known)
+            solved_before = self.store.solved.get(task.key)
+            if solved_before is not None:
+                yield group, self._take(group, solved_before)
             else:
-                asked.setdefault(task.key, []).append(group)
+                groups_of.setdefault(task.key, []).append(group)
                 tasks.setdefault(task.key, task)
         for solved in self._run(tuple(tasks.values()), deadline):
-            for group in asked[solved.key]:
+            for group in groups_of[solved.key]:
                 yield group, self._take(group, solved)
 
     def _take(self, group: Group, solved: Solved) -> int:
@@ -146,10 +146,10 @@ class PointOracle:
             [self._entries(point, group.model) for point in group.points],
             dtype=float,
         )
-        least = np.maximum(times.min(axis=0), 1)
-        entry = int((times.max(axis=0) / least).argmax())
+        shortest = np.maximum(times.min(axis=0), 1)
+        entry = int((times.max(axis=0) / shortest).argmax())
         order = np.argsort(times[:, entry], kind="stable").tolist()
-        points = [group.points[place] for place in order]
+        points = [group.points[index] for index in order]
         middle = len(points) // 2
         return tuple(points[:middle]), tuple(points[middle:])
 
@@ -167,9 +167,9 @@ class PointOracle:
 
         if tasks:
             deadline.check()
-        found = answers(tasks, run_task, died, prepared=limited, **self._how)
-        with contextlib.closing(found):
-            for data in found:
+        results = answers(tasks, run_task, died, prepared=limited, **self._how)
+        with contextlib.closing(results):
+            for data in results:
                 yield self.store.keep(data)
 
     def _task(self, question: Question) -> Task:
@@ -209,13 +209,13 @@ class PointOracle:
 
         None if all must be looked at.
         """
-        found: set[tuple[int, int]] = set()
+        splits_left: set[tuple[int, int]] = set()
         for point in points:
             target, splits = self._known_splits(point, model)
             if target < target_quanta:
                 return ()
-            found.update(splits)
-        return tuple(sorted(found))
+            splits_left.update(splits)
+        return tuple(sorted(splits_left))
 
     def _known_splits(self, point: int, model: int) -> tuple[int, Splits]:
         """Return what is known of a point, or of one that dominates it.
@@ -224,11 +224,11 @@ class PointOracle:
         """
         if (point, model) in self._splits or point >= self.points.size:
             return self._splits.get((point, model), (-1, ()))
-        known = np.array(
+        bounded = np.array(
             [other for other, which in self._splits if which == model],
             dtype=np.int64,
         )
-        above = known[self.points.above(point, known)]
+        above = bounded[self.points.above(point, bounded)]
         if not len(above):
             return -1, ()
         return self._splits[int(above[0]), model]
@@ -243,8 +243,8 @@ class PointOracle:
         return self._least[key]
 
 
-def _settles(known: Solved, question: Question) -> bool:
-    return known.exact or known.lower_quanta > question.target_quanta
+def _settles(solved: Solved, question: Question) -> bool:
+    return solved.exact or solved.lower_quanta > question.target_quanta
 
 
 def _answer(question: Question, solved: Solved) -> PlacementBound:

@@ -84,8 +84,8 @@ def tpu_v4_like(beside: Mapping[str, int] | None = None) -> Architecture:
 def limit() -> Limit:
     """Return the bounds of the area: the reference point, and 0.3 of it."""
     reference = replace(tpu_v4_like(), **REFERENCE)
-    most = area_e6_um2(reference, technology(PROCESS))
-    return Limit(least=-(-3 * most // 10), most=most)
+    largest = area_e6_um2(reference, technology(PROCESS))
+    return Limit(least=-(-3 * largest // 10), most=largest)
 
 
 def excused(cut: str, architecture: Architecture) -> bool:
@@ -112,13 +112,13 @@ def phaze_space(
         What prices are made of.
     """
     axes = {**BESIDE, **(beside or {}), **CORES}
-    own = limits or {}
+    user_limits = limits or {}
     return within(
         listed(axes, lanes_are_columns=True),
-        {"area": limit(), **own},
+        {"area": limit(), **user_limits},
         technology(PROCESS),
         prices or Prices(),
-        None if "area" in own else excused,
+        None if "area" in user_limits else excused,
         lanes_are_columns=True,
     )
 
@@ -128,10 +128,12 @@ def buckets(points: Sequence[Point]) -> list[list[Point]]:
 
     In a bucket they are in the order of the list.
     """
-    found: dict[int, list[Point]] = defaultdict(list)
+    points_by_area: dict[int, list[Point]] = defaultdict(list)
     for point in points:
-        found[point.area_e6_um2 // _BUCKET_E6_UM2].append(point)
-    return [found[key] for key in sorted(found, reverse=True)]
+        points_by_area[point.area_e6_um2 // _BUCKET_E6_UM2].append(point)
+    return [
+        points_by_area[key] for key in sorted(points_by_area, reverse=True)
+    ]
 
 
 #: Of a point: a throughput, or ``None`` if the model fits it by no plan.
@@ -178,9 +180,11 @@ def phaze_order(
     best: list[Throughput] = []
     every = buckets(points)
     for bucket in every:
-        found = [(point, throughput_of(point)) for point in bucket]
-        evaluated += found
-        best.append(max(-1 if value is None else value for _, value in found))
+        throughputs = [(point, throughput_of(point)) for point in bucket]
+        evaluated += throughputs
+        best.append(
+            max(-1 if value is None else value for _, value in throughputs)
+        )
         if _converged(best):
             break
     stopped = len(best) < len(every)

@@ -213,7 +213,7 @@ def within(
     cut = {name: 0 for part in tests for name, _ in part}
     points: list[Point] = []
     for architecture in every:
-        found = []
+        amounts = []
         for amount, bounds in zip(
             figures(architecture, process, prices), tests, strict=True
         ):
@@ -221,9 +221,9 @@ def within(
             if name is not None:
                 cut[name] = cut.get(name, 0) + 1
                 break
-            found.append(amount or 0)
+            amounts.append(amount or 0)
         else:
-            area, tdp, _, price = found
+            area, tdp, _, price = amounts
             points.append(Point(len(points), architecture, area, tdp, price))
     if not points:
         _explain(every, limits, process, prices, cut)
@@ -252,14 +252,14 @@ def check_points(architectures: tuple[Architecture, ...]) -> None:
         )
     if len(set(architectures)) < len(architectures):
         seen: dict[Architecture, int] = {}
-        for place, architecture in enumerate(architectures):
+        for index, architecture in enumerate(architectures):
             if architecture in seen:
                 raise InvalidProblemError(
-                    f"$.space: expected each point once, got point {place} "
+                    f"$.space: expected each point once, got point {index} "
                     f"({describe(architecture)}) as point "
                     f"{seen[architecture]} too; remove one"
                 )
-            seen[architecture] = place
+            seen[architecture] = index
 
 
 def figures(
@@ -325,31 +325,31 @@ def _explain(
     cut: Mapping[str, int],
 ) -> NoReturn:
     """Say which limit leaves no point, or that all do together."""
-    for number, figure in enumerate(FIGURES):
+    for index, figure in enumerate(FIGURES):
         limit = limits.get(figure.name)
         if limit is None:
             continue
         amounts = []
         for architecture in architectures:
-            found = figures(architecture, process, prices)
-            amount = next(islice(found, number, None))
+            values = figures(architecture, process, prices)
+            amount = next(islice(values, index, None))
             if amount is not None:
                 amounts.append((amount, architecture))
         if not amounts:
             continue
-        least, smallest = min(amounts, key=itemgetter(0))
-        most, largest = max(amounts, key=itemgetter(0))
-        if limit.most is not None and limit.most < least:
+        lowest, smallest = min(amounts, key=itemgetter(0))
+        highest, largest = max(amounts, key=itemgetter(0))
+        if limit.most is not None and limit.most < lowest:
             raise InvalidProblemError(
                 f"$.limits.{figure.name}.most: expected at least "
-                f"{figure.say(least)}, the {figure.of} of the smallest point "
+                f"{figure.say(lowest)}, the {figure.of} of the smallest point "
                 f"({describe(smallest)}), got {figure.say(limit.most)}; "
                 f"raise the limit"
             )
-        if limit.least is not None and limit.least > most:
+        if limit.least is not None and limit.least > highest:
             raise InvalidProblemError(
                 f"$.limits.{figure.name}.least: expected at most "
-                f"{figure.say(most)}, the {figure.of} of the largest point "
+                f"{figure.say(highest)}, the {figure.of} of the largest point "
                 f"({describe(largest)}), got {figure.say(limit.least)}; "
                 f"lower the limit"
             )

@@ -58,9 +58,9 @@ class Chip(Struct, frozen=True, kw_only=True):
     @property
     def peak_error(self) -> float:
         """How far the formula is off what is printed, relative to that."""
-        least, most = self.published_tflops
+        low, high = self.published_tflops
         peak = self.peak_flops / 1e12
-        return peak / min(max(peak, least), most) - 1
+        return peak / min(max(peak, low), high) - 1
 
 
 class Block(NamedTuple):

@@ -150,8 +150,10 @@ class Listed(NamedTuple):
 
     def below(self, point: int) -> Flags:
         """Return which points another one dominates, itself included."""
-        found: Flags = (self.parameters <= self.parameters[point]).all(axis=1)
-        return found & (self.category == self.category[point])
+        smaller: Flags = (self.parameters <= self.parameters[point]).all(
+            axis=1
+        )
+        return smaller & (self.category == self.category[point])
 
     def above(self, point: int, chosen: Ints) -> Flags:
         """Return which of some points dominate another one."""
@@ -162,14 +164,14 @@ class Listed(NamedTuple):
     def maximal(self, chosen: Ints) -> Ints:
         """Return those of some points that no other of them dominates."""
         order = np.lexsort(self.parameters[chosen].T)[::-1]
-        left = chosen[order]
-        found = []
-        while len(left):
+        remaining = chosen[order]
+        maximal = []
+        while len(remaining):
             # The last in lexical order of what is left dominates or is free.
-            first = left[0]
-            found.append(first)
-            left = left[~self.below(first)[left]]
-        return np.array(sorted(found), dtype=np.int64)
+            first = remaining[0]
+            maximal.append(first)
+            remaining = remaining[~self.below(first)[remaining]]
+        return np.array(sorted(maximal), dtype=np.int64)
 
 
 class State:
@@ -198,20 +200,20 @@ class State:
         if quanta <= self.lower[model, point]:
             return
         row, below = self.lower[model], self.points.below(point)
-        known = below & self.exact[model]
-        if (row[known] < quanta).any():
+        solved = below & self.exact[model]
+        if (row[solved] < quanta).any():
             raise SolverError(
                 f"point {point}: no step is shorter than {quanta} quanta, but "
-                f"a smaller point has one of {row[known].min()}; please "
+                f"a smaller point has one of {row[solved].min()}; please "
                 f"report this space"
             )
         row[below] = np.maximum(row[below], quanta)
 
     def raise_all(self, category: int, model: int, quanta: int) -> None:
         """Take a lower bound that holds for all points of a category."""
-        those = self.points.category == category
+        members = self.points.category == category
         row = self.lower[model]
-        row[those] = np.maximum(row[those], quanta)
+        row[members] = np.maximum(row[members], quanta)
 
     def take(self, answer: PlacementBound) -> None:
         """Take what solving came to."""
@@ -232,8 +234,8 @@ class State:
     ) -> Counter[Reason]:
         """Count what settled some points, as far as some models go."""
         chosen = list(models)
-        left = among.copy()
-        found: Counter[Reason] = Counter()
+        uncounted = among.copy()
+        counts: Counter[Reason] = Counter()
         flags: dict[Reason, Flags] = {
             "open": still_open,
             "exact": self.exact[chosen].all(axis=0),
@@ -243,9 +245,9 @@ class State:
             "dominance": among,
         }
         for reason, flag in flags.items():
-            found[reason] = int((left & flag).sum())
-            left &= ~flag
-        return found
+            counts[reason] = int((uncounted & flag).sum())
+            uncounted &= ~flag
+        return counts
 
 
 #: Of bounds on costs ``(points,)``, which points cannot be asked for, and up
@@ -329,24 +331,24 @@ class _Settling:
         size = FIRST_WAVE
         waved = False
         while True:
-            costs, still_open, most = self.standing()
+            costs, still_open, max_costs = self.standing()
             if waved:
                 after_wave(costs, still_open)
                 waved = False
-            left = np.flatnonzero(still_open)
-            if not len(left):
+            open_points = np.flatnonzero(still_open)
+            if not len(open_points):
                 return
-            front = state.points.maximal(left)
-            if self._bound(front):
+            maximal = state.points.maximal(open_points)
+            if self._bound(maximal):
                 continue
             # What is known before is not worth comparing with.
-            if size > FIRST_WAVE and self._rule_out(front, most):
+            if size > FIRST_WAVE and self._rule_out(maximal, max_costs):
                 continue
             promising = sorted(
-                front, key=lambda x: (costs[x], *_rank(state.points, x))
+                maximal, key=lambda x: (costs[x], *_rank(state.points, x))
             )
             questions = [
-                self._question(int(point), int(most[point]))
+                self._question(int(point), int(max_costs[point]))
                 for point in promising[:size]
             ]
             size = WAVE
@@ -359,13 +361,13 @@ class _Settling:
         """Return bounds on costs, which points are open, and up to where."""
         settled = self.state.exact[self.models].all(axis=0)
         costs = self.objective.costs(self.state.lower[self.models])
-        ruled_out, most = self.cut(costs, settled & self.among)
-        return costs, self.among & ~settled & ~ruled_out, most
+        ruled_out, max_costs = self.cut(costs, settled & self.among)
+        return costs, self.among & ~settled & ~ruled_out, max_costs
 
-    def _bound(self, front: Ints) -> bool:
+    def _bound(self, points: Ints) -> bool:
         """Bound points as far as that is quick; return if anything is new."""
         state, new = self.state, False
-        for point in front.tolist():
+        for point in points.tolist():
             for model in self.models:
                 if state.exact[model, point]:
                     continue
@@ -378,7 +380,7 @@ class _Settling:
                 new |= bool(state.lower[model, point] > before)
         return new
 
-    def _rule_out(self, front: Ints, most: Whole) -> bool:
+    def _rule_out(self, points: Ints, max_costs: Whole) -> bool:
         """Rule out points together, as far as they are alike.
 
         Of a group the shortest times of each layer and the largest memory and
@@ -389,13 +391,13 @@ class _Settling:
         state, new = self.state, False
         category = state.points.category
         for model in self.models:
-            left = front[
-                ~state.alone[model, front] & ~state.exact[model, front]
+            unseen = points[
+                ~state.alone[model, points] & ~state.exact[model, points]
             ]
-            state.alone[model, left] = True
+            state.alone[model, unseen] = True
             groups = [
-                left[category[left] == each]
-                for each in np.unique(category[left])
+                unseen[category[unseen] == each]
+                for each in np.unique(category[unseen])
             ]
             pending = deque(
                 tuple(group.tolist())
@@ -404,7 +406,7 @@ class _Settling:
             )
             while pending:
                 wave = [
-                    self._group(pending.popleft(), model, most)
+                    self._group(pending.popleft(), model, max_costs)
                     for _ in range(min(WAVE, len(pending)))
                 ]
                 bounds = {}
@@ -422,22 +424,23 @@ class _Settling:
         return new
 
     def _group(
-        self, points: tuple[int, ...], model: int, most: Whole
+        self, points: tuple[int, ...], model: int, max_costs: Whole
     ) -> Group:
         targets = (
-            self._target(point, model, int(most[point])) for point in points
+            self._target(point, model, int(max_costs[point]))
+            for point in points
         )
         return Group(points, model, max(targets))
 
-    def _question(self, point: int, most: int) -> Question:
+    def _question(self, point: int, max_cost: int) -> Question:
         """Return what to solve next of a point."""
         model = next(m for m in self.models if not self.state.exact[m, point])
-        return Question(point, model, self._target(point, model, most))
+        return Question(point, model, self._target(point, model, max_cost))
 
-    def _target(self, point: int, model: int, most: int) -> int:
+    def _target(self, point: int, model: int, max_cost: int) -> int:
         """Return the longest step of a model that keeps a point's cost."""
         times = self.state.lower[self.models, point].tolist()
-        return self.objective.target(times, self.models.index(model), most)
+        return self.objective.target(times, self.models.index(model), max_cost)
 
 
 def _rank(points: Listed, point: int) -> tuple[int, int]:
@@ -477,21 +480,21 @@ def best_points(
     ranks = [_rank(points, point) for point in range(points.size)]
 
     def incumbent(costs: Whole, settled: Flags) -> tuple[int, int, int] | None:
-        found = [
+        candidates = [
             (costs[point], *ranks[point])
             for point in np.flatnonzero(settled)
             if costs[point] < objective.worst
         ]
-        return min(found, default=None)
+        return min(candidates, default=None)
 
     def cut(costs: Whole, settled: Flags) -> tuple[Flags, Whole]:
         best = incumbent(costs, settled)
-        most = np.full(points.size, objective.worst - 1, dtype=object)
+        max_costs = np.full(points.size, objective.worst - 1, dtype=object)
         if best is None:
-            return np.array(costs >= objective.worst, dtype=bool), most
+            return np.array(costs >= objective.worst, dtype=bool), max_costs
         later = np.array([rank > best[1:] for rank in ranks], dtype=bool)
-        most[:] = best[0] - later.astype(object)
-        return np.array(costs > most, dtype=bool), most
+        max_costs[:] = best[0] - later.astype(object)
+        return np.array(costs > max_costs, dtype=bool), max_costs
 
     def known(costs: Whole, still_open: Flags) -> QuestionStatus:
         settled = state.exact[list(models)].all(axis=0) & among
@@ -543,7 +546,7 @@ def frontier(
     """
     points = state.points
     prices = points.prices
-    most = np.full(points.size, objective.worst - 1, dtype=object)
+    max_costs = np.full(points.size, objective.worst - 1, dtype=object)
     seen = np.zeros(points.size, dtype=bool)
 
     def cut(costs: Whole, settled: Flags) -> tuple[Flags, Whole]:
@@ -559,9 +562,11 @@ def frontier(
             limit = (~first).astype(object) + (costs[point] - 1)
             others = cheaper.astype(bool)
             others[point] = False
-            most[others] = np.minimum(most[others], limit[others])
-        out = np.array((costs >= objective.worst) | (costs > most), dtype=bool)
-        return out, most
+            max_costs[others] = np.minimum(max_costs[others], limit[others])
+        out = np.array(
+            (costs >= objective.worst) | (costs > max_costs), dtype=bool
+        )
+        return out, max_costs
 
     everywhere = np.ones(points.size, dtype=bool)
 
@@ -575,5 +580,5 @@ def frontier(
     settled = state.exact[list(models)].all(axis=0)
     costs = objective.costs(state.lower[list(models)])
     ruled_out, _ = cut(costs, settled)
-    found = np.flatnonzero(settled & ~ruled_out).tolist()
-    return sorted(found, key=lambda x: (costs[x], *_rank(points, x)))
+    indices = np.flatnonzero(settled & ~ruled_out).tolist()
+    return sorted(indices, key=lambda x: (costs[x], *_rank(points, x)))

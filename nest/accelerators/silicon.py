@@ -180,23 +180,25 @@ def technology(name: str) -> Technology:
     return find("technology", name, technologies())
 
 
-def _between(curve: Curve, place: int, size: int) -> int:
+def _between(curve: Curve, index: int, size: int) -> int:
     """Return a value between the listed one at a place and the one before."""
-    after, value = curve[place]
-    if place == 0 or after == size:
+    after, value = curve[index]
+    if index == 0 or after == size:
         return value
-    before, least = curve[place - 1]
-    return least + ceil_div((value - least) * (size - before), after - before)
+    before, smaller = curve[index - 1]
+    return smaller + ceil_div(
+        (value - smaller) * (size - before), after - before
+    )
 
 
 def sram_e6_um2(process: Technology, size_bytes: int) -> int:
     """Return the area of a buffer, in 1e-6 µm²."""
     curve = process.areas.sram_e6_um2
-    place = bisect_left(curve, (size_bytes,))
-    if place == len(curve):
+    index = bisect_left(curve, (size_bytes,))
+    if index == len(curve):
         largest, area = curve[-1]
         return ceil_div(area * size_bytes, largest)
-    return _between(curve, place, size_bytes)
+    return _between(curve, index, size_bytes)
 
 
 def sram_fj_per_byte(process: Technology, size_bytes: int) -> int:
@@ -325,8 +327,8 @@ def die_micro_usd(die_e6_um2: int, prices: Prices) -> int | None:
         return None
     # 1 + A·D/α with A in 1e-18 m².
     per_alpha = 10**18 * prices.clustering
-    wanted = per_alpha + die_e6_um2 * prices.defects_per_m2
-    base = _DIGITS.divide(Decimal(wanted), Decimal(per_alpha))
+    with_defects = per_alpha + die_e6_um2 * prices.defects_per_m2
+    base = _DIGITS.divide(Decimal(with_defects), Decimal(per_alpha))
     spoilt = _DIGITS.power(base, prices.clustering)
     price = _DIGITS.divide(
         _DIGITS.multiply(Decimal(prices.wafer_micro_usd), spoilt),

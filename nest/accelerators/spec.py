@@ -332,68 +332,68 @@ def _spec(file: _File) -> Spec:
 
 
 @contextlib.contextmanager
-def _at(place: str) -> Iterator[None]:
+def _at(where: str) -> Iterator[None]:
     """Say of what place a ``ValueError`` is, as an error of the file."""
     try:
         yield
     except InvalidProblemError:
         raise
     except ValueError as error:
-        raise InvalidProblemError(f"{place}: {error}") from None
+        raise InvalidProblemError(f"{where}: {error}") from None
 
 
-def _named(place: str, name: str, known: tuple[N, ...]) -> N:
-    for other in known:
+def _named(where: str, name: str, names: tuple[N, ...]) -> N:
+    for other in names:
         if name == other:
             return other
-    raise InvalidProblemError(str(UnknownNameError(place, name, known)))
+    raise InvalidProblemError(str(UnknownNameError(where, name, names)))
 
 
-def _count(place: str, value: object, least: int = 1) -> int:
+def _count(where: str, value: object, minimum: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidProblemError(
-            f"{place}: expected a whole number, got {value!r}; counts have "
+            f"{where}: expected a whole number, got {value!r}; counts have "
             f"neither fractions nor units"
         )
-    if not least <= value <= MAX_TERM:
+    if not minimum <= value <= MAX_TERM:
         raise InvalidProblemError(
-            f"{place}: expected a whole number from {least} to 2**53, got "
+            f"{where}: expected a whole number from {minimum} to 2**53, got "
             f"{value}; correct it"
         )
     return value
 
 
-def _value(place: str, key: str, value: object) -> int:
+def _value(where: str, key: str, value: object) -> int:
     kind = KEYS[key].kind
     if kind is None:
-        return _count(place, value)
-    with _at(place):
+        return _count(where, value)
+    with _at(where):
         return read_whole(value, kind)
 
 
-def _values(place: str, key: str, said: object) -> tuple[int, ...]:
+def _values(where: str, key: str, values: object) -> tuple[int, ...]:
     """Return the listed values of a parameter; one stands for a list of it."""
-    if not isinstance(said, list):
-        return (_value(place, key, said),)
-    if not said:
+    if not isinstance(values, list):
+        return (_value(where, key, values),)
+    if not values:
         raise InvalidProblemError(
-            f"{place}: expected at least one value, got none; list some"
+            f"{where}: expected at least one value, got none; list some"
         )
     return _distinct(
-        place,
+        where,
         tuple(
-            _value(f"{place}[{number}]", key, value)
-            for number, value in enumerate(said)
+            _value(f"{where}[{index}]", key, value)
+            for index, value in enumerate(values)
         ),
     )
 
 
-def _distinct(place: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _distinct(where: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
     seen = set()
     for value in values:
         if value in seen:
             raise InvalidProblemError(
-                f"{place}: expected each value once, got {value!r} twice; "
+                f"{where}: expected each value once, got {value!r} twice; "
                 f"remove one"
             )
         seen.add(value)
@@ -404,17 +404,17 @@ def _distinct(place: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _space(file: _File, process: Technology, prices: Prices) -> Space:
-    said = (
+    values = (
         _Space(builtin=file.space)
         if isinstance(file.space, str)
         else (file.space)
     )
     limits = _limits(file.limits)
-    if said.builtin is not None:
-        return _built_in(said, limits, prices)
-    if said.points is not None:
-        return within(_points(said), limits, process, prices)
-    keys = said.said
+    if values.builtin is not None:
+        return _built_in(values, limits, prices)
+    if values.points is not None:
+        return within(_points(values), limits, process, prices)
+    keys = values.said
     as_columns = keys.get("lanes", _AS_COLUMNS) == _AS_COLUMNS
     if as_columns:
         keys.pop("lanes", None)
@@ -429,93 +429,93 @@ def _space(file: _File, process: Technology, prices: Prices) -> Space:
 
 
 def _built_in(
-    said: _Space, limits: Mapping[str, Limit], prices: Prices
+    values: _Space, limits: Mapping[str, Limit], prices: Prices
 ) -> Space:
     """Return Phaze's space with what is said beside its lists."""
-    if said.points is not None:
+    if values.points is not None:
         raise InvalidProblemError(
             "$.space.points: expected none beside 'builtin', got some; remove "
             "one of both"
         )
-    for key in said.said:
+    for key in values.said:
         if KEYS[key].parameter in (*phaze.CORES, "lanes"):
             raise InvalidProblemError(
                 f"$.space.{key}: expected no list beside 'builtin', which has "
                 f"its own, got one; remove it, or 'builtin'"
             )
-    return phaze.phaze_space(_axes(said.said), limits, prices)
+    return phaze.phaze_space(_axes(values.said), limits, prices)
 
 
 def _axes(keys: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {
-        KEYS[key].parameter: _values(f"$.space.{key}", key, said)
-        for key, said in keys.items()
+        KEYS[key].parameter: _values(f"$.space.{key}", key, values)
+        for key, values in keys.items()
     }
 
 
-def _complete(place: str, keys: Mapping[str, Any]) -> None:
+def _complete(where: str, keys: Mapping[str, Any]) -> None:
     for key in KEYS:
         if key not in keys and key not in _OWN_RULE:
             raise InvalidProblemError(
-                f"{place}: expected key {key!r}, got none; add it"
+                f"{where}: expected key {key!r}, got none; add it"
             )
 
 
-def _points(said: _Space) -> Iterator[Architecture]:
+def _points(values: _Space) -> Iterator[Architecture]:
     """Yield the points of a list; what is said beside it is for all."""
-    beside = said.said
-    for key, value in beside.items():
+    shared = values.said
+    for key, value in shared.items():
         if isinstance(value, list):
             raise InvalidProblemError(
                 f"$.space.{key}: expected one value beside 'points', got a "
                 f"list; say it in each point"
             )
-    for number, point in enumerate(said.points or ()):
-        place = f"$.space.points[{number}]"
-        yield _architecture(place, {**beside, **point.said})
+    for index, point in enumerate(values.points or ()):
+        where = f"$.space.points[{index}]"
+        yield _architecture(where, {**shared, **point.said})
 
 
-def _architecture(place: str, keys: Mapping[str, Any]) -> Architecture:
-    _complete(place, keys)
+def _architecture(where: str, keys: Mapping[str, Any]) -> Architecture:
+    _complete(where, keys)
     values = {
-        KEYS[key].parameter: _value(f"{place}.{key}", key, said)
-        for key, said in keys.items()
-        if not (key == "lanes" and said == _AS_COLUMNS)
+        KEYS[key].parameter: _value(f"{where}.{key}", key, values)
+        for key, values in keys.items()
+        if not (key == "lanes" and values == _AS_COLUMNS)
     }
     values.setdefault("lanes", values["columns"])
     return Architecture(**values)
 
 
-def _limits(said: _Limits) -> dict[str, Limit]:
+def _limits(values: _Limits) -> dict[str, Limit]:
     """Return the limits in what figures are counted in.
 
     A figure is whole, so an upper bound may be rounded down, a lower one up.
     """
-    found = {}
+    limits = {}
     kinds = (AREA, POWER, POWER_DENSITY, MONEY)
     for figure, kind in zip(FIGURES, kinds, strict=True):
-        bounds: _Bounds = getattr(said, figure.name)
+        bounds: _Bounds = getattr(values, figure.name)
         limit = _limit(figure, kind, bounds)
         if limit != Limit():
-            found[figure.name] = limit
-    return found
+            limits[figure.name] = limit
+    return limits
 
 
 def _limit(figure: Figure, kind: Kind, bounds: _Bounds) -> Limit:
-    place = f"$.limits.{figure.name}"
-    least = most = None
+    where = f"$.limits.{figure.name}"
+    lower = upper = None
     if bounds.least is not None:
-        with _at(f"{place}.least"):
-            least = ceil(read_quantity(bounds.least, kind))
+        with _at(f"{where}.least"):
+            lower = ceil(read_quantity(bounds.least, kind))
     if bounds.most is not None:
-        with _at(f"{place}.most"):
-            most = floor(read_quantity(bounds.most, kind))
-    if least is not None and most is not None and least > most:
+        with _at(f"{where}.most"):
+            upper = floor(read_quantity(bounds.most, kind))
+    if lower is not None and upper is not None and lower > upper:
         raise InvalidProblemError(
-            f"{place}: expected 'least' to be at most 'most', got "
-            f"{figure.say(least)} and {figure.say(most)}; change one"
+            f"{where}: expected 'least' to be at most 'most', got "
+            f"{figure.say(lower)} and {figure.say(upper)}; change one"
         )
-    return Limit(least=least, most=most)
+    return Limit(least=lower, most=upper)
 
 
 # What is asked
@@ -536,80 +536,80 @@ def _process(file: _File, builtin: str | None) -> Technology:
         raise InvalidProblemError(f"$.{error}") from None
 
 
-def _prices(said: _Prices) -> Prices:
-    found: dict[str, int] = {}
-    for key, field, kind, least in (
+def _prices(values: _Prices) -> Prices:
+    prices: dict[str, int] = {}
+    for key, field, kind, minimum in (
         ("wafer", "wafer_micro_usd", MONEY, 1),
         ("wafer_diameter", "wafer_um", LENGTH, 1),
         ("defect_density", "defects_per_m2", DENSITY, 0),
         ("hbm", "hbm_micro_usd_per_gb", MONEY_PER_SIZE, 0),
         ("package", "package_micro_usd", MONEY, 0),
     ):
-        value = getattr(said, key)
+        value = getattr(values, key)
         if value is not None:
             with _at(f"$.prices.{key}"):
-                found[field] = read_whole(value, kind, least)
-    if said.clustering is not None:
-        found["clustering"] = _count("$.prices.clustering", said.clustering)
-    return Prices(**found)
+                prices[field] = read_whole(value, kind, minimum)
+    if values.clustering is not None:
+        prices["clustering"] = _count("$.prices.clustering", values.clustering)
+    return Prices(**prices)
 
 
 def _objective(
-    said: _Objective, space: Space, models: tuple[str, ...]
+    values: _Objective, space: Space, models: tuple[str, ...]
 ) -> Objective:
-    kind = _named("$.objective.kind", said.kind, OBJECTIVES)
-    place = "$.objective.weights"
+    kind = _named("$.objective.kind", values.kind, OBJECTIVES)
+    where = "$.objective.weights"
     weights = {
-        model: _count(f"{place}.{model}", weight)
-        for model, weight in said.weights.items()
+        model: _count(f"{where}.{model}", weight)
+        for model, weight in values.weights.items()
     }
     for model, weight in weights.items():
         if weight > MAX_WEIGHT:
             raise InvalidProblemError(
-                f"{place}.{model}: expected at most {MAX_WEIGHT}, got "
+                f"{where}.{model}: expected at most {MAX_WEIGHT}, got "
                 f"{weight}; divide all weights"
             )
     if weights and kind == "worst-case":
         raise InvalidProblemError(
-            f"{place}: expected none for the worst case, got some; remove "
+            f"{where}: expected none for the worst case, got some; remove "
             f"them, or choose another kind"
         )
     for model in weights:
         if models and model not in models:
             raise InvalidProblemError(
-                f"{place}: expected models of the list, got {model!r}; "
+                f"{where}: expected models of the list, got {model!r}; "
                 f"correct the name"
             )
-    name, base = _base(said.base, space)
+    name, base = _base(values.base, space)
     return Objective(kind=kind, weights=weights, base_name=name, base=base)
 
 
-def _base(said: str | _Base, space: Space) -> tuple[str, Architecture]:
+def _base(values: str | _Base, space: Space) -> tuple[str, Architecture]:
     """Return the base; what it leaves out is as in the first point listed."""
     first = space.first
-    beside = {
+    defaults = {
         name: getattr(first, name)
         for name in PARAMETERS
         if name not in phaze.TPU_V4_LIKE
     }
-    if isinstance(said, str):
-        _named("$.objective.base", said, (TPU_V4_LIKE,))
-        return said, phaze.tpu_v4_like(beside)
-    place = "$.objective.base"
-    own = {
-        KEYS[key].parameter: _value(f"{place}.{key}", key, value)
-        for key, value in said.said.items()
+    if isinstance(values, str):
+        _named("$.objective.base", values, (TPU_V4_LIKE,))
+        return values, phaze.tpu_v4_like(defaults)
+    where = "$.objective.base"
+    chosen = {
+        KEYS[key].parameter: _value(f"{where}.{key}", key, value)
+        for key, value in values.said.items()
     }
     for key in ("tensor_cores", "rows", "columns", "vector_cores", "sram"):
-        if KEYS[key].parameter not in own:
+        if KEYS[key].parameter not in chosen:
             raise InvalidProblemError(
-                f"{place}: expected key {key!r}, got none; add it"
+                f"{where}: expected key {key!r}, got none; add it"
             )
-    if not said.name.strip() or not said.name.isprintable():
+    if not values.name.strip() or not values.name.isprintable():
         raise InvalidProblemError(
-            f"{place}.name: expected a name in one line, got {said.name!r}; "
+            f"{where}.name: expected a name in one line, got {values.name!r}; "
             f"choose another"
         )
-    return said.name, Architecture(
-        **{"lanes": own["columns"], **beside, **own}
+    return values.name, Architecture(
+        **{"lanes": chosen["columns"], **defaults, **chosen}
     )

@@ -139,31 +139,33 @@ def least_cycles(
     """
     how = convention, dataflow
     fewest = ceil_div(mapping.columns, columns)
-    least = cycles(
+    fewest_cycles = cycles(
         mapping, min(rows, mapping.rows), min(columns, mapping.columns), *how
     )
     if convention == "in-use":
-        return least
+        return fewest_cycles
     for used in parts(mapping.rows, rows):
         folds = ceil_div(mapping.rows, used)
-        if cycles_at_least(mapping, folds, fewest, *how) >= least:
+        if cycles_at_least(mapping, folds, fewest, *how) >= fewest_cycles:
             break
         for wide in parts(mapping.columns, columns):
             across = ceil_div(mapping.columns, wide)
-            if cycles_at_least(mapping, folds, across, *how) >= least:
+            if cycles_at_least(mapping, folds, across, *how) >= fewest_cycles:
                 break
-            least = min(least, cycles(mapping, used, wide, *how))
-    return least
+            fewest_cycles = min(
+                fewest_cycles, cycles(mapping, used, wide, *how)
+            )
+    return fewest_cycles
 
 
-def parts(steps: int, most: int) -> Iterator[int]:
-    """Yield the sizes that cut ``steps`` evenly, of at most ``most``.
+def parts(steps: int, max_size: int) -> Iterator[int]:
+    """Yield the sizes that cut ``steps`` evenly, of at most ``max_size``.
 
     ``ceil(steps / f)`` for the numbers of folds ``f``, each once, from the
     largest down.
     """
-    part = min(steps, most)
-    while part >= 1:
-        part = ceil_div(steps, ceil_div(steps, part))
-        yield part
-        part -= 1
+    size = min(steps, max_size)
+    while size >= 1:
+        size = ceil_div(steps, ceil_div(steps, size))
+        yield size
+        size -= 1

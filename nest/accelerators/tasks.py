@@ -103,12 +103,12 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
         depends on the target, and those that are not looked at are ruled out
         for these points only, not for others that are as fast together.
         """
-        asked = (self.target_quanta, self.splits) if self.entries else None
+        question = (self.target_quanta, self.splits) if self.entries else None
         # All fields, in their order; what is encoded leaves out defaults.
         about = repr(
             (
                 *(self.setting, self.architecture, self.entries),
-                *(asked, self.version),
+                *(question, self.version),
             )
         )
         return hashlib.sha256(about.encode()).hexdigest()[:32]
@@ -148,14 +148,14 @@ def run_task(task: Task) -> bytes:
             f"began, got {nest_version()}; install the same version everywhere"
         )
     workload = workload_of(task.setting)
-    asked = (task.splits, task.target_quanta, task.key, task.limit_s)
+    limits = (task.splits, task.target_quanta, task.key, task.limit_s)
     try:
         if task.entries:
             solved = solve_together(
-                workload, task.architecture, task.entries, *asked
+                workload, task.architecture, task.entries, *limits
             )
         else:
-            solved = solve_point(workload, task.architecture, *asked)
+            solved = solve_point(workload, task.architecture, *limits)
     except OutOfTimeError:
         solved = Solved(
             key=task.key, lower_quanta=0, exact=False, out_of_time=True
@@ -275,10 +275,10 @@ def _check_folder(path: Path, resume: bool) -> None:
         )
     names = {file.name for file in path.iterdir()} if path.exists() else set()
     if MANIFEST not in names:
-        if others := names - {"lock", "points"}:
+        if other_names := names - {"lock", "points"}:
             raise NestError(
                 f"-o {path}: expected a new or empty directory, got one with "
-                f"other files in it ({min(others)}); choose another path"
+                f"other files in it ({min(other_names)}); choose another path"
             )
         return
     if not resume:

@@ -75,19 +75,19 @@ def _least(
     S · per_trip · size / (other_per_trip · other)``. Only tiles count whose
     trips in either loop do not take more alone than that one.
     """
-    most = (held + 1) // 2 - 1
+    max_tile = (held + 1) // 2 - 1
     near = isqrt(held * per_trip * size // (other_per_trip * other))
-    near = max(1, min(near, most))
+    near = max(1, min(near, max_tile))
 
     def words(tile: int) -> int:
         room = (held + 1) // (tile + 1) - 1
         trips = ceil_div(size, tile), ceil_div(other, room)
         return trips[0] * per_trip + trips[1] * other_per_trip
 
-    least = words(near)
-    smallest = ceil_div(other, (least - 1) // other_per_trip)
+    min_words = words(near)
+    smallest = ceil_div(other, (min_words - 1) // other_per_trip)
     for tile in parts(size, (held + 1) // (smallest + 1) - 1):
-        if ceil_div(size, tile) * per_trip >= least:
+        if ceil_div(size, tile) * per_trip >= min_words:
             break
-        least = min(least, words(tile))
-    return least
+        min_words = min(min_words, words(tile))
+    return min_words

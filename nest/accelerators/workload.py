@@ -69,10 +69,10 @@ class Workload:
         self._numbers = numbers
 
     def operators(
-        self, number: int, architecture: Architecture
+        self, index: int, architecture: Architecture
     ) -> list[Operator]:
         """Return the operators of a pass, in ps, as they are scheduled."""
-        each = self.passes[number]
+        each = self.passes[index]
         return [
             _operator(
                 str(i), work, timed(work, architecture, self.convention), after
@@ -86,8 +86,8 @@ class Workload:
         """Return what no schedule of each pass is shorter than, in ps."""
         cores = cores_of(architecture)
         return {
-            number: bounds(self.operators(number, architecture), cores)[0]
-            for number in range(len(self.passes))
+            index: bounds(self.operators(index, architecture), cores)[0]
+            for index in range(len(self.passes))
         }
 
     def quick(
@@ -100,11 +100,11 @@ class Workload:
         """
         cores = cores_of(architecture)
         times, proven = {}, set()
-        for number in range(len(self.passes)):
-            operators = self.operators(number, architecture)
-            times[number], is_shortest = quick_ticks(operators, cores)
+        for index in range(len(self.passes)):
+            operators = self.operators(index, architecture)
+            times[index], is_shortest = quick_ticks(operators, cores)
             if is_shortest:
-                proven.add(number)
+                proven.add(index)
         return times, proven
 
     def shortest(
@@ -131,10 +131,10 @@ class Workload:
         """
         cores = cores_of(architecture)
         return {
-            number: makespan_ticks(
-                self.operators(number, architecture), cores, deadline=deadline
+            index: makespan_ticks(
+                self.operators(index, architecture), cores, deadline=deadline
             )
-            for number in (
+            for index in (
                 range(len(self.passes)) if numbers is None else sorted(numbers)
             )
         }
@@ -146,8 +146,8 @@ class Workload:
         """
         cores = cores_of(architecture)
         return {
-            number: bounds(self.operators(number, architecture), cores)[1]
-            for number in range(len(self.passes))
+            index: bounds(self.operators(index, architecture), cores)[1]
+            for index in range(len(self.passes))
         }
 
     def works_of(

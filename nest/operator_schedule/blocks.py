@@ -82,13 +82,13 @@ class _Steps(NamedTuple):
 
 
 def schedule_part(
-    part: JobGroup, table: Timetable, bound_ticks: int, how: How
+    group: JobGroup, table: Timetable, bound_ticks: int, how: How
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable of a part, and what none is shorter than.
 
     Parameters
     ----------
-    part
+    group
         A part.
     table
         A timetable; it is returned if none is shorter.
@@ -104,61 +104,65 @@ def schedule_part(
         If the deadline passes.
     """
     given_up = None, bound_ticks
-    if len(part.jobs) > MAX_JOBS:
+    if len(group.jobs) > MAX_JOBS:
         return given_up
-    masks = _closed_sets(part.jobs, MAX_QUICK_SETS if how.quick else MAX_SETS)
+    masks = _closed_sets(group.jobs, MAX_QUICK_SETS if how.quick else MAX_SETS)
     if masks is None:
         return given_up
     sets = np.array(masks, dtype=np.int64)
-    steps = _steps(part, sets)
+    steps = _steps(group, sets)
     if steps is None:
         return given_up
-    most = length_ticks(part, table)
+    known_ticks = length_ticks(group, table)
     around = []
     rest = []
     for ticks in (steps.ticks, steps.channel_ticks):
         before, after = _distances(steps, ticks, len(sets))
         around.append(before[steps.source] + after[steps.target])
         rest.append(after)
-    useful = around[0] + steps.ticks < most
-    useful &= around[1] + steps.channel_ticks < most
+    useful = around[0] + steps.ticks < known_ticks
+    useful &= around[1] + steps.channel_ticks < known_ticks
     steps = steps.where(useful)
-    search = _Search(part, masks, steps, around[0][useful], rest, how.deadline)
-    least = int(max(after[0] for after in rest))
+    search = _Search(
+        group, masks, steps, around[0][useful], rest, how.deadline
+    )
+    min_ticks = int(max(after[0] for after in rest))
     try:
         # What is too long is seen sooner by a limit that is lower.
         for share in SHARES:
-            limit = least + -(-(most - least) * share // SHARES[-1])
-            found = search.below(limit)
-            if found is not None:
-                return found, length_ticks(part, found)
+            limit = min_ticks + -(
+                -(known_ticks - min_ticks) * share // SHARES[-1]
+            )
+            shorter = search.below(limit)
+            if shorter is not None:
+                return shorter, length_ticks(group, shorter)
     except GivenUpError:
         return given_up
-    return table, most
+    return table, known_ticks
 
 
-def _closed_sets(jobs: tuple[Job, ...], most: int) -> list[int] | None:
+def _closed_sets(jobs: tuple[Job, ...], limit: int) -> list[int] | None:
     """Return all closed sets as bits, smaller ones first, if not too many."""
     before = ancestors(jobs)
-    found = [0]
+    masks = [0]
     seen = {0}
-    for mask in found:
+    for mask in masks:
         for i, needed in enumerate(before):
             if not mask >> i & 1 and not needed & ~mask:
                 larger = mask | 1 << i
                 if larger not in seen:
-                    if len(found) == most:
+                    if len(masks) == limit:
                         return None
                     seen.add(larger)
-                    found.append(larger)
-    return found
+                    masks.append(larger)
+    return masks
 
 
-def _steps(part: JobGroup, sets: Ints) -> _Steps | None:
+def _steps(group: JobGroup, sets: Ints) -> _Steps | None:
     """Return all steps that can be part of a shortest path."""
-    jobs = part.jobs
-    beside = sum(1 << i for i, job in enumerate(jobs) if job.single)
-    pairs = _pairs(sets, beside)
+    jobs = group.jobs
+    parallel = sum(1 << i for i, job in enumerate(jobs) if job.single)
+    pairs = _pairs(sets, parallel)
     if pairs is None:
         return None
     source, target = pairs
@@ -172,14 +176,14 @@ def _steps(part: JobGroup, sets: Ints) -> _Steps | None:
     )
     slowest = (alone[target] - alone[source]).astype(np.int64)
     ticks = np.zeros(len(source), dtype=np.int64)
-    for side, count in enumerate(part.cores):
+    for side, count in enumerate(group.cores):
         uses = np.array([job[side] for job in jobs], dtype=np.int64)
         work = member @ (uses * single)
         np.maximum(ticks, -((work[source] - work[target]) // count), out=ticks)
     # A block that one job after the other is not longer than, with no more of
     # the channel, is none.
-    kept = ticks < slowest
-    source, target, ticks = source[kept], target[kept], ticks[kept]
+    useful = ticks < slowest
+    source, target, ticks = source[useful], target[useful], ticks[useful]
     _lengthen_by_paths(jobs, member, single, source, target, ticks)
     moved = member @ channel
     blocks = _Steps(
@@ -194,13 +198,13 @@ def _steps(part: JobGroup, sets: Ints) -> _Steps | None:
     return joined.where(np.argsort(joined.source, kind="stable"))
 
 
-def _pairs(sets: Ints, beside: int) -> tuple[Ints, Ints] | None:
+def _pairs(sets: Ints, parallel: int) -> tuple[Ints, Ints] | None:
     """Return pairs of sets between which there are only such jobs, or more.
 
     At least two of them. ``None`` if there are too many pairs.
     """
-    order = np.argsort(sets & ~beside, kind="stable")
-    kinds = (sets & ~beside)[order]
+    order = np.argsort(sets & ~parallel, kind="stable")
+    kinds = (sets & ~parallel)[order]
     ends = np.flatnonzero(np.diff(kinds, append=-1)) + 1
     sources, targets = [], []
     begin = count = 0
@@ -242,17 +246,17 @@ def _lengthen_by_paths(
 
 def _single_steps(sets: Ints, jobs: tuple[Job, ...]) -> _Steps:
     """Return the steps of one job alone, one for every mode worth it."""
-    place = {mask: number for number, mask in enumerate(sets.tolist())}
-    found = []
-    for number, mask in enumerate(sets.tolist()):
+    index_of = {mask: index for index, mask in enumerate(sets.tolist())}
+    steps = []
+    for index, mask in enumerate(sets.tolist()):
         for i, job in enumerate(jobs):
-            larger = place.get(mask | 1 << i)
-            if larger is not None and larger != number:
-                found += [
-                    (number, larger, *mode, 0, whole)
+            larger = index_of.get(mask | 1 << i)
+            if larger is not None and larger != index:
+                steps += [
+                    (index, larger, *mode, 0, whole)
                     for whole, mode in _modes_alone(job)
                 ]
-    return _Steps(*np.array(found, dtype=np.int64).T)
+    return _Steps(*np.array(steps, dtype=np.int64).T)
 
 
 def _modes_alone(job: Job) -> list[tuple[bool, Mode]]:
@@ -278,14 +282,14 @@ def _distances(steps: _Steps, ticks: Ints, count: int) -> tuple[Ints, Ints]:
     before[0] = after[-1] = 0
     first = np.searchsorted(steps.source, np.arange(count + 1))
     target = steps.target
-    for number in range(count - 1, -1, -1):
-        own = slice(first[number], first[number + 1])
-        if own.start < own.stop:
-            after[number] = (ticks[own] + after[target[own]]).min()
-    for number in range(count):
-        own = slice(first[number], first[number + 1])
+    for index in range(count - 1, -1, -1):
+        leaving = slice(first[index], first[index + 1])
+        if leaving.start < leaving.stop:
+            after[index] = (ticks[leaving] + after[target[leaving]]).min()
+    for index in range(count):
+        leaving = slice(first[index], first[index + 1])
         # There may be several steps to one set.
-        np.minimum.at(before, target[own], before[number] + ticks[own])
+        np.minimum.at(before, target[leaving], before[index] + ticks[leaving])
     return before, after
 
 
@@ -319,14 +323,14 @@ class _Search:
 
     def __init__(
         self,
-        part: JobGroup,
+        group: JobGroup,
         masks: list[int],
         steps: _Steps,
         around: Ints,
         rest: list[Ints],
         deadline: Deadline,
     ) -> None:
-        self._part, self._masks = part, masks
+        self._part, self._masks = group, masks
         self._deadline = deadline
         self._rest: list[tuple[int, int]] = list(
             zip(*(after.tolist() for after in rest), strict=True)
@@ -335,18 +339,20 @@ class _Search:
         self._around: dict[int, int] = {}
         self._least: dict[int, int] = {}
         self._leaving: dict[int, list[tuple[int, int, int, int, int]]] = {}
-        for source, *step, others in zip(
+        for source, *step, around_ticks in zip(
             *(values.tolist() for values in (*steps, around)), strict=True
         ):
             target, ticks, channel_ticks, block, whole = step
             self._leaving.setdefault(source, []).append(
                 (target, ticks, channel_ticks, block, whole)
             )
-            self._around[block] = min(self._around.get(block, others), others)
+            self._around[block] = min(
+                self._around.get(block, around_ticks), around_ticks
+            )
             self._least[block] = ticks
         self._packed: dict[int, tuple[int, ...]] = {}
 
-    def below(self, most: int) -> Timetable | None:
+    def below(self, limit_ticks: int) -> Timetable | None:
         """Return the timetable of the shortest path below a number of ticks.
 
         ``None`` if there is none.
@@ -365,7 +371,7 @@ class _Search:
         def push(target: int, step: _Reached) -> None:
             ticks, channel_ticks = self._rest[target]
             total = max(step.ticks + ticks, step.channel_ticks + channel_ticks)
-            if total < most and not is_behind(target, step):
+            if total < limit_ticks and not is_behind(target, step):
                 heappush(queue, (total, -target, step))
 
         def is_behind(target: int, step: _Reached) -> bool:
@@ -381,7 +387,7 @@ class _Search:
             if is_behind(target, step):
                 continue
             if step.block:
-                ticks = self._pack(step.block, most)
+                ticks = self._pack(step.block, limit_ticks)
                 if ticks is None:
                     continue
                 end = reached[step.source][1].ticks + ticks
@@ -393,7 +399,7 @@ class _Search:
             if len(reached) == MAX_REACHED:
                 raise GivenUpError
             self._deadline.check()
-            number = len(reached)
+            index = len(reached)
             reached.append((target, step))
             fronts.setdefault(target, []).append(step[2:4])
             for following in self._leaving.get(target, ()):
@@ -401,20 +407,20 @@ class _Search:
                 if block:
                     ticks = self._least[block]
                 ends = step.ticks + ticks, step.channel_ticks + channel_ticks
-                push(larger, _Reached(number, block, *ends, whole))
+                push(larger, _Reached(index, block, *ends, whole))
         return None
 
-    def _pack(self, block: int, most: int) -> int | None:
+    def _pack(self, block: int, limit_ticks: int) -> int | None:
         """Return what a block takes; ``None`` if no path can be so short."""
-        limit = most - 1 - self._around[block]
+        limit = limit_ticks - 1 - self._around[block]
         if block not in self._packed and self._least[block] <= limit:
             self._deadline.check()
-            found = shortest_block(self._part, block, limit)
-            if found is None:
+            packed = shortest_block(self._part, block, limit)
+            if packed is None:
                 raise GivenUpError
-            self._least[block] = found.ticks
-            if found.starts is not None:
-                self._packed[block] = found.starts
+            self._least[block] = packed.ticks
+            if packed.starts is not None:
+                self._packed[block] = packed.starts
         return self._least[block] if block in self._packed else None
 
     def _timetable(self, reached: list[tuple[int, _Reached]]) -> Timetable:

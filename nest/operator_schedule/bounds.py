@@ -54,30 +54,30 @@ def bounds(operators: Sequence[Operator], cores: Cores) -> tuple[int, int]:
     check_operators(operators)
     check_runs(operators, cores)
     lower = upper = 0
-    for _, part in in_series(operators, cores):
-        lower += lower_bound_ticks(part)
-        upper += sum(job.least_ticks for job in part.jobs)
+    for _, group in in_series(operators, cores):
+        lower += lower_bound_ticks(group)
+        upper += sum(job.least_ticks for job in group.jobs)
     return lower, upper
 
 
-def lower_bound_ticks(part: JobGroup) -> int:
+def lower_bound_ticks(group: JobGroup) -> int:
     """Return what no schedule of a part is shorter than."""
-    jobs = part.jobs
+    jobs = group.jobs
     if len(jobs) == 1:
         return jobs[0].least_ticks
     heads, tails = heads_and_tails(jobs)
-    found = max(
+    bound = max(
         head + job.least_ticks + tail
         for job, head, tail in zip(jobs, heads, tails, strict=True)
     )
-    found = max(found, sum(job.least_channel_ticks for job in jobs))
-    for weight in weights(part):
-        found = max(found, work_ticks(jobs, part.cores, weight))
+    bound = max(bound, sum(job.least_channel_ticks for job in jobs))
+    for weight in weights(group):
+        bound = max(bound, work_ticks(jobs, group.cores, weight))
     for head, tail, inside in _windows(jobs, heads, tails):
         for weight in (TENSOR, VECTOR):
-            work = work_ticks(inside, part.cores, weight)
-            found = max(found, head + work + tail)
-    return found
+            work = work_ticks(inside, group.cores, weight)
+            bound = max(bound, head + work + tail)
+    return bound
 
 
 def heads_and_tails(jobs: Sequence[Job]) -> tuple[list[int], list[int]]:
@@ -104,7 +104,7 @@ def _windows(
                 yield head, tail, [jobs[i] for i in late if tails[i] >= tail]
 
 
-def weights(part: JobGroup) -> Iterable[Weight]:
+def weights(group: JobGroup) -> Iterable[Weight]:
     """Yield the weights at which the work of a part may be greatest.
 
     It is a concave function of the weight, of pieces that are lines: the
@@ -112,8 +112,8 @@ def weights(part: JobGroup) -> Iterable[Weight]:
     """
     yield TENSOR
     yield VECTOR
-    tensor, vector = part.cores
-    for job in part.jobs:
+    tensor, vector = group.cores
+    for job in group.jobs:
         if job.single is None or job.whole is None:
             continue
         # whole = single (w / tensor cores + (1 - w) / vector cores)

@@ -115,16 +115,16 @@ def check_runs(operators: Sequence[Operator], cores: Cores) -> None:
 
 
 def _check_order(operators: Sequence[Operator]) -> None:
-    left = {operator.name: set(operator.after) for operator in operators}
-    while left:
-        ready = {name for name, after in left.items() if not after}
+    waiting = {operator.name: set(operator.after) for operator in operators}
+    while waiting:
+        ready = {name for name, after in waiting.items() if not after}
         if not ready:
             raise InvalidProblemError(
                 f"operators: expected no cycle, got one among "
-                f"{', '.join(left)}; remove an entry of after"
+                f"{', '.join(waiting)}; remove an entry of after"
             )
-        left = {
+        waiting = {
             name: after - ready
-            for name, after in left.items()
+            for name, after in waiting.items()
             if name not in ready
         }

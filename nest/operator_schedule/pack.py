@@ -33,7 +33,7 @@ class Packed(NamedTuple):
 
 
 def shortest_block(
-    part: JobGroup, block: int, most_ticks: int
+    group: JobGroup, block: int, most_ticks: int
 ) -> Packed | None:
     """Return the shortest schedule of a block, if that is short enough.
 
@@ -44,7 +44,7 @@ def shortest_block(
 
     Parameters
     ----------
-    part
+    group
         A part.
     block
         Some of its jobs, as bits; all that precedes them, but for themselves,
@@ -56,15 +56,17 @@ def shortest_block(
     -------
     ``None`` if that is too much work.
     """
-    members = [i for i in range(len(part.jobs)) if block >> i & 1]
-    place = {i: number for number, i in enumerate(members)}
+    members = [i for i in range(len(group.jobs)) if block >> i & 1]
+    index_of = {i: index for index, i in enumerate(members)}
     jobs = [
-        part.jobs[i]._replace(
-            after=tuple(place[j] for j in part.jobs[i].after if block >> j & 1)
+        group.jobs[i]._replace(
+            after=tuple(
+                index_of[j] for j in group.jobs[i].after if block >> j & 1
+            )
         )
         for i in members
     ]
-    search = _Search(jobs, part.cores, most_ticks)
+    search = _Search(jobs, group.cores, most_ticks)
     if not search.run():
         return None
     if search.starts is None:
@@ -75,7 +77,9 @@ def shortest_block(
 class _Search:
     """Depth first; what is better than ``best`` is looked for."""
 
-    def __init__(self, jobs: list[Job], cores: Cores, most: int) -> None:
+    def __init__(
+        self, jobs: list[Job], cores: Cores, limit_ticks: int
+    ) -> None:
         self._jobs = jobs
         self._cores = cores
         self._ticks = [job.single.ticks if job.single else 0 for job in jobs]
@@ -91,7 +95,7 @@ class _Search:
         self._started = 0
         self._seen: dict[int, list[tuple[int, ...]]] = {}
         self._now = [0] * len(jobs)
-        self.best = most + 1
+        self.best = limit_ticks + 1
         self.starts: list[int] | None = None
 
     def run(self) -> bool:
@@ -176,30 +180,30 @@ class _Search:
         cores of that type from the first of them on. A core that others keep
         busy for longer need not take any of them.
         """
-        found = max(
+        bound = max(
             head + way for head, way in zip(heads, self._ways, strict=True)
         )
         for side in (0, 1):
-            left = [
+            waiting = [
                 (self._ways[i] - self._ticks[i], heads[i], self._ticks[i])
                 for i, job in enumerate(self._jobs)
                 if job[side] and not begun >> i & 1
             ]
-            left.sort(reverse=True)
-            for first in {head for _, head, _ in left}:
+            waiting.sort(reverse=True)
+            for first in {head for _, head, _ in waiting}:
                 begins = list(
                     accumulate(max(time, first) for time in free[side])
                 )
                 taken = 0
-                for tail, head, ticks in left:
+                for tail, head, ticks in waiting:
                     if head >= first:
                         taken += ticks
                         end = min(
                             -(-(begin + taken) // count)
                             for count, begin in enumerate(begins, 1)
                         )
-                        found = max(found, end + tail)
-        return found
+                        bound = max(bound, end + tail)
+        return bound
 
     def _is_behind(
         self, begun: int, now: int, free: tuple[Free, Free]
@@ -217,9 +221,9 @@ class _Search:
             *(max(now, time) for side in free for time in side),
             *ends,
         )
-        known = self._seen.setdefault(begun, [])
-        for other in known:
+        states = self._seen.setdefault(begun, [])
+        for other in states:
             if all(a <= b for a, b in zip(other, state, strict=True)):
                 return True
-        known.append(state)
+        states.append(state)
         return False

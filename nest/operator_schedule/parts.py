@@ -105,44 +105,44 @@ def cut(before: Sequence[int], numbers: Sequence[int]) -> list[list[int]]:
     """
     bits = sum(1 << i for i in numbers)
     order = sorted(numbers, key=lambda i: (before[i] & bits).bit_count())
-    found = []
+    pieces = []
     done = begin = 0
     for end, i in enumerate(order, 1):
         done |= 1 << i
         # The next one needs all that is done. So do those after it: the first
         # that did not would, by its number, follow one that does.
         if end == len(order) or done & ~before[order[end]] == 0:
-            found.append(order[begin:end])
+            pieces.append(order[begin:end])
             begin = end
-    return found
+    return pieces
 
 
 def _ancestors(operators: Sequence[Operator]) -> list[int]:
     """Return the operators that run before each, as bits; free ones not."""
-    number = {operator.name: i for i, operator in enumerate(operators)}
-    found: dict[int, int] = {}
+    index_of = {operator.name: i for i, operator in enumerate(operators)}
+    ancestors: dict[int, int] = {}
 
     def visit(i: int) -> None:
         stack = [i]
         while stack:
             at = stack[-1]
-            after = [number[name] for name in operators[at].after]
-            missing = [j for j in after if j not in found]
+            after = [index_of[name] for name in operators[at].after]
+            missing = [j for j in after if j not in ancestors]
             if missing:
                 stack += missing
                 continue
             stack.pop()
             bits = 0
             for j in after:
-                bits |= found[j]
+                bits |= ancestors[j]
                 if operators[j].engine != "none":
                     bits |= 1 << j
-            found[at] = bits
+            ancestors[at] = bits
 
     for i in range(len(operators)):
-        if i not in found:
+        if i not in ancestors:
             visit(i)
-    return [found[i] for i in range(len(operators))]
+    return [ancestors[i] for i in range(len(operators))]
 
 
 def _key(operator: Operator) -> tuple[int | str, ...]:
@@ -162,7 +162,7 @@ def _part(
     before: Sequence[int],
     cores: Cores,
 ) -> JobGroup:
-    place = {i: j for j, i in enumerate(members)}
+    index_of = {i: j for j, i in enumerate(members)}
     jobs = []
     for i in members:
         direct = [j for j in members if before[i] >> j & 1]
@@ -172,7 +172,7 @@ def _part(
         jobs.append(
             _job(
                 operators[i],
-                tuple(place[j] for j in direct if not through >> j & 1),
+                tuple(index_of[j] for j in direct if not through >> j & 1),
             )
         )
     return JobGroup(tuple(jobs), useful_cores(jobs, cores))
@@ -190,8 +190,8 @@ def useful_cores(jobs: Sequence[Job], cores: Cores) -> Cores:
     )
     return Cores(
         *(
-            max(1, min(count, most))
-            for count, most in zip(cores, counts, strict=True)
+            max(1, min(count, available))
+            for count, available in zip(cores, counts, strict=True)
         )
     )
 

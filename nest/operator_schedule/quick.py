@@ -21,26 +21,26 @@ from nest.operator_schedule.timetable import (
 ROUNDS = 4
 
 
-def quick_timetable(part: JobGroup, enough_ticks: int) -> Timetable:
+def quick_timetable(group: JobGroup, enough_ticks: int) -> Timetable:
     """Return a good timetable of a part.
 
     Parameters
     ----------
-    part
+    group
         The part.
     enough_ticks
         None is shorter: once one is so long, it is returned.
     """
     best = min(
-        (_timetable(part, whole) for whole in set(_choices(part))),
-        key=lambda table: (length_ticks(part, table), table),
+        (_timetable(group, whole) for whole in set(_choices(group))),
+        key=lambda table: (length_ticks(group, table), table),
     )
     both = [
         i
-        for i, job in enumerate(part.jobs)
+        for i, job in enumerate(group.jobs)
         if job.single is not None and job.whole is not None
     ]
-    length = length_ticks(part, best)
+    length = length_ticks(group, best)
     for _ in range(ROUNDS):
         before = length
         for i in both:
@@ -48,8 +48,8 @@ def quick_timetable(part: JobGroup, enough_ticks: int) -> Timetable:
                 return best
             whole = list(best.whole)
             whole[i] = not whole[i]
-            table = _timetable(part, tuple(whole))
-            ticks = length_ticks(part, table)
+            table = _timetable(group, tuple(whole))
+            ticks = length_ticks(group, table)
             if ticks < length:
                 best, length = table, ticks
         if length == before:
@@ -57,32 +57,32 @@ def quick_timetable(part: JobGroup, enough_ticks: int) -> Timetable:
     return best
 
 
-def _timetable(part: JobGroup, whole: Sequence[bool]) -> Timetable:
+def _timetable(group: JobGroup, whole: Sequence[bool]) -> Timetable:
     """Start the job with the longest way to the end first."""
-    ways = [0] * len(part.jobs)
-    for i in range(len(part.jobs) - 1, -1, -1):
-        job = part.jobs[i]
+    ways = [0] * len(group.jobs)
+    for i in range(len(group.jobs) - 1, -1, -1):
+        job = group.jobs[i]
         ways[i] += mode_of(job, whole[i]).ticks
         for j in job.after:
             ways[j] = max(ways[j], ways[i])
     # Ticks are at least 1, so what precedes a job has the longer way.
-    order = sorted(range(len(part.jobs)), key=lambda i: -ways[i])
-    return in_order(part, order, whole)
+    order = sorted(range(len(group.jobs)), key=lambda i: -ways[i])
+    return in_order(group, order, whole)
 
 
-def _choices(part: JobGroup) -> Iterator[tuple[bool, ...]]:
+def _choices(group: JobGroup) -> Iterator[tuple[bool, ...]]:
     """Yield modes to begin with."""
-    yield tuple(job.single is None for job in part.jobs)
-    yield tuple(_is_faster(job) for job in part.jobs)
+    yield tuple(job.single is None for job in group.jobs)
+    yield tuple(_is_faster(job) for job in group.jobs)
     # What the greatest bound by work takes to be cheaper.
     weight = max(
-        weights(part),
-        key=lambda weight: work_ticks(part.jobs, part.cores, weight),
+        weights(group),
+        key=lambda weight: work_ticks(group.jobs, group.cores, weight),
     )
     over, under = weight
-    tensor, vector = part.cores
+    tensor, vector = group.cores
     chosen = []
-    for job in part.jobs:
+    for job in group.jobs:
         if job.single is None or job.whole is None:
             chosen.append(job.single is None)
             continue

@@ -22,22 +22,22 @@ from nest.operator_schedule.records import Cores
 
 def related(jobs: Sequence[Job]) -> list[int]:
     """Return what precedes or follows each job, and itself, as bits."""
-    found = ancestors(jobs)
-    for i, before in enumerate(found):
-        found[i] |= 1 << i
+    relatives = ancestors(jobs)
+    for i, before in enumerate(relatives):
+        relatives[i] |= 1 << i
         for j in range(i):
             if before >> j & 1:
-                found[j] |= 1 << i
-    return found
+                relatives[j] |= 1 << i
+    return relatives
 
 
 def ancestors(jobs: Sequence[Job]) -> list[int]:
     """Return what precedes each job, as bits."""
-    found = [0] * len(jobs)
+    before = [0] * len(jobs)
     for i, job in enumerate(jobs):
         for j in job.after:
-            found[i] |= found[j] | 1 << j
-    return found
+            before[i] |= before[j] | 1 << j
+    return before
 
 
 def meeting(jobs: Sequence[Job], cores: Cores) -> list[list[int]]:
@@ -57,7 +57,7 @@ def meeting(jobs: Sequence[Job], cores: Cores) -> list[list[int]]:
     ]
 
 
-def with_fewer_modes(part: JobGroup) -> JobGroup:
+def with_fewer_modes(group: JobGroup) -> JobGroup:
     """Return a part without modes that a shortest timetable does not need.
 
     While a job runs on one core, only jobs that meet it run. If all of them,
@@ -65,38 +65,38 @@ def with_fewer_modes(part: JobGroup) -> JobGroup:
     well: then it runs on the whole chip. The memory channel must not lose by
     that.
     """
-    jobs = list(part.jobs)
+    jobs = list(group.jobs)
     changed = True
     while changed:
         changed = False
-        for i, others in enumerate(meeting(jobs, part.cores)):
+        for i, meets in enumerate(meeting(jobs, group.cores)):
             job = jobs[i]
             if job.single is None or job.whole is None:
                 continue
-            alone = sum(alone_ticks(jobs[j]) for j in others if jobs[j].single)
+            alone = sum(alone_ticks(jobs[j]) for j in meets if jobs[j].single)
             if (
                 job.whole.channel_ticks <= job.single.channel_ticks
                 and job.whole.ticks + alone <= job.single.ticks
             ):
                 jobs[i] = job._replace(single=None)
                 changed = True
-            elif not others:
+            elif not meets:
                 jobs[i] = _alone(job)
                 changed = changed or jobs[i] != job
-    return JobGroup(tuple(jobs), useful_cores(jobs, part.cores))
+    return JobGroup(tuple(jobs), useful_cores(jobs, group.cores))
 
 
-def without_channel(part: JobGroup) -> JobGroup:
+def without_channel(group: JobGroup) -> JobGroup:
     """Return a part whose jobs need no memory channel, in fewer modes."""
     jobs = []
-    for job in part.jobs:
+    for job in group.jobs:
         single, whole = (
             None if mode is None else Mode(mode.ticks, 0) for mode in job[2:4]
         )
         if single and whole and single.ticks <= whole.ticks:
             whole = None
         jobs.append(job._replace(single=single, whole=whole))
-    return with_fewer_modes(JobGroup(tuple(jobs), part.cores))
+    return with_fewer_modes(JobGroup(tuple(jobs), group.cores))
 
 
 def alone_ticks(job: Job) -> int:
@@ -144,15 +144,15 @@ class Pieces(NamedTuple):
     last: list[int]
 
 
-def in_pieces(part: JobGroup) -> Pieces:
+def in_pieces(group: JobGroup) -> Pieces:
     """Cut a part whose memory channel is not looked at.
 
     A job that meets no other runs alone. If nothing that is left precedes it
     or if nothing follows it, it can as well run first, or last: without it
     all others keep their order and what they take.
     """
-    jobs = part.jobs
-    alone = [not others for others in meeting(jobs, part.cores)]
+    jobs = group.jobs
+    alone = [not meets for meets in meeting(jobs, group.cores)]
     follow: list[set[int]] = [set() for _ in jobs]
     for i, job in enumerate(jobs):
         for j in job.after:
@@ -165,21 +165,23 @@ def in_pieces(part: JobGroup) -> Pieces:
     for i in range(len(jobs) - 1, -1, -1):
         if alone[i] and i not in first and follow[i] <= {*last}:
             last.append(i)
-    left = [i for i in range(len(jobs)) if i not in {*first, *last}]
+    remaining = [i for i in range(len(jobs)) if i not in {*first, *last}]
     between = [
-        (members, sub_part(part, members))
-        for members in cut(ancestors(jobs), left)
+        (members, sub_part(group, members))
+        for members in cut(ancestors(jobs), remaining)
     ]
     return Pieces(first, between, last[::-1])
 
 
-def sub_part(part: JobGroup, members: Sequence[int]) -> JobGroup:
+def sub_part(group: JobGroup, members: Sequence[int]) -> JobGroup:
     """Return some jobs of a part, as many as there are between two cuts."""
-    place = {i: number for number, i in enumerate(members)}
+    index_of = {i: index for index, i in enumerate(members)}
     jobs = tuple(
-        part.jobs[i]._replace(
-            after=tuple(place[j] for j in part.jobs[i].after if j in place)
+        group.jobs[i]._replace(
+            after=tuple(
+                index_of[j] for j in group.jobs[i].after if j in index_of
+            )
         )
         for i in members
     )
-    return JobGroup(jobs, useful_cores(jobs, part.cores))
+    return JobGroup(jobs, useful_cores(jobs, group.cores))

@@ -104,102 +104,102 @@ def check_solver(solver: str) -> None:
         raise UnknownNameError("solver", solver, SOLVERS)
 
 
-def solve_part(part: JobGroup, solver: str, how: How) -> ScheduleBounds:
+def solve_part(group: JobGroup, solver: str, how: How) -> ScheduleBounds:
     """Return the shortest timetable of a part, or the best one in time."""
-    return _once(_solve, part, solver, how)
+    return _once(_solve, group, solver, how)
 
 
 def _once(
     solve: Callable[[JobGroup, str, How], ScheduleBounds],
-    part: JobGroup,
+    group: JobGroup,
     solver: str,
     how: How,
 ) -> ScheduleBounds:
     """Solve a part, unless an equal one has been proven before."""
-    key = (solver, part)
-    found = _kept.get(key)
-    if found is not None:
+    key = (solver, group)
+    answer = _kept.get(key)
+    if answer is not None:
         _kept.move_to_end(key)
-        return found
-    found = solve(part, solver, how)
-    if found.proof != "none":
-        _kept[key] = found
+        return answer
+    answer = solve(group, solver, how)
+    if answer.proof != "none":
+        _kept[key] = answer
         if len(_kept) > MAX_KEPT:
             _kept.popitem(last=False)
-    return found
+    return answer
 
 
-def _solve(part: JobGroup, solver: str, how: How) -> ScheduleBounds:
-    if len(part.jobs) == 1:
-        table = Timetable((0,), (is_whole(part.jobs[0]),))
-        ticks = part.jobs[0].least_ticks
+def _solve(group: JobGroup, solver: str, how: How) -> ScheduleBounds:
+    if len(group.jobs) == 1:
+        table = Timetable((0,), (is_whole(group.jobs[0]),))
+        ticks = group.jobs[0].least_ticks
         return ScheduleBounds(table, ticks, ticks, "single")
-    found = _in_pieces(without_channel(part), solver, how)
-    length = length_ticks(part, found.table)
-    if length == found.lower_bound_ticks:
-        return found
+    quick = _in_pieces(without_channel(group), solver, how)
+    length = length_ticks(group, quick.table)
+    if length == quick.lower_bound_ticks:
+        return quick
     # The channel takes longer than the jobs do, or that is not proven.
-    bound = max(found.lower_bound_ticks, lower_bound_ticks(part))
-    fewer = with_fewer_modes(part)
+    bound = max(quick.lower_bound_ticks, lower_bound_ticks(group))
+    fewer = with_fewer_modes(group)
     answer = _schedule(fewer, bound, solver, how)
     if length < answer.length_ticks:
-        return found._replace(
+        return quick._replace(
             lower_bound_ticks=answer.lower_bound_ticks, proof="none"
         )
     return answer
 
 
-def _in_pieces(part: JobGroup, solver: str, how: How) -> ScheduleBounds:
+def _in_pieces(group: JobGroup, solver: str, how: How) -> ScheduleBounds:
     """Schedule a part without its memory channel, piece by piece."""
-    starts = [0] * len(part.jobs)
-    whole = [False] * len(part.jobs)
+    starts = [0] * len(group.jobs)
+    whole = [False] * len(group.jobs)
     proof = "bound"
     now = bound = 0
-    pieces = in_pieces(part)
+    pieces = in_pieces(group)
 
     def alone(numbers: list[int]) -> int:
         taken = 0
         for i in numbers:
             starts[i] = now + taken
-            whole[i] = is_whole(part.jobs[i])
-            taken += part.jobs[i].least_ticks
+            whole[i] = is_whole(group.jobs[i])
+            taken += group.jobs[i].least_ticks
         return taken
 
     now += alone(pieces.first)
     for members, piece in pieces.between:
-        found = _once(_solve_piece, piece, solver, how)
-        for i, start, mode in zip(members, *found.table, strict=True):
+        answer = _once(_solve_piece, piece, solver, how)
+        for i, start, mode in zip(members, *answer.table, strict=True):
             starts[i] = now + start
             whole[i] = mode
-        now += found.length_ticks
-        bound += found.lower_bound_ticks - found.length_ticks
-        proof = max(proof, found.proof, key=PROOFS.index)
+        now += answer.length_ticks
+        bound += answer.lower_bound_ticks - answer.length_ticks
+        proof = max(proof, answer.proof, key=PROOFS.index)
     now += alone(pieces.last)
     table = Timetable(tuple(starts), tuple(whole))
     return ScheduleBounds(table, now, now + bound, proof)
 
 
-def _solve_piece(part: JobGroup, solver: str, how: How) -> ScheduleBounds:
+def _solve_piece(group: JobGroup, solver: str, how: How) -> ScheduleBounds:
     """Schedule a piece, in which no job needs the memory channel."""
-    return _schedule(part, lower_bound_ticks(part), solver, how)
+    return _schedule(group, lower_bound_ticks(group), solver, how)
 
 
 def _schedule(
-    part: JobGroup, bound: int, solver: str, how: How
+    group: JobGroup, bound: int, solver: str, how: How
 ) -> ScheduleBounds:
     """Schedule jobs as they are, by another engine where ``dp`` gives up."""
-    table = quick_timetable(part, bound)
-    found = _run(part, table, bound, solver, how)
-    if found.proof == "none" and solver == "dp" and not how.quick:
-        found = _run(part, table, bound, BEHIND_DP, how)
-    return found
+    table = quick_timetable(group, bound)
+    answer = _run(group, table, bound, solver, how)
+    if answer.proof == "none" and solver == "dp" and not how.quick:
+        answer = _run(group, table, bound, BEHIND_DP, how)
+    return answer
 
 
 def _run(
-    part: JobGroup, table: Timetable, bound: int, solver: str, how: How
+    group: JobGroup, table: Timetable, bound: int, solver: str, how: How
 ) -> ScheduleBounds:
     """Let an engine schedule a part, and look at what it says."""
-    length = length_ticks(part, table)
+    length = length_ticks(group, table)
     if length == bound:
         return ScheduleBounds(table, length, bound, "bound")
     if how.deadline.passed:
@@ -207,18 +207,18 @@ def _run(
     module, _, name = SOLVERS[solver].partition(":")
     engine = cast("PartSolver", getattr(import_module(module), name))
     try:
-        better, proven = engine(part, table, bound, how)
+        better, proven = engine(group, table, bound, how)
     except OutOfTimeError:
         return ScheduleBounds(table, length, bound, "none")
     if better is not None:
-        wrong = faults(part, better)
+        wrong = faults(group, better)
         if wrong is not None:
             raise SolverError(
                 f"{solver}: expected a schedule that keeps the rules, got one "
                 f"where {wrong}; report it"
             )
-        table = min(table, better, key=lambda x: length_ticks(part, x))
-        length = length_ticks(part, table)
+        table = min(table, better, key=lambda x: length_ticks(group, x))
+        length = length_ticks(group, table)
     bound = max(bound, proven)
     if bound > length:
         raise SolverError(

@@ -69,17 +69,17 @@ def schedule(
     check_runs(operators, cores)
     how = How(Deadline(time_limit_s), num_workers, seed)
     placed: dict[str, Placed] = {}
-    parts = []
+    scheduled = []
     start = bound = 0
-    for members, part in in_series(operators, cores):
-        answer = solve_part(part, solver, how)
+    for members, group in in_series(operators, cores):
+        answer = solve_part(group, solver, how)
         names = tuple(operators[i].name for i in members)
         placed.update(
-            zip(names, _placed(part, answer.table, start), strict=True)
+            zip(names, _placed(group, answer.table, start), strict=True)
         )
         end = start + answer.length_ticks
         bound += answer.lower_bound_ticks
-        parts.append(
+        scheduled.append(
             PartOf(
                 operators=names,
                 start_tick=start,
@@ -88,7 +88,7 @@ def schedule(
                 channel_ticks=sum(
                     mode_of(job, whole).channel_ticks
                     for job, whole in zip(
-                        part.jobs, answer.table.whole, strict=True
+                        group.jobs, answer.table.whole, strict=True
                     )
                 ),
                 proof=answer.proof,
@@ -97,7 +97,7 @@ def schedule(
         start = end
     _place_free(operators, placed)
     in_order = {operator.name: placed[operator.name] for operator in operators}
-    return Schedule(start, bound, in_order, tuple(parts))
+    return Schedule(start, bound, in_order, tuple(scheduled))
 
 
 def makespan_ticks(
@@ -120,8 +120,8 @@ def makespan_ticks(
     check_solver(solver)
     how = How(deadline or Deadline(None))
     total = 0
-    for _, part in in_series(operators, Cores(*cores)):
-        answer = solve_part(part, solver, how)
+    for _, group in in_series(operators, Cores(*cores)):
+        answer = solve_part(group, solver, how)
         if answer.proof == "none":
             raise OutOfTimeError
         total += answer.length_ticks
@@ -137,8 +137,8 @@ def quick_ticks(
     """
     how = How(Deadline(None), quick=True)
     answers = [
-        solve_part(part, DEFAULT, how)
-        for _, part in in_series(operators, Cores(*cores))
+        solve_part(group, DEFAULT, how)
+        for _, group in in_series(operators, Cores(*cores))
     ]
     return (
         sum(answer.lower_bound_ticks for answer in answers),
@@ -146,28 +146,30 @@ def quick_ticks(
     )
 
 
-def _placed(part: JobGroup, table: Timetable, start: int) -> list[Placed]:
-    found = []
+def _placed(group: JobGroup, table: Timetable, start: int) -> list[Placed]:
+    placed = []
     for job, begin, whole, cores in zip(
-        part.jobs, *table, with_cores(part, table), strict=True
+        group.jobs, *table, with_cores(group, table), strict=True
     ):
         begin += start
         end = begin + mode_of(job, whole).ticks
-        found.append(Placed(begin, end, whole, *cores))
-    return found
+        placed.append(Placed(begin, end, whole, *cores))
+    return placed
 
 
 def _place_free(
     operators: Sequence[Operator], placed: dict[str, Placed]
 ) -> None:
     """Place operators that are free when what they read is there."""
-    left = [operator for operator in operators if operator.name not in placed]
-    while left:
+    unplaced = [
+        operator for operator in operators if operator.name not in placed
+    ]
+    while unplaced:
         waiting = []
-        for operator in left:
+        for operator in unplaced:
             if any(name not in placed for name in operator.after):
                 waiting.append(operator)
                 continue
             at = max((placed[x].end_tick for x in operator.after), default=0)
             placed[operator.name] = Placed(at, at)
-        left = waiting
+        unplaced = waiting

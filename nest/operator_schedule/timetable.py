@@ -29,11 +29,11 @@ def is_whole(job: Job) -> bool:
     return job.single is None or job.single.ticks > job.least_ticks
 
 
-def length_ticks(part: JobGroup, table: Timetable) -> int:
+def length_ticks(group: JobGroup, table: Timetable) -> int:
     """Return how long a part takes: all jobs end, and the channel is done."""
     modes = [
         mode_of(job, whole)
-        for job, whole in zip(part.jobs, table.whole, strict=True)
+        for job, whole in zip(group.jobs, table.whole, strict=True)
     ]
     end = max(
         start + mode.ticks
@@ -43,17 +43,17 @@ def length_ticks(part: JobGroup, table: Timetable) -> int:
 
 
 def in_order(
-    part: JobGroup, order: Sequence[int], whole: Sequence[bool]
+    group: JobGroup, order: Sequence[int], whole: Sequence[bool]
 ) -> Timetable:
     """Start jobs as early as cores allow, in an order that keeps the DAG's."""
-    free = _Free(part.cores)
+    free = _Free(group.cores)
     starts = [0] * len(order)
     ends = [0] * len(order)
     for i in order:
-        job = part.jobs[i]
+        job = group.jobs[i]
         ready = max((ends[j] for j in job.after), default=0)
         ticks = mode_of(job, whole[i]).ticks
-        taken = part.cores if whole[i] else Cores(job.tensor, job.vector)
+        taken = group.cores if whole[i] else Cores(job.tensor, job.vector)
         starts[i] = free.take(ready, ticks, taken)
         ends[i] = starts[i] + ticks
     return Timetable(tuple(starts), tuple(whole))
@@ -96,19 +96,19 @@ class _Free:
 
 
 def with_cores(
-    part: JobGroup, table: Timetable
+    group: JobGroup, table: Timetable
 ) -> list[tuple[int | None, int | None]]:
     """Give every job the first core of each of its types that is free.
 
     There is always one: of intervals that are never more than so many at a
     time, each finds a core that those before it have left.
     """
-    found: list[list[int | None]] = [[None, None] for _ in part.jobs]
-    order = sorted(range(len(part.jobs)), key=lambda i: table.starts[i])
+    cores_of: list[list[int | None]] = [[None, None] for _ in group.jobs]
+    order = sorted(range(len(group.jobs)), key=lambda i: table.starts[i])
     for side in (0, 1):
         ends: list[int] = []
         for i in order:
-            job = part.jobs[i]
+            job = group.jobs[i]
             if table.whole[i] or not job[side]:
                 continue
             start = table.starts[i]
@@ -117,11 +117,11 @@ def with_cores(
                 len(ends),
             )
             ends[core : core + 1] = [start + mode_of(job, False).ticks]
-            found[i][side] = core
-    return [(tensor, vector) for tensor, vector in found]
+            cores_of[i][side] = core
+    return [(tensor, vector) for tensor, vector in cores_of]
 
 
-def faults(part: JobGroup, table: Timetable) -> str | None:
+def faults(group: JobGroup, table: Timetable) -> str | None:
     """Return what a timetable breaks, or ``None``.
 
     A second look at what an engine says: its rules are counted anew, from
@@ -130,7 +130,7 @@ def faults(part: JobGroup, table: Timetable) -> str | None:
     events = []
     ends = []
     for i, (job, start, whole) in enumerate(
-        zip(part.jobs, *table, strict=True)
+        zip(group.jobs, *table, strict=True)
     ):
         mode = job.whole if whole else job.single
         if mode is None:
@@ -138,7 +138,7 @@ def faults(part: JobGroup, table: Timetable) -> str | None:
         ends.append(start + mode.ticks)
         if start < max((ends[j] for j in job.after), default=0):
             return f"job {i} starts before its input is there"
-        taken = part.cores if whole else Cores(job.tensor, job.vector)
+        taken = group.cores if whole else Cores(job.tensor, job.vector)
         events += [
             (start, 1, *taken),
             (ends[i], -1, -taken[0], -taken[1]),
@@ -147,6 +147,6 @@ def faults(part: JobGroup, table: Timetable) -> str | None:
     for time, _, more_tensor, more_vector in sorted(events):
         tensor += more_tensor
         vector += more_vector
-        if tensor > part.cores.tensor or vector > part.cores.vector:
+        if tensor > group.cores.tensor or vector > group.cores.vector:
             return f"more cores are in use at {time} than there are"
     return None

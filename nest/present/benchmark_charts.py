@@ -131,7 +131,7 @@ def _curves(name: str, document: Document) -> Curves:
 
 
 def _speed_ups(groups: Sequence[Document]) -> Curves:
-    found: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[tuple[float, float]]] = {}
     for group in groups:
         name = (
             f"{group['model']} {group['cluster']} b{group['batch']}, "
@@ -143,8 +143,8 @@ def _speed_ups(groups: Sequence[Document]) -> Curves:
             if x["speed_up"] is not None
         ]
         if len(points) > 1:
-            found.setdefault(name, points)  # the first seed
-    return found
+            curves.setdefault(name, points)  # the first seed
+    return curves
 
 
 def _last(name: str, document: Document, curves: Curves) -> float | None:
@@ -167,5 +167,5 @@ def _drawn(
     if scale != "log":
         return points
     # A time of 0 has no place on the axis; what is known then still holds.
-    least = min((x for x, _ in points if x > 0), default=1.0)
-    return [(max(x, least), y) for x, y in points]
+    shortest = min((x for x, _ in points if x > 0), default=1.0)
+    return [(max(x, shortest), y) for x, y in points]

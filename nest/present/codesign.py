@@ -119,27 +119,27 @@ def doubts(document: Document) -> list[str]:
     for best in document["best"]:
         if best["proven"]:
             continue
-        found, most = best["found"], best["most_relative"]
+        found, bound = best["found"], best["most_relative"]
         text = f"{title_of(best['models'])}: not proven"
         if found is None:
             text = f"{title_of(best['models'])}: no point is known"
-        if most:
-            text += f", no point has more than {times(most)}"
+        if bound:
+            text += f", no point has more than {times(bound)}"
             if found is not None and found["relative"]:
-                gap = most / found["relative"] - 1
+                gap = bound / found["relative"] - 1
                 text += f", {100 * gap:.2f} % above the best one known"
-                if most == found["relative"]:
+                if bound == found["relative"]:
                     text += ": others may have as much, and be smaller"
-        left = best["counts"]["open"]
-        lines.append(f"{text}; {number_of('point', left)} open")
+        num_open = best["counts"]["open"]
+        lines.append(f"{text}; {number_of('point', num_open)} open")
     return lines
 
 
 def relative_of(document: Document, on: Document) -> float | None:
     """Return the throughput of a model relative to that on the base."""
     for base in document["base"]["on"]:
-        known = base["step_ps"] is not None and on["step_ps"] is not None
-        if base["model"] == on["model"] and known:
+        are_known = base["step_ps"] is not None and on["step_ps"] is not None
+        if base["model"] == on["model"] and are_known:
             return float(base["step_ps"] / on["step_ps"])
     return None
 
@@ -438,14 +438,14 @@ def contribution_texts(factors: Mapping[str, float] | None) -> list[str]:
 
 def regret(baseline: Document) -> str:
     """Return how much more throughput there is, or may be."""
-    least, most = baseline["regret"], baseline["most_regret"]
-    if least is None:
+    low, high = baseline["regret"], baseline["most_regret"]
+    if low is None:
         return "–"
-    if most is None:
-        return f">= {100 * least:.2f} %"
-    if most == least:
-        return f"{100 * least:.2f} %"
-    return f"{100 * least:.2f} to {100 * most:.2f} %"
+    if high is None:
+        return f">= {100 * low:.2f} %"
+    if high == low:
+        return f"{100 * low:.2f} %"
+    return f"{100 * low:.2f} to {100 * high:.2f} %"
 
 
 def baselines_table(document: Document) -> Table:

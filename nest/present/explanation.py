@@ -30,17 +30,19 @@ from nest.util.time_scale import TimeScale
 
 
 def explanation_block(
-    found: Explanation, notes: Sequence[str]
+    explained: Explanation, notes: Sequence[str]
 ) -> list[RenderableType]:
     """Return an explanation, one part after the other."""
-    document = found.score.to_json()
-    parts = score_block(found.problem, found.plan, document, found.intervals)
+    document = explained.score.to_json()
+    parts = score_block(
+        explained.problem, explained.plan, document, explained.intervals
+    )
     parts[1:1] = notes
     for title, body in (
-        ("Where the step time goes", _term_lines(found)),
-        ("What bounds it", _bound_lines(found)),
-        ("What a neighbouring plan takes", _neighbour_lines(found)),
-        ("What the preferred setting costs", _preferred_lines(found)),
+        ("Where the step time goes", _term_lines(explained)),
+        ("What bounds it", _bound_lines(explained)),
+        ("What a neighbouring plan takes", _neighbour_lines(explained)),
+        ("What the preferred setting costs", _preferred_lines(explained)),
     ):
         if body:
             parts.append(Padding(title, (1, 0, 0, 0)))
@@ -48,26 +50,26 @@ def explanation_block(
     return parts
 
 
-def _term_lines(found: Explanation) -> list[RenderableType]:
-    terms, blocks = found.terms, found.score.blocks
-    step = found.score.step_quanta
+def _term_lines(explained: Explanation) -> list[RenderableType]:
+    terms, blocks = explained.terms, explained.score.blocks
+    step = explained.score.step_quanta
     rows = [
-        (STEP_TERMS[name], _quanta(found, value), _share(value, step))
+        (STEP_TERMS[name], _quanta(explained, value), _share(value, step))
         for name, value in sorted(
             terms.step.items(), key=lambda item: -item[1]
         )
         if value
     ]
-    what = "block" if len(blocks) < len(found.score.stages) else "stage"
-    slow, full = terms.slowest, found.fullest
+    what = "block" if len(blocks) < len(explained.score.stages) else "stage"
+    slow, full = terms.slowest, explained.fullest
     memory = ", ".join(
         f"{name.removesuffix('_bytes')} {format_bytes(size)}"
         for name, size in blocks[full].memory.items()
         if size
     )
-    slack = found.slack_bytes
+    slack = explained.slack_bytes
     left = f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
-    capacity = found.problem.cluster.memory_bytes()
+    capacity = explained.problem.cluster.memory_bytes()
     return [
         terminal_table(
             Table(
@@ -84,8 +86,8 @@ def _term_lines(found: Explanation) -> list[RenderableType]:
                 (
                     f"slowest {what}",
                     f"{slow + 1} of {len(blocks)}, "
-                    f"{_quanta(found, blocks[slow].load)} per micro-batch, "
-                    f"counted {terms.num_loads} times",
+                    f"{_quanta(explained, blocks[slow].load)} per "
+                    f"micro-batch, counted {terms.num_loads} times",
                 ),
                 (
                     "fullest device",
@@ -98,23 +100,23 @@ def _term_lines(found: Explanation) -> list[RenderableType]:
     ]
 
 
-def _bound_lines(found: Explanation) -> list[RenderableType]:
-    optimum = found.optimum
+def _bound_lines(explained: Explanation) -> list[RenderableType]:
+    optimum = explained.optimum
     if optimum is None:
         return []
     best = optimum.step_quanta
-    rows = [("best plan", _best_text(found, optimum))]
-    binding = found.binding
+    rows = [("best plan", _best_text(explained, optimum))]
+    binding = explained.binding
     if binding is not None:
         rows.append(("binding", binding.name))
     elif best is not None:
         rows.append(("binding", "none of these alone gains anything"))
     table = []
-    for relaxed in found.relaxed:
+    for relaxed in explained.relaxed:
         quanta = relaxed.step_quanta
         time, gain, proof = "", "", status_text(relaxed.result)
         if quanta is not None:
-            time, gain = _quanta(found, quanta), "a plan fits"
+            time, gain = _quanta(explained, quanta), "a plan fits"
             proof = "proven" if relaxed.proven else "best known"
             if best is not None:
                 less = quanta < best
@@ -136,21 +138,23 @@ def _bound_lines(found: Explanation) -> list[RenderableType]:
     ]
 
 
-def _best_text(found: Explanation, optimum: SolveResult) -> str:
+def _best_text(explained: Explanation, optimum: SolveResult) -> str:
     """Return what is known about the best plan, and how far this one is."""
-    best, step = optimum.step_quanta, found.score.step_quanta
+    best, step = optimum.step_quanta, explained.score.step_quanta
     if best is None:
         parts = [status_text(optimum), note(optimum)]
         if optimum.lower_bound_quanta is not None:
-            least = _quanta(found, optimum.lower_bound_quanta)
-            parts.append(f"a step takes at least {least}")
+            bound = _quanta(explained, optimum.lower_bound_quanta)
+            parts.append(f"a step takes at least {bound}")
         return ", ".join(filter(None, parts))
     proof = "proven"
     if optimum.status is not Status.OPTIMAL:
         proof = "best known"
         if optimum.lower_bound_quanta is not None:
-            proof += f", at least {_quanta(found, optimum.lower_bound_quanta)}"
-    if not found.score.feasible:
+            proof += (
+                f", at least {_quanta(explained, optimum.lower_bound_quanta)}"
+            )
+    if not explained.score.feasible:
         distance = "the plan itself does not fit"
     elif best == step:
         distance = "the plan is as good"
@@ -158,20 +162,20 @@ def _best_text(found: Explanation, optimum: SolveResult) -> str:
         distance = "the plan is better"
     else:
         distance = f"the plan takes {_share(step - best, best)} more"
-        if found.equal_to_best:
+        if explained.equal_to_best:
             distance += ", equal within the noise"
-    return f"{_quanta(found, best)} ({proof}); {distance}"
+    return f"{_quanta(explained, best)} ({proof}); {distance}"
 
 
-def _neighbour_lines(found: Explanation) -> list[RenderableType]:
-    capacity = found.problem.cluster.memory_bytes()
-    step = found.score.step_quanta
-    own = found.score.blocks[found.fullest].memory_bytes
+def _neighbour_lines(explained: Explanation) -> list[RenderableType]:
+    capacity = explained.problem.cluster.memory_bytes()
+    step = explained.score.step_quanta
+    plan_bytes = explained.score.blocks[explained.fullest].memory_bytes
     # What fits first, then what does not, what is illegal last.
     order = ("fits", "too large", "illegal")
     rows, illegal = [], []
     for near, same in sorted(
-        zip(found.neighbours, found.equal, strict=True),
+        zip(explained.neighbours, explained.equal, strict=True),
         key=lambda pair: (
             order.index(pair[0].verdict),
             pair[0].score.step_quanta if pair[0].score else 0,
@@ -189,12 +193,12 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
         if near.verdict == "too large":
             excess = format_bytes(near.memory_bytes - capacity)
             note = "; ".join(filter(None, (f"does not fit by {excess}", note)))
-        difference = near.score.step_quanta - found.score.step_quanta
-        memory = near.memory_bytes - own
+        difference = near.score.step_quanta - explained.score.step_quanta
+        memory = near.memory_bytes - plan_bytes
         rows.append(
             (
                 near.name,
-                _signed(difference, _quanta(found, abs(difference))),
+                _signed(difference, _quanta(explained, abs(difference))),
                 _signed(difference, _share(abs(difference), step))
                 + (" (equal)" if same and difference else ""),
                 _signed(memory, format_bytes(abs(memory))),
@@ -218,29 +222,29 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
 
 def _illegal_line(reasons: Sequence[str]) -> str:
     """Return how many moves are illegal and why, without places and values."""
-    known = Counter(
+    counts = Counter(
         re.sub(
             r"^(stage \d+: |layer '.*?': )*|,? (\(.*?\), )?got .*", "", text
         )
         for text in reasons
     )
-    said = "; ".join(
+    text_of_reasons = "; ".join(
         f"{count} × {text}" if count > 1 else text
-        for text, count in known.items()
+        for text, count in counts.items()
     )
     moves = "1 move is" if len(reasons) == 1 else f"{len(reasons)} moves are"
-    return f"{moves} illegal (--verbose says which): {said}"
+    return f"{moves} illegal (--verbose says which): {text_of_reasons}"
 
 
-def _preferred_lines(found: Explanation) -> list[RenderableType]:
-    preferred = found.preferred
+def _preferred_lines(explained: Explanation) -> list[RenderableType]:
+    preferred = explained.preferred
     if preferred is None:
         return []
     result = preferred.result
     if result.step_quanta is None or preferred.terms is None:
         text = f"{status_text(result)} {note(result)}".strip()
         return [key_lines([(preferred.text, text)])]
-    step = found.score.step_quanta
+    step = explained.score.step_quanta
     difference = result.step_quanta - step
     proof = "proven" if result.status == "optimal" else "best known"
     more = "more" if difference > 0 else "less"
@@ -252,7 +256,7 @@ def _preferred_lines(found: Explanation) -> list[RenderableType]:
     rows = [
         (
             preferred.text,
-            f"at best {_quanta(found, result.step_quanta)} ({proof}), "
+            f"at best {_quanta(explained, result.step_quanta)} ({proof}), "
             f"{distance}",
         ),
         ("its plan", plan_text(plan)),
@@ -260,12 +264,12 @@ def _preferred_lines(found: Explanation) -> list[RenderableType]:
     table = [
         (
             STEP_TERMS[name],
-            _quanta(found, found.terms.step[name]),
-            _quanta(found, value),
-            _signed(change, _quanta(found, abs(change))),
+            _quanta(explained, explained.terms.step[name]),
+            _quanta(explained, value),
+            _signed(change, _quanta(explained, abs(change))),
         )
         for name, value in preferred.terms.step.items()
-        if (change := value - found.terms.step[name])
+        if (change := value - explained.terms.step[name])
     ]
     parts = [key_lines(rows)]
     if table:
@@ -279,14 +283,14 @@ def _preferred_lines(found: Explanation) -> list[RenderableType]:
     return parts
 
 
-def _quanta(found: Explanation, quanta: int | Fraction) -> str:
-    problem = found.problem
-    scale = TimeScale.fitting(found.score.step_time_ns, problem.time_unit)
+def _quanta(explained: Explanation, quanta: int | Fraction) -> str:
+    problem = explained.problem
+    scale = TimeScale.fitting(explained.score.step_time_ns, problem.time_unit)
     return scale(float(quanta * problem.quantum_ps / 1000))
 
 
-def _share(part: int | Fraction, whole: int | Fraction) -> str:
-    return f"{percent(Fraction(part) / whole)} %" if whole else "0 %"
+def _share(amount: int | Fraction, whole: int | Fraction) -> str:
+    return f"{percent(Fraction(amount) / whole)} %" if whole else "0 %"
 
 
 def _signed(value: int, text: str) -> str:

@@ -106,8 +106,8 @@ class FittedTable:
     def _records(
         self, rows: Sequence[Sequence[str]], natural: Sequence[int]
     ) -> Iterator[KeyLines | Text]:
-        for number, row in enumerate(rows):
-            if number:
+        for index, row in enumerate(rows):
+            if index:
                 yield Text()
             yield KeyLines(
                 [
@@ -154,22 +154,22 @@ def fit(
     }
     if _total(wide.values(), _GAP) <= width:
         return wide
-    least = {
+    widths = {
         number: min(wide[number], _least(column, natural[number]))
         for number, column in enumerate(columns)
         if natural[number]
     }
-    while _total(least.values(), _LEAST_GAP) > width:
-        rank, number = max((columns[n].rank, n) for n in least)
+    while _total(widths.values(), _LEAST_GAP) > width:
+        rank, number = max((columns[n].rank, n) for n in widths)
         if verbose or not rank:
             return None
-        del least[number]
-    spare = width - _total(least.values(), _LEAST_GAP)
-    for number in sorted(least, key=lambda n: columns[n].rank):
-        more = min(spare, wide[number] - least[number])
-        least[number] += more
+        del widths[number]
+    spare = width - _total(widths.values(), _LEAST_GAP)
+    for number in sorted(widths, key=lambda n: columns[n].rank):
+        more = min(spare, wide[number] - widths[number])
+        widths[number] += more
         spare -= more
-    return least
+    return widths
 
 
 def _least(column: Column, natural: int) -> int:
@@ -251,9 +251,9 @@ class KeyLines:
         width = max(_LEAST_TEXT, options.max_width - indent)
         yield Text(
             "\n".join(
-                (label if not number else "").ljust(indent) + line
+                (label if not index else "").ljust(indent) + line
                 for label, text in self.rows
-                for number, line in enumerate(wrap(text, width))
+                for index, line in enumerate(wrap(text, width))
             ),
             no_wrap=True,
             overflow="ignore",

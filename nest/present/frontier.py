@@ -35,7 +35,7 @@ NO_KNEE = "no knee: no point is better than the plane of the extremes"
 
 
 def frontier_block(
-    found: Frontier,
+    frontier: Frontier,
     notes: Sequence[str],
     steps: int | None,
     prover: str | None,
@@ -49,82 +49,85 @@ def frontier_block(
     all if none. ``stopped`` says what was known when the user stopped it.
     """
     parts = []
-    if found.points:
-        parts.append(frontier_table(found, steps, top))
+    if frontier.points:
+        parts.append(frontier_table(frontier, steps, top))
     if prover is not None and proofs:
-        table = proof_table(found, prover, proofs)
+        table = proof_table(frontier, prover, proofs)
         parts.append(Padding(table, (1, 0, 0, 0)))
-    if top is not None and found.points and knee(bulges(found)) is None:
+    if top is not None and frontier.points and knee(bulges(frontier)) is None:
         notes = [NO_KNEE, *notes]
-    return [*parts, frontier_footer(found, notes, stopped)]
+    return [*parts, frontier_footer(frontier, notes, stopped)]
 
 
 def stopped_text(
-    found: Frontier, prover: str | None, proofs: Sequence[Proof], asked: int
+    frontier: Frontier,
+    prover: str | None,
+    proofs: Sequence[Proof],
+    num_requested: int,
 ) -> str:
     """Return what was known of a frontier when the user stopped it.
 
-    ``asked`` is how many points the prover was to examine.
+    ``num_requested`` is how many points the prover was to examine.
     """
-    total = count(len(found.points), "point")
-    known = [point for point in found.points if point.proven]
-    if not found.proven:
+    total = count(len(frontier.points), "point")
+    proven = [point for point in frontier.points if point.proven]
+    if not frontier.proven:
         return (
             f"stopped before the end: {total} known by then, "
-            f"{len(known)} of them proven"
+            f"{len(proven)} of them proven"
         )
-    if not found.points:
+    if not frontier.points:
         return "stopped before the end: what would make plans fit is open"
     return (
         f"stopped before the end: the frontier was known by then, {prover} "
-        f"had examined {len(proofs)} of {count(asked, 'point')}"
+        f"had examined {len(proofs)} of {count(num_requested, 'point')}"
     )
 
 
 def frontier_table(
-    found: Frontier, steps: int | None = None, top: int | None = None
+    frontier: Frontier, steps: int | None = None, top: int | None = None
 ) -> RenderableType:
     """Return the table of a frontier, one row per point.
 
     ``steps`` is the number of steps of a training run, to price it; ``top``
     how many points to show.
     """
-    scale = frontier_scale(found)
+    scale = frontier_scale(frontier)
 
     def usd(name: str, num_steps: int, rank: int) -> Column:
         return Column(
             name,
-            value=lambda p: f"{num_steps * (found.step_usd(p) or 0):.6g}",
+            value=lambda p: f"{num_steps * (frontier.step_usd(p) or 0):.6g}",
             rank=rank,
         )
 
-    numbers = {id(p): number for number, p in enumerate(found.points, 1)}
+    numbers = {id(p): number for number, p in enumerate(frontier.points, 1)}
     columns = [
         Column("point", value=lambda point: numbers[id(point)]),
         Column(
             "step time",
             form=scale,
-            value=lambda point: frontier_ns(found, point.step_quanta),
+            value=lambda point: frontier_ns(frontier, point.step_quanta),
         ),
         Column("memory", value=lambda p: format_bytes(p.memory_bytes)),
         Column(
             "devices",
             value=lambda point: point.devices,
-            rank=2 if len(found.curves) > 1 else 5,
+            rank=2 if len(frontier.curves) > 1 else 5,
         ),
     ]
-    if found.price_usd_per_hour is not None:
+    if frontier.price_usd_per_hour is not None:
         columns.append(usd("$/step", 1, 3))
         if steps is not None:
             columns.append(usd("$/run", steps, 4))
-    if not found.proven:
+    if not frontier.proven:
         columns.append(
             Column("proven", value=lambda p: "yes" if p.proven else "no")
         )
-    points = found.points
+    points = frontier.points
     if top is not None:
-        points = tuple(points[index] for index in knees(found, top))
-        bulge_of = _bulge_texts(found)
+        points = tuple(points[index] for index in knees(frontier, top))
+        bulge_of = _bulge_texts(frontier)
         columns.append(Column("bulge", value=lambda p: bulge_of[id(p)]))
     columns.append(
         Column("plan", value=lambda p: p.plan.text, rank=1, min_width=28)
@@ -132,67 +135,68 @@ def frontier_table(
     return terminal_table(Table.of(columns, points))
 
 
-def _bulge_texts(found: Frontier) -> dict[int, str]:
+def _bulge_texts(frontier: Frontier) -> dict[int, str]:
     """Return how far points bulge, by their identity; the most is the knee."""
-    sizes = bulges(found)
-    number = knee(sizes)
+    sizes = bulges(frontier)
+    knee_number = knee(sizes)
     return {
-        id(point): f"{float(size):.3f}{' knee' * (place == number)}"
-        for place, (point, size) in enumerate(
-            zip(found.points, sizes, strict=True), 1
+        id(point): f"{float(size):.3f}{' knee' * (number == knee_number)}"
+        for number, (point, size) in enumerate(
+            zip(frontier.points, sizes, strict=True), 1
         )
     }
 
 
 def frontier_footer(
-    found: Frontier, notes: Sequence[str] = (), stopped: str = ""
+    frontier: Frontier, notes: Sequence[str] = (), stopped: str = ""
 ) -> RenderableType:
     """Return what is proven, and what a reader must know to repeat it."""
-    problem = found.problem
+    problem = frontier.problem
     lines = [stopped] if stopped else []
-    if not found.points:
+    if not frontier.points:
         lines.append(
             "no plan fits"
-            if all(curve.proven for curve in found.curves)
+            if all(curve.proven for curve in frontier.curves)
             else "no plan was found"
         )
-    lines += proof_lines(found)
-    if found.price_usd_per_hour is not None:
-        lines.append(f"{found.price_usd_per_hour:g} $ per device and hour")
+    lines += proof_lines(frontier)
+    if frontier.price_usd_per_hour is not None:
+        lines.append(f"{frontier.price_usd_per_hour:g} $ per device and hour")
     lines += notes
     lines.append(
-        f"objectives {', '.join(found.objectives)} · problem {problem.name} "
-        f"· preset {problem.preset} · granularity {problem.job.granularity} "
+        f"objectives {', '.join(frontier.objectives)} · "
+        f"problem {problem.name} · preset {problem.preset} · "
+        f"granularity {problem.job.granularity} "
         f"· hash {problem_hash(problem)[:12]}"
     )
     return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
 
 
-def proof_lines(found: Frontier) -> list[str]:
+def proof_lines(frontier: Frontier) -> list[str]:
     """Return what is proven and what is not, a line each."""
-    if found.proven and not found.points:
+    if frontier.proven and not frontier.points:
         return ["proven: there is none"]
-    if found.proven:
+    if frontier.proven:
         return ["proven: every plan is matched or beaten by one of these"]
     lines = []
-    scale = frontier_scale(found)
-    for curve in found.curves:
+    scale = frontier_scale(frontier)
+    for curve in frontier.curves:
         for gap in curve.gaps:
             low = max(0, gap.above_bytes)
             lines.append(
                 f"not proven: {curve.devices} devices from "
                 f"{format_bytes(low)} to {format_bytes(gap.up_to_bytes)}, "
                 f"where a step takes at least "
-                f"{scale(frontier_ns(found, gap.lower_bound_quanta))}"
+                f"{scale(frontier_ns(frontier, gap.lower_bound_quanta))}"
             )
     return lines
 
 
 def proof_table(
-    found: Frontier, prover: str, proofs: Sequence[Proof]
+    frontier: Frontier, prover: str, proofs: Sequence[Proof]
 ) -> RenderableType:
     """Return what another solver says about points."""
-    scale = frontier_scale(found)
+    scale = frontier_scale(frontier)
 
     def answer(result: SolveResult | None) -> str:
         if result is None:
@@ -213,7 +217,7 @@ def proof_table(
     )
     rows = [
         (
-            found.points.index(proof.point) + 1,
+            frontier.points.index(proof.point) + 1,
             proof.verdict,
             proof.within,
             proof.below,
@@ -226,13 +230,13 @@ def proof_table(
 
 
 def contradictions(
-    found: Frontier, prover: str | None, proofs: Sequence[Proof]
+    frontier: Frontier, prover: str | None, proofs: Sequence[Proof]
 ) -> list[str]:
     """Return a line for every point that another solver contradicts."""
     return [
         f"solver {prover!r} contradicts point "
-        f"{found.points.index(proof.point) + 1}: {proof.detail}; one of them "
-        f"has a bug, please report it"
+        f"{frontier.points.index(proof.point) + 1}: {proof.detail}; one of "
+        f"them has a bug, please report it"
         for proof in proofs
         if proof.verdict == "contradiction"
     ]
@@ -241,21 +245,21 @@ def contradictions(
 # Plot
 
 
-def write_plot(path: str, found: Frontier) -> None:
+def write_plot(path: str, frontier: Frontier) -> None:
     """Draw step time against memory, one line per number of devices.
 
     A line says how fast a step can be with so much memory per device; it is
     dashed where that is not proven. Dots are points of the frontier in the
     chosen objectives.
     """
-    save_plot(path, lambda axes: draw(axes, found))
+    save_plot(path, lambda axes: draw(axes, frontier))
 
 
 # Document
 
 
 def to_document(
-    found: Frontier,
+    frontier: Frontier,
     *,
     steps: int | None = None,
     prover: str | None = None,
@@ -265,7 +269,7 @@ def to_document(
 
     ``steps`` are those of a training run, to price it.
     """
-    problem = found.problem
+    problem = frontier.problem
 
     def ns(quanta: int) -> int | float:
         return quanta_to_ns(quanta, problem.quantum_ps)
@@ -279,10 +283,10 @@ def to_document(
             "proven": point.proven,
         }
 
-    sizes = bulges(found)
+    sizes = bulges(frontier)
 
     def full(number: int, point: FrontierPoint) -> dict[str, Any]:
-        step_usd = found.step_usd(point)
+        step_usd = frontier.step_usd(point)
         return {
             "number": number,
             **brief(point),
@@ -319,19 +323,19 @@ def to_document(
         "problem_hash": problem_hash(problem),
         "preset": problem.preset,
         "granularity": problem.job.granularity,
-        "objectives": list(found.objectives),
-        "price_usd_per_device_hour": found.price_usd_per_hour,
+        "objectives": list(frontier.objectives),
+        "price_usd_per_device_hour": frontier.price_usd_per_hour,
         "steps": steps,
-        "proven": found.proven,
+        "proven": frontier.proven,
         # Until 0.2 fields of the job whose plans were left out.
         "unsearched": [],
         "knee": knee(sizes),
-        "points": [full(i, p) for i, p in enumerate(found.points, 1)],
-        "curves": [curve(item) for item in found.curves],
+        "points": [full(i, p) for i, p in enumerate(frontier.points, 1)],
+        "curves": [curve(item) for item in frontier.curves],
         "prover": prover,
         "proofs": [
             {
-                "number": found.points.index(proof.point) + 1,
+                "number": frontier.points.index(proof.point) + 1,
                 "verdict": proof.verdict,
                 "detail": proof.detail,
                 "within": proof.within.summary(),

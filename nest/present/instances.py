@@ -19,19 +19,19 @@ from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
 
-def instance_table(found: Sequence[str]) -> RenderableType:
+def instance_table(instances: Sequence[str]) -> RenderableType:
     """Return a row per instance: its best known plan, and its classes."""
     rows = []
-    for name in found:
-        known = best_known(name)
-        time_ns = _in_ns(name, known.value_quanta)
+    for name in instances:
+        best = best_known(name)
+        time_ns = _in_ns(name, best.value_quanta)
         value = TimeScale.fitting(time_ns)(time_ns) or "none"
         rows.append(
             (
                 name,
-                "none fits" if known.infeasible else value,
-                _gap(known),
-                known.status,
+                "none fits" if best.infeasible else value,
+                _gap(best),
+                best.status,
                 ", ".join(store.classes(name)),
             )
         )
@@ -45,11 +45,11 @@ def instance_table(found: Sequence[str]) -> RenderableType:
     return terminal_table(Table(columns, rows))
 
 
-def list_document(found: Sequence[str]) -> dict[str, Any]:
+def list_document(instances: Sequence[str]) -> dict[str, Any]:
     """Return the ``nest-instance-list/1`` document of some instances."""
     return {
         "schema": "nest-instance-list/1",
-        "instances": [_record(name) for name in found],
+        "instances": [_record(name) for name in instances],
     }
 
 
@@ -86,73 +86,73 @@ def _class_records() -> list[dict[str, Any]]:
 
 def instance_lines(name: str) -> RenderableType:
     """Return all that is known of an instance, but for its plan in full."""
-    found, known, library = instance(name), best_known(name), store.library()
+    record, best, library = instance(name), best_known(name), store.library()
     rows = [
         ("instance", name),
-        ("what", found.title),
+        ("what", record.title),
         ("classes", ", ".join(store.classes(name))),
         (
             "size",
-            f"{found.num_layers} layers, {found.num_devices} devices",
+            f"{record.num_layers} layers, {record.num_devices} devices",
         ),
-        ("source", " ".join(found.source.split())),
-        *(("confirmed", text) for text in _confirmed(found)),
-        ("recipe", json.dumps(found.recipe)),
+        ("source", " ".join(record.source.split())),
+        *(("confirmed", text) for text in _confirmed(record)),
+        ("recipe", json.dumps(record.recipe)),
         (
             "made by",
             f"{library.generator}, nest {library.version}, calibration "
             f"{library.calibration_sha256[:12]}",
         ),
-        ("hash", found.problem_hash),
-        ("status", known.status),
-        ("best known", _figure(name, known.value_quanta, known.infeasible)),
-        ("bound", _figure(name, known.bound_quanta, known.infeasible)),
+        ("hash", record.problem_hash),
+        ("status", best.status),
+        ("best known", _figure(name, best.value_quanta, best.infeasible)),
+        ("bound", _figure(name, best.bound_quanta, best.infeasible)),
     ]
-    if known.found_by is not None:
-        rows.append(("found by", known.found_by))
+    if best.found_by is not None:
+        rows.append(("found by", best.found_by))
     rows += [
         (
             "proven by",
             f"{proof.solver} ({proof.version}), {proof.method}: "
             + _figure(name, proof.bound_quanta, proof.bound_quanta is None),
         )
-        for proof in known.proofs
+        for proof in best.proofs
     ]
-    if known.unlimited is not None:
-        rows.append(("memory", _memory(name, known.unlimited)))
-    if known.plan is not None:
-        rows.append(("plan", plan_text(known.plan)))
+    if best.unlimited is not None:
+        rows.append(("memory", _memory(name, best.unlimited)))
+    if best.plan is not None:
+        rows.append(("plan", plan_text(best.plan)))
     return key_lines(rows)
 
 
-def _confirmed(found: Instance) -> list[str]:
+def _confirmed(record: Instance) -> list[str]:
     """Return what was found later of its machines' sources."""
     return [
         f"{site.name}: {site.confirmed_by}"
-        for site, _ in parse_clusters(found.recipe["cluster"])
+        for site, _ in parse_clusters(record.recipe["cluster"])
         if site.confirmed_by
     ]
 
 
 def _memory(name: str, beyond: Unlimited) -> str:
     """Say what is known if memory is no limit."""
-    found = []
+    texts = []
     if beyond.value_quanta is not None:
         time = _figure(name, beyond.value_quanta, False)
-        found.append(f"a plan that does not fit takes {time}")
+        texts.append(f"a plan that does not fit takes {time}")
     if beyond.proof is not None:
         time = _figure(name, beyond.proof.bound_quanta, False)
-        found.append(
+        texts.append(
             f"fitting or not, none takes less than {time}, by "
             f"{beyond.proof.solver} ({beyond.proof.version})"
         )
-    return "; ".join(found) or "not settled"
+    return "; ".join(texts) or "not settled"
 
 
 def instance_document(name: str) -> dict[str, Any]:
     """Return the ``nest-instance/1`` document of an instance."""
-    known, library = best_known(name), store.library()
-    beyond = known.unlimited
+    best, library = best_known(name), store.library()
+    beyond = best.unlimited
     return {
         "schema": "nest-instance/1",
         **_record(name),
@@ -162,7 +162,7 @@ def instance_document(name: str) -> dict[str, Any]:
             "calibration_sha256": library.calibration_sha256,
             "sources_sha256": library.sources_sha256,
         },
-        "plan": plan_to_json(known.plan),
+        "plan": plan_to_json(best.plan),
         "unlimited": None
         if beyond is None
         else {
@@ -174,24 +174,24 @@ def instance_document(name: str) -> dict[str, Any]:
 
 
 def _record(name: str) -> dict[str, Any]:
-    found, known = instance(name), best_known(name)
+    record, best = instance(name), best_known(name)
     return {
         "name": name,
-        "title": found.title,
-        "problem_hash": found.problem_hash,
+        "title": record.title,
+        "problem_hash": record.problem_hash,
         "classes": list(store.classes(name)),
-        "devices": found.num_devices,
-        "layers": found.num_layers,
-        "status": known.status,
-        "infeasible": known.infeasible,
-        "value_quanta": known.value_quanta,
-        "value_ns": _in_ns(name, known.value_quanta),
-        "bound_quanta": known.bound_quanta,
-        "bound_ns": _in_ns(name, known.bound_quanta),
-        "found_by": known.found_by,
-        "proofs": msgspec.to_builtins(known.proofs),
-        "source": found.source,
-        "recipe": found.recipe,
+        "devices": record.num_devices,
+        "layers": record.num_layers,
+        "status": best.status,
+        "infeasible": best.infeasible,
+        "value_quanta": best.value_quanta,
+        "value_ns": _in_ns(name, best.value_quanta),
+        "bound_quanta": best.bound_quanta,
+        "bound_ns": _in_ns(name, best.bound_quanta),
+        "found_by": best.found_by,
+        "proofs": msgspec.to_builtins(best.proofs),
+        "source": record.source,
+        "recipe": record.recipe,
     }
 
 
@@ -201,9 +201,9 @@ def _in_ns(name: str, quanta: int | None) -> int | float | None:
     return quanta_to_ns(quanta, instance(name).quantum_ps)
 
 
-def _gap(known: BestKnown) -> str:
-    value, bound = known.value_quanta, known.bound_quanta
-    if known.status == "closed":
+def _gap(best: BestKnown) -> str:
+    value, bound = best.value_quanta, best.bound_quanta
+    if best.status == "closed":
         return "0"
     if value is None or bound is None:
         return "unknown"

@@ -58,7 +58,7 @@ def launch_screen(
     document = score.to_json()
     scale = TimeScale.fitting(score.step_time_ns, problem.time_unit)
     simulated = score.simulated_step_time_ns
-    known = intervals_of(problem, plan, score)
+    intervals = intervals_of(problem, plan, score)
     rows = [
         ("problem", f"{problem.name} (preset {problem.preset})"),
         (
@@ -72,8 +72,8 @@ def launch_screen(
             + (f", simulated {scale(simulated)}" if simulated else ""),
         ),
     ]
-    if known is not None:
-        rows += step_rows(known, scale)
+    if intervals is not None:
+        rows += step_rows(intervals, scale)
     speed = throughput(problem, document)
     if speed:
         rows.append(("throughput", speed))
@@ -89,16 +89,16 @@ def launch_screen(
         ),
     ]
     needed = max(block.memory_bytes for block in score.blocks)
-    if known is not None:
-        rows.append(("", memory_text(known)))
+    if intervals is not None:
+        rows.append(("", memory_text(intervals)))
     warning = tightness(problem, score.memory_left_bytes, needed)
     if warning:
         rows.append(("", warning))
     rows += more
     wrapped = [
-        (label if number == 0 else "", line)
+        (label if index == 0 else "", line)
         for label, text in rows
-        for number, line in enumerate(textwrap.wrap(text, WIDTH - _LABEL))
+        for index, line in enumerate(textwrap.wrap(text, WIDTH - _LABEL))
     ]
     return [
         key_lines(wrapped),
@@ -113,7 +113,7 @@ def launch_texts(files: Mapping[str, str]) -> list[str]:
     arguments, several of them to a line, and then how to start it as
     comments.
     """
-    given = [
+    scripts = [
         _packed(text)
         for name, text in files.items()
         if name not in ("README", "hostfile", "rank_map.json")
@@ -126,7 +126,7 @@ def launch_texts(files: Mapping[str, str]) -> list[str]:
             text, WIDTH, initial_indent="# ", subsequent_indent="# "
         )
     ]
-    return [*given[:-1], "\n".join((given[-1], *comments))]
+    return [*scripts[:-1], "\n".join((scripts[-1], *comments))]
 
 
 def _packed(text: str) -> str:
@@ -175,7 +175,7 @@ def _plan_text(problem: Problem, plan: Plan) -> str:
         for strategy in stage.layer_strategies
     )
     name, *others = strategies
-    used, given = (
+    used, available = (
         plan.replicas * plan.devices_used,
         problem.cluster.num_devices,
     )
@@ -188,7 +188,7 @@ def _plan_text(problem: Problem, plan: Plan) -> str:
         f"{count(plan.replicas, 'replica')} × "
         f"{count(plan.num_blocks, 'stage')}{chunks} of {name}"
         + (f" and {count(len(others), 'other')}" if others else "")
-        + (f", {used} of {given} devices" if used < given else "")
+        + (f", {used} of {available} devices" if used < available else "")
     )
 
 
@@ -204,7 +204,7 @@ def _batch_text(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
 
 
 def _memory_text(sizes_bytes: Sequence[int]) -> str:
-    least, most = min(sizes_bytes), max(sizes_bytes)
-    if least == most:
-        return f"{format_bytes(most)} per device"
-    return f"{format_bytes(least)} to {format_bytes(most)} per device"
+    low, high = min(sizes_bytes), max(sizes_bytes)
+    if low == high:
+        return f"{format_bytes(high)} per device"
+    return f"{format_bytes(low)} to {format_bytes(high)} per device"

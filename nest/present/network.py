@@ -106,8 +106,8 @@ def bench_block(
     last = rows[-1]
     if all("bound_ns" in last[kind] for kind in kinds):
         scale = TimeScale.fitting(max(last[kind]["ns"] for kind in kinds))
-        least = [f"{scale(last[kind]['bound_ns'])} bound" for kind in kinds]
-        cells.append(("", *least))
+        bounds = [f"{scale(last[kind]['bound_ns'])} bound" for kind in kinds]
+        cells.append(("", *bounds))
     columns = (
         Column("bytes", right=True),
         *(
@@ -150,15 +150,15 @@ def price_block(
     yield terminal_table(Table(columns, rows))
 
 
-def order_block(found: Reordered, graph: Any) -> Iterator[RenderableType]:
+def order_block(reordered: Reordered, graph: Any) -> Iterator[RenderableType]:
     """Yield what another order does to a plan, and its nodes with ranks."""
-    quantum_ps = found.problem.quantum_ps
+    quantum_ps = reordered.problem.quantum_ps
     before_ns, after_ns = (
         quanta_to_ns(quanta, quantum_ps)
-        for quanta in (found.before_quanta, found.after_quanta)
+        for quanta in (reordered.before_quanta, reordered.after_quanta)
     )
     scale = TimeScale.fitting(before_ns)
-    gain = 1 - found.after_quanta / found.before_quanta
+    gain = 1 - reordered.after_quanta / reordered.before_quanta
     order = graph.graph["order"]
     rows = [("step time", f"{scale(before_ns)}, in this order")]
     if gain > 0:
@@ -169,13 +169,13 @@ def order_block(found: Reordered, graph: Any) -> Iterator[RenderableType]:
     yield key_lines([*rows, ("order", _order_text(node_ranks(graph, order)))])
 
 
-def order_document(found: Reordered, graph: Any) -> dict[str, Any]:
+def order_document(reordered: Reordered, graph: Any) -> dict[str, Any]:
     """Return the same for ``--json``."""
     order = graph.graph["order"]
-    quantum_ps = found.problem.quantum_ps
+    quantum_ps = reordered.problem.quantum_ps
     return {
-        "before_ns": quanta_to_ns(found.before_quanta, quantum_ps),
-        "after_ns": quanta_to_ns(found.after_quanta, quantum_ps),
+        "before_ns": quanta_to_ns(reordered.before_quanta, quantum_ps),
+        "after_ns": quanta_to_ns(reordered.after_quanta, quantum_ps),
         "order": order,
         "nodes": [
             {"node": node.node, "ranks": list(node.ranks)}
@@ -196,11 +196,12 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / 2**10:g} KiB"
 
 
-def _order_text(nodes: Sequence[NodeRanks], most: int = 4) -> str:
+def _order_text(nodes: Sequence[NodeRanks], max_shown: int = 4) -> str:
     shown = [
-        f"{node.node}: {_ranges(node.ranks)}" for node in list(nodes)[:most]
+        f"{node.node}: {_ranges(node.ranks)}"
+        for node in list(nodes)[:max_shown]
     ]
-    rest = len(nodes) - most
+    rest = len(nodes) - max_shown
     return ", ".join(shown) + (f", … ({rest} more)" if rest > 0 else "")
 
 
@@ -212,8 +213,8 @@ def _ranges(ranks: Sequence[int]) -> str:
 
 
 def _plain(values: Range, scale: float = 1.0) -> str:
-    least, most = values.least / scale, values.most / scale
-    return f"{least:g}" if least == most else f"{least:g}–{most:g}"
+    low, high = values.least / scale, values.most / scale
+    return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
 def _gb(values: Range) -> str:

@@ -10,9 +10,9 @@ from nest.units import format_bytes
 from nest.util.time_scale import TimeScale
 
 
-def robust_rows(problem: Problem, found: Robust) -> list[tuple[str, str]]:
+def robust_rows(problem: Problem, robust: Robust) -> list[tuple[str, str]]:
     """Return labelled lines: what is guaranteed, and at which price."""
-    best, first = found.best, found.first
+    best, first = robust.best, robust.first
     if best is None or first is None:
         return [("guaranteed", "nothing: there is no plan")]
     scale = TimeScale.fitting(best.guaranteed_ns, problem.time_unit)
@@ -21,14 +21,14 @@ def robust_rows(problem: Problem, found: Robust) -> list[tuple[str, str]]:
         return scale.short(candidate.guaranteed_ns)
 
     searched = (
-        f"{count(found.candidates, 'plan')} of "
-        f"{count(found.searches, 'search')} compared"
+        f"{count(robust.candidates, 'plan')} of "
+        f"{count(robust.searches, 'search')} compared"
     )
     bound = "nothing is proven of others"
-    if found.bound_ns is not None and found.gap is not None:
+    if robust.bound_ns is not None and robust.gap is not None:
         bound = (
-            f"no plan's is below {scale.short(found.bound_ns)}, "
-            f"{100 * found.gap:.1f} % less"
+            f"no plan's is below {scale.short(robust.bound_ns)}, "
+            f"{100 * robust.gap:.1f} % less"
         )
     rows = [
         (
@@ -45,17 +45,18 @@ def robust_rows(problem: Problem, found: Robust) -> list[tuple[str, str]]:
             else ", but " + _memory(problem, first)
         )
         rows.append(("", f"the fastest plan: {text(first)}{unfit}"))
-        beside = found.kept or first
-        if beside is found.kept:
+        reference = robust.kept or first
+        if reference is robust.kept:
             whose = "the fastest plan that keeps its memory"
-            rows.append(("", f"{whose}: {text(beside)}"))
-        if beside is not best:
+            rows.append(("", f"{whose}: {text(reference)}"))
+        if reference is not best:
             rows.append(
                 (
                     "",
-                    f"this one costs {_percent(found.cost(beside))} in the "
-                    f"step time and gains {_percent(found.gain(beside))} in "
-                    f"the guaranteed one",
+                    f"this one costs {_percent(robust.cost(reference))} in "
+                    f"the step time and gains "
+                    f"{_percent(robust.gain(reference))} in the guaranteed "
+                    f"one",
                 )
             )
     if not _keeps(problem, best):
@@ -83,5 +84,5 @@ def _memory(problem: Problem, candidate: Candidate) -> str:
     )
 
 
-def _percent(part: float | None) -> str:
-    return "nothing" if not part else f"{100 * part:.2f} %"
+def _percent(share: float | None) -> str:
+    return "nothing" if not share else f"{100 * share:.2f} %"

@@ -96,13 +96,13 @@ def _length(layer: Layer, totals: Mapping[str, Any]) -> str:
 def _parts_text(schedule: Schedule) -> str:
     """Say what the parts are proven by, and how busy the channel is."""
     proofs = Counter(part.proof for part in schedule.parts)
-    said = ", ".join(
-        f"{number} by {_PROOFS.get(proof, proof)}"
+    proof_text = ", ".join(
+        f"{count_of_parts} by {_PROOFS.get(proof, proof)}"
         if proof != "none"
-        else f"{number} not proven"
-        for proof, number in proofs.items()
+        else f"{count_of_parts} not proven"
+        for proof, count_of_parts in proofs.items()
     )
-    text = f"{count(len(schedule.parts), 'part')}: {said}"
+    text = f"{count(len(schedule.parts), 'part')}: {proof_text}"
     channel = sum(part.channel_ticks for part in schedule.parts)
     if channel and schedule.makespan_ticks:
         busy = Fraction(channel, schedule.makespan_ticks)

@@ -17,22 +17,22 @@ from nest.util.time_scale import TimeScale
 
 def simulation_document(simulation: Simulation) -> dict[str, Any]:
     """Return the document of ``nest simulate --json``."""
-    found, problem = simulation.score, simulation.problem
+    score, problem = simulation.score, simulation.problem
 
     def ns(quanta: int) -> int | float:
-        return quanta_to_ns(quanta, found.quantum_ps)
+        return quanta_to_ns(quanta, score.quantum_ps)
 
-    assert found.schedule is not None
+    assert score.schedule is not None
     return {
         "schema": "nest-simulation/1",
         "problem": problem.name,
         "problem_hash": problem_hash(problem),
-        "schedule": found.schedule.name,
-        "num_micro_batches": found.num_micro_batches,
-        "step_time_ns": found.step_time_ns,
-        "simulated_step_time_ns": found.simulated_step_time_ns,
-        "feasible": found.feasible,
-        "violations": list(found.violations),
+        "schedule": score.schedule.name,
+        "num_micro_batches": score.num_micro_batches,
+        "step_time_ns": score.step_time_ns,
+        "simulated_step_time_ns": score.simulated_step_time_ns,
+        "feasible": score.feasible,
+        "violations": list(score.violations),
         "blocks": [
             {
                 "stages": list(use.stages),

@@ -66,8 +66,8 @@ def runs(
     ranges = _device_ranges(plan)
     kinds = {layer.id: layer.kind for layer in problem.graph.layers}
 
-    def work_of(number: int) -> tuple[Any, ...]:
-        stage = plan.stages[number]
+    def work_of(index: int) -> tuple[Any, ...]:
+        stage = plan.stages[index]
         layers = sorted(
             (kinds[name], strategy)
             for name, strategy in zip(
@@ -77,31 +77,31 @@ def runs(
         return stage.devices, layers
 
     groups: list[list[int]] = []
-    for number in range(len(plan.stages)):
+    for index in range(len(plan.stages)):
         before = groups[-1][-1] if groups else None
         if (
             before is not None
-            and work_of(before) == work_of(number)
-            and ranges[before][1] == ranges[number][0]
+            and work_of(before) == work_of(index)
+            and ranges[before][1] == ranges[index][0]
         ):
-            groups[-1].append(number)
+            groups[-1].append(index)
         else:
-            groups.append([number])
+            groups.append([index])
     shown = [
         numbers
         for group in groups
         for numbers in (
             [group]
             if fold and len(group) >= _FOLDED
-            else [[number] for number in group]
+            else [[index] for index in group]
         )
     ]
     return [
         StageRange(
             numbers[0] + 1,
             numbers[-1] + 1,
-            tuple(plan.stages[number] for number in numbers),
-            tuple(terms[number] for number in numbers),
+            tuple(plan.stages[index] for index in numbers),
+            tuple(terms[index] for index in numbers),
             (ranges[numbers[0]][0], ranges[numbers[-1]][1]),
         )
         for numbers in shown

@@ -74,7 +74,7 @@ _LIMITS = {
 }
 
 
-def show(file: IO[str], *parts: RenderableType) -> None:
+def show(file: IO[str], *items: RenderableType) -> None:
     """Print to a terminal, or plainly to anything else.
 
     What is too wide for a terminal, or for COLUMNS, is made to fit
@@ -99,7 +99,7 @@ def show(file: IO[str], *parts: RenderableType) -> None:
         emoji=False,
         legacy_windows=False,
     )
-    for part in parts:
+    for part in items:
         # No text is markup.
         item = Text(part) if isinstance(part, str) else part
         verbatim = isinstance(item, Text) and bool(item.no_wrap)
@@ -145,8 +145,8 @@ def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if result.score is not None and result.plan is not None:
         document = result.score.to_json()
-        known = intervals_of(problem, result.plan, result.score)
-        rows += _score_rows(problem, result.plan, document, scale, known)
+        intervals = intervals_of(problem, result.plan, result.score)
+        rows += _score_rows(problem, result.plan, document, scale, intervals)
         parts = [stage_table(problem, result.plan, document)]
     if result.own_objective_ns is not None:
         rows.append(("own objective", scale(result.own_objective_ns)))
@@ -158,25 +158,25 @@ def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
     if result.cpu_s is not None and result.peak_rss_bytes is not None:
         peak = format_bytes(result.peak_rss_bytes)
         rows.append(("used", f"{result.cpu_s:.2f} s of CPU, {peak}"))
-    return [key_lines(rows), *(Padding(part, (1, 0, 0, 0)) for part in parts)]
+    return [key_lines(rows), *(Padding(item, (1, 0, 0, 0)) for item in parts)]
 
 
 def score_block(
     problem: Problem,
     plan: Plan,
     document: dict[str, Any],
-    known: Intervals | None = None,
+    intervals: Intervals | None = None,
 ) -> list[RenderableType]:
     """Return the score of a plan: its step time, violations and stages.
 
-    ``known`` are its intervals.
+    ``intervals`` are those of its figures, if they are known.
     """
     scale = TimeScale.fitting(document["step_time_ns"], problem.time_unit)
     rows = [
         ("problem", f"{problem.name} (preset {problem.preset})"),
         ("feasible", "yes" if document["feasible"] else "no"),
         *(("violation", text) for text in document["violations"]),
-        *_score_rows(problem, plan, document, scale, known),
+        *_score_rows(problem, plan, document, scale, intervals),
     ]
     stages = stage_table(problem, plan, document)
     return [key_lines(rows), Padding(stages, (1, 0, 0, 0))]
@@ -318,11 +318,11 @@ def _score_rows(
     plan: Plan,
     document: dict[str, Any],
     scale: TimeScale,
-    known: Intervals | None,
+    intervals: Intervals | None,
 ) -> list[tuple[str, str]]:
     rows = [("step time", scale(document["step_time_ns"]))]
-    if known is not None:
-        rows += step_rows(known, scale)
+    if intervals is not None:
+        rows += step_rows(intervals, scale)
     elif NOT_CALIBRATED in problem.source:
         rows.append(("rests on", _costs(problem)))
     if document["simulated_step_time_ns"] is not None:
@@ -352,18 +352,18 @@ def _score_rows(
                 f"{count(apart, 'device')} after the one before",
             )
         )
-    left = document["memory_left_bytes"]
+    free_bytes = document["memory_left_bytes"]
     rows.append(
-        ("memory left", f"{format_bytes(left)} on the fullest device")
-        if left >= 0
-        else ("memory left", f"none, {format_bytes(-left)} too much")
+        ("memory left", f"{format_bytes(free_bytes)} on the fullest device")
+        if free_bytes >= 0
+        else ("memory left", f"none, {format_bytes(-free_bytes)} too much")
     )
     needed = needed_bytes(document)
-    if known is not None:
+    if intervals is not None:
         rows.append(
-            ("", f"needs {format_bytes(needed)}, {memory_text(known)}")
+            ("", f"needs {format_bytes(needed)}, {memory_text(intervals)}")
         )
-    warning = tightness(problem, left, needed)
+    warning = tightness(problem, free_bytes, needed)
     return [*rows, ("", warning)] if warning else rows
 
 
@@ -380,25 +380,25 @@ def needed_bytes(document: Mapping[str, Any]) -> int:
     return needed
 
 
-def step_rows(known: Intervals, scale: TimeScale) -> list[tuple[str, str]]:
+def step_rows(intervals: Intervals, scale: TimeScale) -> list[tuple[str, str]]:
     """Return labelled lines: within what the step time is, and why."""
     return [
         (
             "",
-            f"90 %: {scale.interval(known.step_90_ns)}; "
-            f"50 %: {scale.interval(known.step_50_ns)}",
+            f"90 %: {scale.interval(intervals.step_90_ns)}; "
+            f"50 %: {scale.interval(intervals.step_50_ns)}",
         ),
-        ("rests on", "; ".join(known.rests_on)),
+        ("rests on", "; ".join(intervals.rests_on)),
     ]
 
 
-def memory_text(known: Intervals) -> str:
+def memory_text(intervals: Intervals) -> str:
     """Return within what the memory of the fullest device is."""
     return "; ".join(
-        f"{part} %: {_memory(interval)}"
-        for part, interval in (
-            (90, known.memory_90_bytes),
-            (50, known.memory_50_bytes),
+        f"{share} %: {_memory(interval)}"
+        for share, interval in (
+            (90, intervals.memory_90_bytes),
+            (50, intervals.memory_50_bytes),
         )
     )
 
@@ -421,11 +421,11 @@ def throughput(problem: Problem, document: dict[str, Any]) -> str:
     return f"{text}, {tokens:.6g} tokens/{unit}, {each:.6g} per device"
 
 
-def count(number: int, noun: str) -> str:
+def count(amount: int, noun: str) -> str:
     """Return a number with its noun."""
-    if number == 1:
+    if amount == 1:
         return f"1 {noun}"
-    return f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
+    return f"{amount} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def _join(name: str, version: str | None) -> str:

@@ -102,15 +102,15 @@ def plan_rows(answers: Sequence[Answer], problem: Problem) -> list[Document]:
     best = min(steps, default=None)
     rows = []
     for answer in answers:
-        found = answer.score
-        step = found.step_quanta if found.feasible else None
-        over = None if found.feasible else -found.memory_left_bytes
+        score = answer.score
+        step = score.step_quanta if score.feasible else None
+        over = None if score.feasible else -score.memory_left_bytes
         rows.append(
             {
                 **_not_run(answer.name),
                 "outcome": "scored",
                 "status": "fits"
-                if found.feasible
+                if score.feasible
                 else str(Status.OVER_MEMORY),
                 "step_time_ns": None
                 if step is None

@@ -82,12 +82,12 @@ def block_label(block: Document) -> str:
     return f"stages {', '.join(map(str, numbers))}"
 
 
-def some(texts: Sequence[str], most: int = 3) -> str:
+def some(texts: Sequence[str], max_texts: int = 3) -> str:
     """Return texts on one line; of many, the first ones and a count."""
-    if len(texts) <= most:
+    if len(texts) <= max_texts:
         return " | ".join(texts)
-    first = " | ".join(texts[: most - 1])
-    return f"{first} | {len(texts) - most + 1} others"
+    first = " | ".join(texts[: max_texts - 1])
+    return f"{first} | {len(texts) - max_texts + 1} others"
 
 
 def chart(values: Sequence[Document], **more: Any) -> Spec:
@@ -100,9 +100,9 @@ def chart(values: Sequence[Document], **more: Any) -> Spec:
     }
 
 
-def _rows(number: int) -> dict[str, int]:
+def _rows(count: int) -> dict[str, int]:
     """Return how high a row of bars is: less where there are many."""
-    return {"step": 26 if number <= 24 else 16 if number <= 64 else 9}
+    return {"step": 26 if count <= 24 else 16 if count <= 64 else 9}
 
 
 def number(
@@ -121,7 +121,7 @@ def number(
         Where they are, and what the axis says.
     zero
         Whether it begins at 0.
-    scale, most
+    scale, max_texts
         ``linear``, ``log`` or ``symlog``, and where it ends if that is fixed.
     """
     how: Spec = {"type": scale, "nice": scale == "linear", "zero": zero}
@@ -219,14 +219,16 @@ def names(field: str, order: Sequence[str]) -> Spec:
     }
 
 
-def colour_of(number: int) -> str:
+def colour_of(index: int) -> str:
     """Return a colour: those of :data:`COLOURS`, then lighter, then darker."""
-    turn, place = divmod(number, len(COLOURS))
-    text = COLOURS[place]
-    light, part = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
-    parts = (int(text[at : at + 2], 16) for at in (1, 3, 5))
-    mixed = (round(own + part * (light - own)) for own in parts)
-    return "#" + "".join(f"{own:02x}" for own in mixed)
+    turn, base = divmod(index, len(COLOURS))
+    text = COLOURS[base]
+    light, fraction = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
+    channels = (int(text[at : at + 2], 16) for at in (1, 3, 5))
+    mixed = (
+        round(channel + fraction * (light - channel)) for channel in channels
+    )
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def shapes(field: str, order: Sequence[str]) -> Spec:
@@ -300,12 +302,12 @@ def steps(rows: Sequence[Document], scale: TimeScale) -> Spec:
         layer(mark("bar", color=COLOURS[0]), x=x, y=y),
         layer(inside, tip=False, x=x, y=y, text=text_of("text")),
     ]
-    known = [r["lower_bound_ns"] for r in rows if r["lower_bound_ns"]]
-    if known:
-        least = max(known)
+    bounds_ns = [r["lower_bound_ns"] for r in rows if r["lower_bound_ns"]]
+    if bounds_ns:
+        bound_ns = max(bounds_ns)
         bound = {
-            "bound": least / scale.unit_ns,
-            "tip": f"no plan is below {scale(least)}",
+            "bound": bound_ns / scale.unit_ns,
+            "tip": f"no plan is below {scale(bound_ns)}",
         }
         rule = mark("rule", color=_LIMIT, strokeDash=[6, 4], strokeWidth=2)
         layers.append(layer(rule, values=[bound], x=quantity("bound")))
@@ -358,8 +360,10 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
 def bordered(document: Document) -> list[int]:
     """Return the units whose borders a map shows: where they are few."""
     network = document["network"]
-    most = network["num_devices"]
-    return [x for x in network["units"] if -(-most // x) <= _MOST_BORDERS]
+    num_devices = network["num_devices"]
+    return [
+        x for x in network["units"] if -(-num_devices // x) <= _MOST_BORDERS
+    ]
 
 
 def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
@@ -367,8 +371,8 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
     plan, network = document["plan"], document["network"]
     blocks, units = plan["blocks"], network["units"]
     replicas = plan["replicas"]
-    most = max(1, MOST_RANGES // len(blocks))
-    shown = min(replicas, most)
+    max_replicas = max(1, MOST_RANGES // len(blocks))
+    shown = min(replicas, max_replicas)
     end = network["num_devices"]
     if shown < replicas:
         end = max(block["ranges"][shown - 1][1] for block in blocks)
@@ -388,7 +392,9 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
                 }
             )
     order = [block_label(block) for block in blocks]
-    found = list(dict.fromkeys(value["strategies"] for value in values))
+    strategies_shown = list(
+        dict.fromkeys(value["strategies"] for value in values)
+    )
     drawn = bordered(document)
     borders = [
         {"at": at, "unit": unit}
@@ -405,7 +411,7 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
             x=_devices(end, units),
             x2={"field": "end"},
             y=names("stage", order),
-            color=colours("strategies", found, columns=2),
+            color=colours("strategies", strategies_shown, columns=2),
         )
     ]
     for number, unit in enumerate(units):
@@ -451,13 +457,13 @@ def memory(document: Document) -> Spec:
         {
             "stage": block_label(block),
             "part": title,
-            "order": place,
+            "order": index,
             "size": block["memory"][name] / GIB,
             "tip": f"{block_label(block)}, {title}: "
             f"{format_bytes(block['memory'][name])}",
         }
         for block in blocks
-        for place, (name, title) in enumerate(MEMORY_PARTS.items())
+        for index, (name, title) in enumerate(MEMORY_PARTS.items())
         if block["memory"][name]
     ]
     limits = [
@@ -508,22 +514,22 @@ def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
     longest = max(value["time"] for value in values) if values else 1.0
     x = number("time", f"time ({scale.unit})")
     # Room for the texts behind the bars.
-    least = min([0.0, *(value["time"] for value in values)])
-    x["scale"] = {"domain": [least, 1.25 * longest], "nice": False}
+    lowest = min([0.0, *(value["time"] for value in values)])
+    x["scale"] = {"domain": [lowest, 1.25 * longest], "nice": False}
     y = names("term", [row["meaning"] for row in shown])
-    behind = mark("text", align="left", dx=5)
+    beyond = mark("text", align="left", dx=5)
     return chart(
         values,
         height=_rows(len(shown)),
         layer=[
             layer(mark("bar", color=COLOURS[0]), x=x, y=y),
-            layer(behind, tip=False, x=x, y=y, text=text_of("text")),
+            layer(beyond, tip=False, x=x, y=y, text=text_of("text")),
         ],
     )
 
 
-def _share(part: float) -> str:
-    return f"{100 * part:.1f} %" if abs(part) >= 0.0005 else "<0.1 %"
+def _share(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %" if abs(fraction) >= 0.0005 else "<0.1 %"
 
 
 def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
@@ -679,7 +685,7 @@ def scatter(runs: Sequence[Document]) -> Spec:
 
 def levels(network: Document) -> Spec:
     """Return the units of every level above the devices they join."""
-    most = network["num_devices"]
+    num_devices = network["num_devices"]
     labels = [
         level["name"] or f"level {number}"
         for number, level in enumerate(network["levels"])
@@ -693,20 +699,20 @@ def levels(network: Document) -> Spec:
     ]
     values = []
     for name, size, speed in units:
-        count = -(-most // size)
+        count = -(-num_devices // size)
         many = f"{count} units of {size}" if count > _MOST_BARS else ""
         if many:
-            size = most  # one bar stands for all of them
-        for first in range(0, most, size):
-            end = min(most, first + size)
-            said = f"{speed / 1e9:,.4g} GB/s per device" if speed else ""
+            size = num_devices  # one bar stands for all of them
+        for first in range(0, num_devices, size):
+            end = min(num_devices, first + size)
+            rate = f"{speed / 1e9:,.4g} GB/s per device" if speed else ""
             devices = many or f"devices {first}–{end - 1}"
             values.append(
                 {
                     "level": name,
                     "first": first,
                     "end": end,
-                    "tip": ", ".join(filter(None, (name, devices, said))),
+                    "tip": ", ".join(filter(None, (name, devices, rate))),
                 }
             )
     order = [name for name, _, _ in reversed(units)]
@@ -717,7 +723,7 @@ def levels(network: Document) -> Spec:
         height=_rows(len(order)),
         **layer(
             mark("bar", stroke=BACK, strokeWidth=1),
-            x=_devices(most, network["units"]),
+            x=_devices(num_devices, network["units"]),
             x2={"field": "end"},
             y=names("level", order),
             color=colour,

@@ -107,9 +107,9 @@ def _answer(document: Document) -> Section:
     unfinished = [document["unfinished"]] * bool(document["unfinished"])
     facts, text = [], [_RESTS_ON]
     if best is not None and best["found"] is not None:
-        found = best["found"]
+        result = best["found"]
         text.insert(0, _sentence(document, best))
-        facts = _facts(document, found)
+        facts = _facts(document, result)
     return Section(
         "answer",
         "The answer",
@@ -133,8 +133,12 @@ def _sentence(document: Document, best: Document) -> str:
             f"The best accelerator {which}, proven: none of {within} has a "
             f"larger {figure}."
         )
-    most = best["most_relative"]
-    bound = f": none of {within} has more than {times(most)}" if most else ""
+    max_relative = best["most_relative"]
+    bound = (
+        f": none of {within} has more than {times(max_relative)}"
+        if max_relative
+        else ""
+    )
     return f"The best accelerator known {which}{bound}."
 
 
@@ -145,10 +149,10 @@ def _figure(document: Document) -> str:
     return MEANS[spec["objective"]["kind"]]
 
 
-def _facts(document: Document, found: Document) -> list[Fact]:
-    point, base = found["point"], document["spec"]["base_name"]
+def _facts(document: Document, result: Document) -> list[Fact]:
+    point, base = result["point"], document["spec"]["base_name"]
     facts = [
-        Fact("Throughput", times(found["relative"]), f"of that on {base}"),
+        Fact("Throughput", times(result["relative"]), f"of that on {base}"),
         Fact("Area", area(point)),
         Fact("TDP", watts(point["tdp_w"]), "everything at full rate"),
         Fact("TDP per area", density(point), "published chips: 0.2 to 0.9"),
@@ -156,7 +160,7 @@ def _facts(document: Document, found: Document) -> list[Fact]:
     if point["price_usd"] is not None:
         facts.append(Fact("Price", price(point), "of a device; yours to set"))
     facts.append(Fact("Peak", f"{point['peak_tflops']:,.1f} TFLOP/s"))
-    for on in found["on"]:
+    for on in result["on"]:
         power = on["power_w"]
         remark = f"{speed(on['tokens_per_s'])} tokens/s"
         if power is not None:
@@ -204,17 +208,17 @@ def _marked(document: Document) -> list[tuple[str, Document]]:
 
     Relative throughputs are those of all models together.
     """
-    found = [("frontier", each) for each in document["frontier"]]
+    marked = [("frontier", each) for each in document["frontier"]]
     best = document["best"][-1] if document["best"] else None
     if best is not None and best["found"] is not None:
-        found.append(("best", best["found"]))
-    found.append(("base", document["base"]))
-    found += [
+        marked.append(("best", best["found"]))
+    marked.append(("base", document["base"]))
+    marked += [
         ("other searches", each["best"])
         for each in document["baselines"]
         if each["best"] is not None
     ]
-    return [(what, x) for what, x in found if x["relative"]]
+    return [(what, x) for what, x in marked if x["relative"]]
 
 
 def _most_text(
@@ -239,13 +243,13 @@ def _against(
     values = [
         {
             "what": what,
-            "x": found["point"][key],
-            "y": found["relative"],
-            "tip": f"{what}: {times(found['relative'])}, "
-            f"{found['point']['text']}; {area(found['point'])}, "
-            f"{watts(found['point']['tdp_w'])}, {price(found['point'])}",
+            "x": result["point"][key],
+            "y": result["relative"],
+            "tip": f"{what}: {times(result['relative'])}, "
+            f"{result['point']['text']}; {area(result['point'])}, "
+            f"{watts(result['point']['tdp_w'])}, {price(result['point'])}",
         }
-        for what, found in points
+        for what, result in points
     ]
     line: list[Document] = []
     for value in sorted(values, key=lambda v: (v["x"], -v["y"])):
@@ -322,8 +326,10 @@ def _sensitivity(document: Document) -> Section | None:
 def _most_change(rows: Sequence[Document]) -> str:
     if not rows:
         return ""
-    most = max(rows, key=lambda row: abs(row["change"]))
-    return f"The largest is {most['text']} with {change(most['change'])}."
+    largest = max(rows, key=lambda row: abs(row["change"]))
+    return (
+        f"The largest is {largest['text']} with {change(largest['change'])}."
+    )
 
 
 def _bars(values: Sequence[Document], title: str) -> Spec:

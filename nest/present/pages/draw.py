@@ -83,18 +83,18 @@ def pictures(charts: Iterable[Chart]) -> dict[str, str] | None:
     """
     if not can_draw():
         return None
-    found = {}
+    pictures_by_name = {}
     open_charts = []
     for chart in charts:
         if chart.spec is None:
-            found[chart.name] = _named(chart.picture, chart.title)
+            pictures_by_name[chart.name] = _named(chart.picture, chart.title)
         else:
             open_charts.append(chart)
     drawn = _drawn([chart.spec or {} for chart in open_charts])
     for chart, svg in zip(open_charts, drawn, strict=True):
         if svg is not None:
-            found[chart.name] = _for_page(svg, chart.title)
-    return found
+            pictures_by_name[chart.name] = _for_page(svg, chart.title)
+    return pictures_by_name
 
 
 def _drawn(specs: Sequence[dict[str, Any]]) -> list[str | None]:
@@ -107,11 +107,11 @@ def _drawn(specs: Sequence[dict[str, Any]]) -> list[str | None]:
     package = find_spec("vl_convert")
     assert package is not None
     assert package.origin is not None
-    place = str(Path(package.origin).parents[1])
+    folder = str(Path(package.origin).parents[1])
     lines = [json.dumps(_clean({**spec, "config": _CONFIG})) for spec in specs]
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", _DRAW, place],
+            [sys.executable, "-I", "-c", _DRAW, folder],
             input="".join(f"{line}\n" for line in lines).encode(),
             capture_output=True,
             check=False,
@@ -160,8 +160,8 @@ def _for_page(text: str, title: str) -> str:
     root.set("role", "img")
     root.set("aria-label", title)
     ElementTree.register_namespace("", _SVG)
-    found = ElementTree.tostring(root, encoding="unicode")
-    return found.replace(TEXT, "currentColor").replace(BACK, "var(--back)")
+    svg = ElementTree.tostring(root, encoding="unicode")
+    return svg.replace(TEXT, "currentColor").replace(BACK, "var(--back)")
 
 
 def _named(picture: str, title: str) -> str:

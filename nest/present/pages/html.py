@@ -79,8 +79,8 @@ def page_html(page: Page) -> str:
 
 @cache
 def _style() -> str:
-    place = resources.files("nest.present.pages").joinpath("style.css")
-    return place.read_text(encoding="utf-8")
+    path = resources.files("nest.present.pages").joinpath("style.css")
+    return path.read_text(encoding="utf-8")
 
 
 def _text(text: str) -> str:

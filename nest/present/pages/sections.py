@@ -122,11 +122,11 @@ def _answer(document: Document) -> Section:
         )
     if answer["mfu"] is not None:
         facts.append(Fact("MFU", f"{100 * answer['mfu']:.1f} %"))
-    left = answer["memory_left_bytes"]
+    free_bytes = answer["memory_left_bytes"]
     facts.append(
         Fact(
-            "Memory head-room" if left >= 0 else "Memory short by",
-            format_bytes(abs(left)),
+            "Memory head-room" if free_bytes >= 0 else "Memory short by",
+            format_bytes(abs(free_bytes)),
             f"the fullest device needs {format_bytes(answer['memory_bytes'])}",
         )
     )
@@ -154,19 +154,19 @@ def _span(document: Document) -> str:
     answer = document["answer"]
     span = answer["step_time_90_ns"]
     scale = _scale(document)
-    said = []
+    texts = []
     if answer["lower_bound_ns"] is None:
-        said.append("not proven: no lower bound is known")
+        texts.append("not proven: no lower bound is known")
     elif answer["lower_bound_ns"] == answer["step_time_ns"]:
-        said.append("proven: no plan is faster")
+        texts.append("proven: no plan is faster")
     elif answer["lower_bound_ns"] is not None:
-        said.append(
+        texts.append(
             f"no plan is below {scale.short(answer['lower_bound_ns'])}"
         )
     if span is not None:
         low, high = (scale.short(end) for end in span)
-        said.append(f"with 90 % between {low} and {high}")
-    return "; ".join(said)
+        texts.append(f"with 90 % between {low} and {high}")
+    return "; ".join(texts)
 
 
 def _run_facts(run: Document) -> list[Fact]:
@@ -197,20 +197,20 @@ def _could_say(document: Document) -> list[str]:
     run, kind = document["answer"]["run"], document["kind"]
     if run["tokens_per_step"] is None or kind not in _RUN:
         return []
-    found = []
+    options = []
     if run["usd_per_step"] is None:
-        found.append("--price-usd-per-device-hour what a step costs")
+        options.append("--price-usd-per-device-hour what a step costs")
     if run["days"] is None:
-        found.append(f"{_RUN[kind]} the days of a training run")
-    return [f"Options add more: {', '.join(found)}."] if found else []
+        options.append(f"{_RUN[kind]} the days of a training run")
+    return [f"Options add more: {', '.join(options)}."] if options else []
 
 
-def _big(number: float) -> str:
+def _big(tokens: float) -> str:
     """Return a number of tokens as people say it."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if number >= size:
-            return f"{number / size:g} {letter}"
-    return f"{number:g}"
+        if tokens >= size:
+            return f"{tokens / size:g} {letter}"
+    return f"{tokens:g}"
 
 
 def _plan_sentence(document: Document) -> str:
@@ -246,8 +246,8 @@ def _solvers(document: Document) -> Section | None:
         document,
         *(row["step_time_ns"] or row["lower_bound_ns"] for row in rows),
     )
-    given = all(row["outcome"] == "scored" for row in rows)
-    table = _solver_table(rows, scale, given)
+    are_plans = all(row["outcome"] == "scored" for row in rows)
+    table = _solver_table(rows, scale, are_plans)
     failed = [row["name"] for row in rows if row["failed"]]
     warnings = (
         (f"{', '.join(failed)} failed; the rest stands.",) if failed else ()
@@ -257,7 +257,7 @@ def _solvers(document: Document) -> Section | None:
         shown.append(
             Chart(
                 "steps",
-                "Step time by " + ("plan" if given else "solver"),
+                "Step time by " + ("plan" if are_plans else "solver"),
                 "A bar per plan that fits; the dashed line is the greatest "
                 "proven lower bound. " + _fastest(rows, scale),
                 charts.steps(rows, scale),
@@ -275,7 +275,7 @@ def _solvers(document: Document) -> Section | None:
                 table=_trace_table(traced, scale),
             )
         )
-    if given:
+    if are_plans:
         return Section("solvers", "The plans", tables=(table,))
     return Section(
         "solvers",
@@ -291,11 +291,11 @@ def _solvers(document: Document) -> Section | None:
 
 
 def _solver_table(
-    rows: Sequence[Document], scale: TimeScale, given: bool
+    rows: Sequence[Document], scale: TimeScale, are_plans: bool
 ) -> Table:
     columns = comparison.columns(Writer.PAGE, scale)
     title = "What every solver answered"
-    if given:
+    if are_plans:
         title = "Plans in the order in which they were given"
         solver, *others = columns
         columns = [
@@ -315,8 +315,8 @@ def _solver_table(
 
 
 def _fastest(rows: Sequence[Document], scale: TimeScale) -> str:
-    found = [row for row in rows if row["step_time_ns"] is not None]
-    best = min(found, key=lambda row: row["step_time_ns"])
+    fitting = [row for row in rows if row["step_time_ns"] is not None]
+    best = min(fitting, key=lambda row: row["step_time_ns"])
     return f"The fastest is {best['name']} with {scale(best['step_time_ns'])}."
 
 
@@ -405,7 +405,7 @@ def _borders(units: Sequence[int]) -> str:
 
 def device_text(block: Document) -> str:
     """Return the devices of a block: of the first replicas, with nodes."""
-    found = []
+    texts = []
     for (first, end), nodes in zip(
         block["ranges"], block["nodes"], strict=False
     ):
@@ -413,11 +413,11 @@ def device_text(block: Document) -> str:
         if nodes:
             several = "s" * any(mark in nodes for mark in "–,…")
             text += f" (node{several} {nodes})"
-        found.append(text)
-    left = len(block["ranges"]) - len(found)
-    if left:
-        found.append(f"{left} more replicas")
-    return ", ".join(found)
+        texts.append(text)
+    num_hidden = len(block["ranges"]) - len(texts)
+    if num_hidden:
+        texts.append(f"{num_hidden} more replicas")
+    return ", ".join(texts)
 
 
 def _memory(document: Document) -> Section | None:
@@ -544,14 +544,14 @@ def _timeline(document: Document) -> Section | None:
     names = ("The step",) if len(windows) == 1 else ("The start", "The end")
     shown = tuple(
         Chart(
-            f"timeline-{number}",
+            f"timeline-{index}",
             f"{name} of the pipeline" if len(windows) > 1 else name,
             "A row per block of devices: forward and backward passes, what "
             "they receive, and the gradient sync; gaps are waiting.",
-            charts.timeline(document, number, scale),
-            table=table if number == 0 else None,
+            charts.timeline(document, index, scale),
+            table=table if index == 0 else None,
         )
-        for number, name in enumerate(names)
+        for index, name in enumerate(names)
     )
     return Section(
         "timeline", "The step, pass by pass", tuple(text), (), shown
@@ -635,12 +635,12 @@ def _proof(frontier: Document, scale: TimeScale) -> str:
                 format_bytes(max(0, gap[x]))
                 for x in ("above_bytes", "up_to_bytes")
             )
-            least = "nothing is known of the step time"
+            bound_text = "nothing is known of the step time"
             if gap["lower_bound_ns"]:
                 bound = scale.bound(gap["lower_bound_ns"])
-                least = f"a step takes at least {bound}"
+                bound_text = f"a step takes at least {bound}"
             devices = count(curve["devices"], "device")
-            open_.append(f"{devices} from {low} to {high}, where {least}")
+            open_.append(f"{devices} from {low} to {high}, where {bound_text}")
     return f"Not all of it is proven: {'; '.join(open_)}."
 
 
@@ -744,16 +744,16 @@ def _link_columns(bandwidth_name: str) -> tuple[Column, ...]:
 
 
 def _searched(document: Document) -> Section:
-    found = document["searched"]
-    defaults = any(row["default"] for row in found["settings"])
-    targeted = any(row["target"] for row in found["settings"])
+    facts = document["searched"]
+    defaults = any(row["default"] for row in facts["settings"])
+    targeted = any(row["target"] for row in facts["settings"])
     columns = [
         Column("meaning", "setting"),
         Column("values", "values that plans could take"),
     ]
-    if any(_chooser(row) != "the problem" for row in found["settings"]):
+    if any(_chooser(row) != "the problem" for row in facts["settings"]):
         columns += [Column("who chose", value=_chooser), Column("option")]
-    limits = found["limits"]
+    limits = facts["limits"]
     text = [
         "Plans outside these values were not searched: what another batch, "
         "sequence length, schedule or order of the devices would give is not "
@@ -770,13 +770,15 @@ def _searched(document: Document) -> Section:
             "the answer without it is that of another target."
         )
     if limits:
-        said = "; ".join(f"{name} {value}" for name, value in limits.items())
-        text.append(f"Solvers ran under: {said}.")
+        limit_text = "; ".join(
+            f"{name} {value}" for name, value in limits.items()
+        )
+        text.append(f"Solvers ran under: {limit_text}.")
     return Section(
         "searched",
         "What was searched, and what was not",
         tuple(text),
-        tables=(Table.of(columns, found["settings"], "Settings"),),
+        tables=(Table.of(columns, facts["settings"], "Settings"),),
     )
 
 

@@ -134,18 +134,18 @@ def draw(name: str, plot: Plot) -> str | None:
 
 
 def _bars(axes: Axes, plot: Plot, look: dict[str, dict[str, Any]]) -> None:
-    words = list(dict.fromkeys(x for s in plot.series for x, _ in s.points))
+    labels = list(dict.fromkeys(x for s in plot.series for x, _ in s.points))
     width = 0.8 / len(look)
-    for number, (name, style) in enumerate(look.items()):
+    for index, (name, style) in enumerate(look.items()):
         points = dict(next(s.points for s in plot.series if s.name == name))
-        shift = (number - (len(look) - 1) / 2) * width
+        shift = (index - (len(look) - 1) / 2) * width
         axes.bar(
-            [i + shift for i, word in enumerate(words) if word in points],
-            [points[word] for word in words if word in points],
+            [i + shift for i, word in enumerate(labels) if word in points],
+            [points[word] for word in labels if word in points],
             width,
             color=style["color"],
             label=name,
         )
-    axes.set_xticks(range(len(words)), [str(x) for x in words])
+    axes.set_xticks(range(len(labels)), [str(x) for x in labels])
     for label in axes.get_xticklabels():
         label.set(rotation=40, horizontalalignment="right", fontsize=7)

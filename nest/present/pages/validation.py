@@ -81,13 +81,13 @@ def _answer(document: Document) -> Section:
                 f"of {count(fits['ran'], 'run')} that ran",
             )
         )
-    known = document.get("intervals")
-    if known is not None and known["rows"]:
+    intervals = document.get("intervals")
+    if intervals is not None and intervals["rows"]:
         facts.append(
             Fact(
                 "Within 90 % intervals",
-                _percent(known["within_90"]),
-                f"and {_percent(known['within_50'])} within 50 % ones",
+                _percent(intervals["within_90"]),
+                f"and {_percent(intervals['within_50'])} within 50 % ones",
             )
         )
     return Section("answer", "The answer", facts=tuple(facts))
