@@ -8,13 +8,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import yaml
 from hypothesis import strategies as st
 
 from nest.operator_schedule import Cores, Operator, Schedule
 from nest.operator_schedule.parts import JobGroup
 from nest.operator_schedule.timetable import Timetable
+
+DATA = Path(__file__).parent / "data"
 
 
 def operator(
@@ -50,6 +54,34 @@ def fused(name: str, *args: Any, **fields: Any) -> Operator:
 
 def free(name: str, after: Sequence[str] = ()) -> Operator:
     return operator(name, "none", after=after)
+
+
+def stored_passes() -> dict[str, tuple[list[Operator], Cores, int]]:
+    """Return the operators, cores and makespan of stored passes."""
+    engines = {"fused": "both", "free": "none"}
+    stored = yaml.safe_load((DATA / "schedules.yaml").read_text())
+
+    def numbers(text: str) -> list[int | None]:
+        return [None if x == "-" else int(x) for x in text.split("/")]
+
+    def parsed(name: str, text: str) -> Operator:
+        text, _, after = text.partition(" after ")
+        text, _, channel = text.partition(" channel ")
+        engine, _, ticks = text.partition(" ")
+        single, whole = (*numbers(ticks or "-"), None)[:2]
+        return operator(
+            *(name, engines.get(engine, engine), single, whole),
+            *(after.split(), numbers(channel or "0/0")),
+        )
+
+    return {
+        name: (
+            [parsed(*item) for item in case["operators"].items()],
+            Cores(*case["cores"]),
+            case["makespan"],
+        )
+        for name, case in stored.items()
+    }
 
 
 @st.composite

@@ -50,6 +50,7 @@ from tests.schedules import (
     one_by_one,
     operator,
     replay,
+    stored_passes,
     tensor,
     vector,
 )
@@ -60,30 +61,11 @@ def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_kept", type(search._kept)())
 
 
-#: Six operators of up to 80 ms in ps: with its presolve as it comes CP-SAT
-#: 9.15 calls 210,195,628,156 ticks optimal on two tensor cores and one vector
-#: core.
-LONG = (
-    vector("0", 79545823128, 62222705279, channel=(46364947138, 27940802969)),
-    vector("1", None, 30889187443, ["0"], channel=(0, 2237287954)),
-    tensor("2", 54722738006, 50631662499, channel=(6011882443, 46993063302)),
-    tensor("3", 17687112041, 11597066617, channel=(15450704062, 2906791918)),
-    fused("4", 36802788578, 23187344348, channel=(32631004332, 11727165748)),
-    tensor("5", None, 62477416121, channel=(0, 8730154685)),
-)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_long_operators(workers: int) -> None:
-    """1 and 5 take the whole chip, 93,366,603,564 ticks.
-
-    Beside them 0 takes a vector core; 4 cannot run beside it, and takes the
-    whole chip sooner than the vector core: 79,545,823,128 + 23,187,344,348.
-    Meanwhile 2 and 3 have a tensor core each.
-    """
-    shortest = 93366603564 + 79545823128 + 23187344348
-    assert least_makespan(LONG, Cores(2, 1)) == shortest
-    part = only_part(*LONG)
+    operators, cores, shortest = PASSES["long"]
+    assert least_makespan(operators, cores) == shortest
+    part = only_part(*operators)
     how = How(Deadline(None), num_workers=workers)
     table, bound = in_cpsat(part, one_by_one(part), 0, how)
     assert length_ticks(part, table) == shortest == bound
@@ -98,187 +80,22 @@ def only_part(
 
 HOW = How(Deadline(None))
 
-CASES = {
-    # two cores: side by side, or one after the other on both, 4 < 6
-    "beside": ((tensor("a", 4, 3), tensor("b", 4, 3)), (2, 0), 4),
-    "either": ((tensor("a", 4, 2), tensor("b", 4, 2)), (2, 0), 4),
-    "whole": ((tensor("a", 5, 2), tensor("b", 5, 2)), (2, 0), 4),
-    # three on two cores: two and one
-    "three": ((tensor("a", 4), tensor("b", 4), tensor("c", 4)), (2, 0), 8),
-    # alone on the whole chip: 3 + 4, or 8 beside 4
-    "alone": ((tensor("a", 8, 3), vector("b", 4)), (2, 2), 7),
-    # edges: 4 + 2 + 3, and the free view between them
-    "view": (
-        (
-            tensor("a", 4),
-            free("view", ["a"]),
-            vector("b", 2, after=["view"]),
-            fused("c", 3, after=["b"]),
-        ),
-        (1, 1),
-        9,
-    ),
-    # a fused operator keeps a core of either type busy: 3 + 3
-    "fused": ((fused("a", 3), vector("b", 3), tensor("c", 3)), (1, 1), 6),
-    # with a second core of each they run side by side
-    "rooms": ((fused("a", 3), vector("b", 3), tensor("c", 3)), (2, 2), 3),
-    # c then d on the vector core, with any tensor core: 1 + 3 beside a, b
-    "any number": (
-        (tensor("a", 4), tensor("b", 2), fused("c", 1), fused("d", 3)),
-        (2, 1),
-        5,
-    ),
-    "nothing": ((), (1, 1), 0),
-    "free": ((free("a"), free("b", ["a"])), (0, 0), 0),
-    # 3 + 4 + 3
-    "whole chain": (
-        (
-            fused("a", 5, 3),
-            tensor("b", 6, 4),
-            vector("c", 6, 3, after=["a", "b"]),
-        ),
-        (1, 3),
-        10,
-    ),
-    # side by side 4 ticks, but the memory channel serves 3 + 3
-    "channel": (
-        (
-            tensor("a", 4, channel=(3, 0)),
-            vector("b", 4, channel=(3, 0)),
-        ),
-        (1, 1),
-        6,
-    ),
-    # the channel makes the slower way the better one: 4 + 3, or 5 beside 3
-    # with 5 + 3 ticks of the channel
-    "channel chooses": (
-        (
-            tensor("a", 5, 4, channel=(5, 1)),
-            vector("b", 3, channel=(3, 0)),
-        ),
-        (2, 1),
-        7,
-    ),
-    # a on the whole chip, then b, c and d side by side: 4 + 5, and 2 + 3 + 5
-    # of the channel; a beside b is a tick shorter, and moves two more
-    "less of the channel": (
-        (
-            fused("a", 3, 4, channel=(3, 2)),
-            tensor("b", 4, channel=(3, 0)),
-            fused("c", 3, after=["a"]),
-            tensor("d", 5, 5, ["a"], channel=(5, 3)),
-        ),
-        (3, 2),
-        10,
-    ),
-    # a and d on the whole chip, 2 + 3 + 1 + 2 with 3 + 1 + 2 of the channel:
-    # nothing less spares enough of it
-    "time for the channel": (
-        (
-            fused("a", 4, 2, channel=(4, 0)),
-            tensor("b", 3, channel=(3, 0)),
-            tensor("c", 1, after=["a"], channel=(1, 0)),
-            tensor("d", 2, 1, ["b"], channel=(1, 0)),
-            tensor("e", 2, 3, ["d"], channel=(2, 0)),
-        ),
-        (3, 1),
-        8,
-    ),
-    # a beside b take as long as one after the other on the whole chip, but
-    # then they move 4, and the channel has 10 to move after them
-    "whole moves more": (
-        (
-            tensor("a", 4, 2, channel=(0, 2)),
-            tensor("b", 4, 2, channel=(0, 2)),
-            tensor("d", None, 1, ["a"]),
-            vector("x", 5, after=["b", "d"], channel=(5, 0)),
-            vector("y", 5, after=["b", "d"], channel=(5, 0)),
-            vector("z", 1, after=["d"]),
-        ),
-        (2, 3),
-        10,
-    ),
-    # alone, too, b is faster on its core, though it moves more: 3 + 1 + 1
-    "one core alone": (
-        (
-            vector("a", None, 3, channel=(0, 3)),
-            vector("b", 1, 2, channel=(1, 0)),
-            tensor("c", 1, after=["b"], channel=(1, 0)),
-        ),
-        (1, 1),
-        5,
-    ),
-    # c beside b and a, d, and e beside f: 5 + 1 + 2
-    "blocks around one": (
-        (
-            tensor("a", 1),
-            tensor("b", 3),
-            tensor("c", 5),
-            vector("d", None, 1, ["c"], channel=(0, 1)),
-            tensor("e", 2, 2, ["d"], channel=(2, 1)),
-            vector("f", 2, after=["a", "d"], channel=(1, 0)),
-        ),
-        (2, 1),
-        8,
-    ),
-    # a takes a tick longer and moves one less: 3 + 5 + 4, and 1 + 4 + 3 + 4
-    "alone, but less": (
-        (
-            fused("a", 3, 2, channel=(1, 2)),
-            vector("b", None, 4, channel=(0, 4)),
-            tensor("c", 4, 2, ["a"], channel=(3, 2)),
-            tensor("d", 5, 5, ["a"], channel=(4, 4)),
-        ),
-        (3, 1),
-        12,
-    ),
-    # b and d on one core, 4 + 3, a and c on the other
-    "not the first": (
-        (
-            tensor("a", 1),
-            tensor("b", 4),
-            tensor("c", 5),
-            fused("d", 3, after=["a"]),
-        ),
-        (2, 1),
-        7,
-    ),
-    # c, d and e, 4 + 6 + 3, leave one core to a and b
-    "waiting": (
-        (
-            tensor("a", 5),
-            tensor("b", 6),
-            vector("c", 4),
-            tensor("d", 6, after=["c"]),
-            tensor("e", 3, after=["d"]),
-        ),
-        (2, 1),
-        13,
-    ),
-    # part by part: 4 + max(2, 2 + 2), though the first part needs none
-    "channel of a part": (
-        (
-            tensor("a", 4),
-            tensor("b", 2, after=["a"], channel=(2, 0)),
-            vector("c", 2, after=["a"], channel=(2, 0)),
-        ),
-        (1, 1),
-        8,
-    ),
-}
+PASSES = stored_passes()
+#: Those that every engine solves in no time.
+CASES = [name for name in PASSES if name not in ("long", "backward")]
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("case", CASES)
 def test_makespans(case: str, solver: str) -> None:
-    operators, cores, makespan = CASES[case]
-    found = schedule(operators, Cores(*cores), solver=solver)
+    operators, cores, makespan = PASSES[case]
+    found = schedule(operators, cores, solver=solver)
     assert found.makespan_ticks == makespan
     assert found.optimal
-    replay(operators, Cores(*cores), found)
-    assert least_makespan(operators, Cores(*cores)) == makespan
-    assert makespan_ticks(operators, Cores(*cores), solver=solver) == makespan
-    lower, upper = bounds(operators, Cores(*cores))
+    replay(operators, cores, found)
+    assert least_makespan(operators, cores) == makespan
+    assert makespan_ticks(operators, cores, solver=solver) == makespan
+    lower, upper = bounds(operators, cores)
     assert lower <= makespan <= upper
 
 
@@ -286,10 +103,10 @@ def test_makespans(case: str, solver: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_engines_find_them_without_help(case: str, solver: str) -> None:
     """Of whole parts, with no bound, from one job after the other."""
-    operators, cores, makespan = CASES[case]
+    operators, cores, makespan = PASSES[case]
     engine = import_module(SOLVERS[solver].partition(":")[0])
     total = 0
-    for _, part in in_series(operators, Cores(*cores)):
+    for _, part in in_series(operators, cores):
         table, bound = engine.schedule_part(part, one_by_one(part), 0, HOW)
         assert faults(part, table) is None
         assert length_ticks(part, table) == bound
@@ -297,43 +114,17 @@ def test_engines_find_them_without_help(case: str, solver: str) -> None:
     assert total == makespan
 
 
-#: A backward pass of a small layer: CP-SAT does not prove it in ten minutes.
-BACKWARD = (
-    tensor("0", None, 185, channel=(0, 80)),
-    tensor("1", 370, 185, channel=(176, 80)),
-    vector("2", None, 160, ["0"], channel=(0, 160)),
-    tensor("3", 690, 345, ["2"], channel=(336, 144)),
-    tensor("4", 690, 345, ["2"], channel=(352, 144)),
-    vector("5", 48, after=["3"], channel=(48, 0)),
-    vector("6", 56, after=["5"], channel=(56, 0)),
-    tensor("7", 210, 105, ["6"], channel=(96, 48)),
-    tensor("8", 210, 105, ["6"], channel=(96, 48)),
-    tensor("9", 210, 105, ["7"], channel=(112, 96)),
-    tensor("10", 210, 105, ["7"], channel=(112, 96)),
-    vector("11", 160, after=["9"], channel=(160, 0)),
-    vector("12", 192, after=["11"], channel=(192, 0)),
-    tensor("13", 210, 105, ["12"], channel=(112, 96)),
-    tensor("14", 210, 105, ["12"], channel=(112, 96)),
-    tensor("15", 530, 265, ["10", "13", "14"], channel=(256, 112)),
-    tensor("16", 530, 265, ["10", "13", "14"], channel=(256, 112)),
-    vector("17", 48, after=["15"], channel=(48, 0)),
-)
-
-
 def test_the_channel_is_looked_at_along_the_paths() -> None:
-    """It takes as long as without the channel, in modes that move less.
-
-    Those that are found without it keep the channel busy for 2,568 ticks.
-    """
-    found = schedule(BACKWARD, Cores(2, 4))
-    replay(BACKWARD, Cores(2, 4), found)
-    assert found.makespan_ticks == 2482
+    operators, cores, makespan = PASSES["backward"]
+    found = schedule(operators, cores)
+    replay(operators, cores, found)
+    assert found.makespan_ticks == makespan
     assert [part.proof for part in found.parts] == ["dp"]
     still = [
         replace(x, single_channel_ticks=0, whole_channel_ticks=0)
-        for x in BACKWARD
+        for x in operators
     ]
-    assert makespan_ticks(still, Cores(2, 4)) == 2482
+    assert makespan_ticks(still, cores) == makespan
 
 
 def test_milp_proves_a_little_less_than_floats_say() -> None:
@@ -806,107 +597,54 @@ def test_jobs_wait_for_what_precedes_them() -> None:
 # Bad input
 
 
+ONE = Cores(1, 1)
+
+
 @pytest.mark.parametrize(
     ("operators", "cores", "text"),
     [
-        (
-            [tensor("a", 1)],
-            (-1, 1),
-            "cores.tensor: expected a whole number >= 0, got -1; correct it",
-        ),
-        (
-            [tensor("a", 1)],
-            (1, 1.0),
-            "cores.vector: expected a whole number >= 0, got 1.0; correct it",
-        ),
-        (
-            [tensor("a", 1), vector("a", 1)],
-            (1, 1),
-            "operator 'a': expected distinct names, got it 2 times; rename "
-            "one",
-        ),
-        (
-            [tensor("a", 1, after=["z"])],
-            (1, 1),
-            "operator 'a': expected names of operators in after, got 'z'; "
-            "correct it",
-        ),
-        (
-            [operator("a", "gpu", 1)],
-            (1, 1),
-            "operator 'a': engine: expected 'tensor' or 'vector' or 'both' "
-            "or 'none', got 'gpu'; correct it",
-        ),
+        ([tensor("a", 1)], (-1, 1), "cores.tensor: expected a whole number >= "
+         "0, got -1; correct it"),
+        ([tensor("a", 1)], (1, 1.0), "cores.vector: expected a whole number "
+         ">= 0, got 1.0; correct it"),
+        ([tensor("a", 1), vector("a", 1)], ONE, "operator 'a': expected "
+         "distinct names, got it 2 times; rename one"),
+        ([tensor("a", 1, after=["z"])], ONE, "operator 'a': expected names of "
+         "operators in after, got 'z'; correct it"),
+        ([operator("a", "gpu", 1)], ONE, "operator 'a': engine: expected "
+         "'tensor' or 'vector' or 'both' or 'none', got 'gpu'; correct it"),
         *(
-            (
-                [tensor("a", ticks)],
-                (1, 1),
-                f"operator 'a': single_ticks: expected a whole number >= 1, "
-                f"got {ticks}; correct it or use engine 'none'",
-            )
+            ([tensor("a", ticks)], ONE, f"operator 'a': single_ticks: "
+             f"expected a whole number >= 1, got {ticks}; correct it or use "
+             f"engine 'none'")
             for ticks in (0, -3, 1.5, float("nan"), True)
         ),
-        (
-            [tensor("a", 4, channel=(5, 0))],
-            (1, 1),
-            "operator 'a': single_channel_ticks: expected a whole number "
-            "from 0 to its single_ticks, 4, got 5; correct it",
-        ),
-        (
-            [tensor("a", 4, channel=(0, 1))],
-            (1, 1),
-            "operator 'a': whole_channel_ticks: expected a whole number "
-            "from 0 to its whole_ticks, 0, got 1; correct it",
-        ),
-        (
-            [tensor("a")],
-            (1, 1),
-            "operator 'a': expected single_ticks or whole_ticks, got "
-            "neither; the layer cannot run on this accelerator",
-        ),
-        (
-            [operator("a", "none", 3)],
-            (1, 1),
-            "operator 'a': expected no ticks with engine 'none', got "
-            "single_ticks 3 and single_channel_ticks 0; remove them or name "
-            "its engine",
-        ),
-        (
-            [fused("a", 1)],
-            (1, 0),
-            "operator 'a': expected at least one vector core, got none; add "
-            "one or change its engine",
-        ),
-        (
-            [
-                tensor("a", 1, after=["b"]),
-                tensor("b", 1, after=["a"]),
-                tensor("c", 1),
-            ],
-            (1, 1),
-            "operators: expected no cycle, got one among a, b; remove an "
-            "entry of after",
-        ),
-        (
-            [tensor("a", 1, after=["a"])],
-            (1, 1),
-            "operators: expected no cycle, got one among a; remove an entry "
-            "of after",
-        ),
-        (
-            [tensor("a", MAX_TICKS), tensor("b", 1)],
-            (1, 1),
-            f"operators: expected at most {MAX_TICKS} ticks together, got "
-            f"{MAX_TICKS + 1}; count in larger units",
-        ),
-        (
-            [tensor(str(i), 1) for i in range(MAX_OPERATORS + 1)],
-            (1, 1),
-            f"operators: expected at most {MAX_OPERATORS}, got "
-            f"{MAX_OPERATORS + 1}; schedule the parts of the layer one by one",
-        ),
+        ([tensor("a", 4, channel=(5, 0))], ONE, "operator 'a': "
+         "single_channel_ticks: expected a whole number from 0 to its "
+         "single_ticks, 4, got 5; correct it"),
+        ([tensor("a", 4, channel=(0, 1))], ONE, "operator 'a': "
+         "whole_channel_ticks: expected a whole number from 0 to its "
+         "whole_ticks, 0, got 1; correct it"),
+        ([tensor("a")], ONE, "operator 'a': expected single_ticks or "
+         "whole_ticks, got neither; the layer cannot run on this accelerator"),
+        ([operator("a", "none", 3)], ONE, "operator 'a': expected no ticks "
+         "with engine 'none', got single_ticks 3 and single_channel_ticks 0; "
+         "remove them or name its engine"),
+        ([fused("a", 1)], (1, 0), "operator 'a': expected at least one vector "
+         "core, got none; add one or change its engine"),
+        ([tensor("a", 1, after="b"), tensor("b", 1, after="a"),
+          tensor("c", 1)], ONE, "operators: expected no cycle, got one among "
+         "a, b; remove an entry of after"),
+        ([tensor("a", 1, after=["a"])], ONE, "operators: expected no cycle, "
+         "got one among a; remove an entry of after"),
+        ([tensor("a", MAX_TICKS), tensor("b", 1)], ONE, f"operators: expected "
+         f"at most {MAX_TICKS} ticks together, got {MAX_TICKS + 1}; count in "
+         f"larger units"),
+        ([tensor(str(i), 1) for i in range(MAX_OPERATORS + 1)], ONE,
+         f"operators: expected at most {MAX_OPERATORS}, got "
+         f"{MAX_OPERATORS + 1}; schedule the parts of the layer one by one"),
     ],
-)
+)  # fmt: skip
 def test_operators_that_cannot_be_scheduled(
     operators: list[Operator], cores: tuple[int, int], text: str
 ) -> None:
@@ -955,61 +693,38 @@ def test_engines_are_named_in_messages() -> None:
     assert _NAMES["engine"] == get_args(Engine)
 
 
+def of(**fields: Any) -> dict[str, Any]:
+    """Return a pass with one operator."""
+    return {"passes": {"x": [{"name": "a", **fields}]}}
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"schema": "nest-plan/1"}, "$.schema: expected 'nest-layer/1', got"),
-        (
-            {"passes": {}},
-            "$.passes: expected at least one pass, got none; add one, such "
-            "as forward",
-        ),
-        (
-            {"passes": {"forward": []}},
-            "$.passes.forward: expected at least one operator, got none; "
-            "remove the pass",
-        ),
-        (
-            {"unit": "parsecs per fortnight"},
-            "$.unit: expected a word of at most 20 characters, got 'parsecs "
-            "per fortnight'; shorten it",
-        ),
-        ({"passes": {"x": [{"name": "a"}]}}, "expected key 'engine', got"),
-        (
-            {"passes": {"x": [{"name": "a", "engine": "gpu"}]}},
-            "$.passes[...][0].engine: expected 'tensor' or 'vector' or "
-            "'both' or 'none', got 'gpu'; correct the value",
-        ),
+        ({"passes": {}}, "$.passes: expected at least one pass, got none; add "
+         "one, such as forward"),
+        ({"passes": {"forward": []}}, "$.passes.forward: expected at least "
+         "one operator, got none; remove the pass"),
+        ({"unit": "parsecs per fortnight"}, "$.unit: expected a word of at "
+         "most 20 characters, got 'parsecs per fortnight'; shorten it"),
+        (of(), "expected key 'engine', got"),
+        (of(engine="gpu"), "$.passes[...][0].engine: expected 'tensor' or "
+         "'vector' or 'both' or 'none', got 'gpu'; correct the value"),
         *(
-            (
-                {
-                    "passes": {
-                        "x": [
-                            {
-                                "name": "a",
-                                "engine": "tensor",
-                                "whole_ticks": ticks,
-                            }
-                        ]
-                    }
-                },
-                text,
-            )
+            (of(engine="tensor", whole_ticks=ticks), text)
             for ticks, text in (
                 (1.5, "expected `int | null`, got `float`"),
                 ("3", "expected `int | null`, got `str`"),
                 (True, "expected `int | null`, got `bool`"),
                 (10**30, "expected"),
-                (
-                    -1,
-                    "$.passes.x: operator 'a': whole_ticks: expected a "
-                    "whole number >= 1, got -1",
-                ),
+                (-1, "$.passes.x: operator 'a': whole_ticks: expected a "
+                 "whole number >= 1, got -1"),
                 (float("nan"), "got NaN"),
             )
         ),
     ],
-)
+)  # fmt: skip
 def test_files_that_are_no_layers(changes: dict[str, Any], text: str) -> None:
     data = json.dumps(document(**changes)).encode()
     with pytest.raises(InvalidProblemError) as caught:
