@@ -1,7 +1,7 @@
 """The table of a comparison: on terminals, on pages and in CSV files.
 
-A new column is one line of :func:`columns`. It shows a field of
-:meth:`nest.solvers.result.SolveResult.to_json`, or what its ``value`` makes
+A new column is one line of a list that :func:`columns` joins. It shows a field
+of :meth:`nest.solvers.result.SolveResult.to_json`, or what its ``value`` makes
 of several fields.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -64,29 +64,17 @@ def columns(writer: Writer, scale: TimeScale) -> list[Column]:
 
     Times on terminals and pages have the unit of ``scale``.
     """
-
-    def shown_step_time(fields: Fields) -> str:
-        """Return the step time, in parentheses if the plan does not fit."""
-        if fields["status"] == "over-memory" and fields.get("score"):
-            return f"({scale(fields['score']['step_time_ns'])})"
-        return scale(fields["step_time_ns"])
-
-    def interval_90(fields: Fields) -> str:
-        intervals = fields["intervals"]
-        if intervals is None or fields["step_time_ns"] is None:
-            return ""
-        return scale.interval(intervals["step_time_90_ns"])
-
-    def note_with_bound(fields: Fields) -> str:
-        """Return the note, and the bound where no gap tells it."""
-        parts = [note_text(fields)]
-        if fields["gap"] is None and fields["lower_bound_ns"]:
-            parts.append(
-                f"lower bound {scale.bound(fields['lower_bound_ns'])}"
-            )
-        return "; ".join(filter(None, parts))
-
     every_column = [
+        *_status_columns(),
+        *_time_columns(scale),
+        *_effort_columns(),
+        *_note_columns(scale),
+    ]
+    return [column for column in every_column if writer in column.writers]
+
+
+def _status_columns() -> list[Column]:
+    return [
         Column("problem", writers=_CSV),
         Column("solver"),
         *_csv_columns("seed", "outcome", "status", "limit"),
@@ -100,30 +88,37 @@ def columns(writer: Writer, scale: TimeScale) -> list[Column]:
             min_width=8,
             writers=FOR_PEOPLE,
         ),
+    ]
+
+
+def _time_columns(scale: TimeScale) -> list[Column]:
+    def shown_step_time(fields: Fields) -> str:
+        """Return the step time, in parentheses if the plan does not fit."""
+        if fields["status"] == "over-memory" and fields.get("score"):
+            return f"({scale(fields['score']['step_time_ns'])})"
+        return scale(fields["step_time_ns"])
+
+    def interval_90(fields: Fields) -> str:
+        intervals = fields["intervals"]
+        if intervals is None or fields["step_time_ns"] is None:
+            return ""
+        return scale.interval(intervals["step_time_90_ns"])
+
+    def time(
+        key: str,
+        name: str,
+        value: Callable[[Fields], str] | None = None,
+        rank: int = 0,
+        writers: frozenset[Writer] = FOR_PEOPLE,
+    ) -> Column:
+        form = scale if value is None else str
+        return Column(key, name, form, value, True, writers, rank)
+
+    return [
         Column("step_time_ns", writers=_CSV),
-        Column(
-            "shown_step_time",
-            "step time",
-            value=shown_step_time,
-            right=True,
-            writers=FOR_PEOPLE,
-        ),
-        Column(
-            "simulated_step_time_ns",
-            "simulated",
-            scale,
-            right=True,
-            rank=7,
-            writers=_TERMINAL,
-        ),
-        Column(
-            "step_time_90",
-            "90 %",
-            value=interval_90,
-            right=True,
-            rank=4,
-            writers=_TERMINAL,
-        ),
+        time("shown_step_time", "step time", shown_step_time),
+        time("simulated_step_time_ns", "simulated", None, 7, _TERMINAL),
+        time("step_time_90", "90 %", interval_90, 4, _TERMINAL),
         *_csv_columns("step_time_quanta", "over_best"),
         Column(
             "shown_over_best",
@@ -134,27 +129,32 @@ def columns(writer: Writer, scale: TimeScale) -> list[Column]:
             min_width=8,
             writers=FOR_PEOPLE,
         ),
-        Column(
-            "lower_bound_ns",
-            "lower bound",
-            scale,
-            right=True,
-            writers=_PAGE | _CSV,
-        ),
+        time("lower_bound_ns", "lower bound", None, 0, _PAGE | _CSV),
         Column(
             "gap", "gap %", percent, right=True, rank=3, writers=FOR_PEOPLE
         ),
         *_csv_columns("lower_bound_quanta", "over_memory_bytes"),
-        Column(
-            "own_objective_ns",
-            "own objective",
-            scale,
-            right=True,
-            rank=6,
-            writers=_TERMINAL | _CSV,
-        ),
+        time("own_objective_ns", "own objective", None, 6, _TERMINAL | _CSV),
+    ]
+
+
+def _effort_columns() -> list[Column]:
+    return [
         Column("wall_s", "wall s", _seconds, right=True, rank=5),
         *_csv_columns("cpu_s", "peak_rss_bytes", "host"),
+    ]
+
+
+def _note_columns(scale: TimeScale) -> list[Column]:
+    def note_with_bound(fields: Fields) -> str:
+        """Return the note, and the bound where no gap tells it."""
+        parts = [note_text(fields)]
+        if fields["gap"] is None and fields["lower_bound_ns"]:
+            bound = scale.bound(fields["lower_bound_ns"])
+            parts.append(f"lower bound {bound}")
+        return "; ".join(filter(None, parts))
+
+    return [
         Column(
             "note_with_bound",
             "note",
@@ -166,7 +166,6 @@ def columns(writer: Writer, scale: TimeScale) -> list[Column]:
         Column("note", value=note_text, writers=_PAGE),
         Column("detail", writers=_CSV),
     ]
-    return [column for column in every_column if writer in column.writers]
 
 
 def page_keys() -> list[str]:

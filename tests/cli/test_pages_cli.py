@@ -51,6 +51,12 @@ def rows_of(page: Page, columns: int) -> dict[str, list[str]]:
     return {row[0]: row for row in page.rows if len(row) == columns}
 
 
+def settings(place: Path) -> dict[str, list[str]]:
+    """Return the values of every setting, who chose them, and the option."""
+    page = Page((place / "page.html").read_text())
+    return {name: row[1:] for name, row in rows_of(page, 4).items()}
+
+
 def test_a_solver_that_crashes_costs_its_row_alone(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
@@ -123,35 +129,32 @@ def test_solve_writes_the_same_figures_as_it_prints(
     assert "Cost per step $7.5e-11 $3 per hour for all devices" in page.text
 
 
+GPT2 = ("solve", "--solver", "megatron", "--model", "gpt2")
+TO_PAGE = ("--html", "page.html")
+
+
 def test_defaults_of_a_model_are_told_with_their_options(
     cli: Cli, place: Path
 ) -> None:
-    model = ("--model", "gpt2", "--cluster", "h100x2", "--tp", "1,2")
-    arguments = ("solve", "--solver", "megatron", *model, "--pin", "pp=1")
-    assert cli(*arguments, "--html", "page.html") == 0
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
-    assert rows["tensor parallel degree"][1:] == ["1, 2", "as asked", ""]
-    assert rows["pipeline stages"][1:] == ["1", "as asked", ""]
-    assert rows["ZeRO stage"][2:] == ["default", "--zero"]
-    assert rows["data parallel degree"][2:] == ["default", "--pin dp="]
-    assert rows["framework"][1:] == ["any", "default", "--target"]
-    assert rows["memory to leave free"][1:] == [
-        "none",
-        "default",
-        "--headroom",
-    ]
-    assert rows["layers that are not cut apart"][1:] == [
-        *("1", "default", "--layers-per-node"),
-    ]
-    assert rows["gradients"][1:] == [
-        *("2 bytes per weight", "default", "--gradients"),
-    ]
+    model = ("--cluster", "h100x2", "--tp", "1,2", "--pin", "pp=1")
+    assert cli(*GPT2, *model, *TO_PAGE) == 0
+    rows = settings(place)
     assert "order of the devices" not in rows
+    for name, *row in (
+        ("tensor parallel degree", "1, 2", "as asked", ""),
+        ("pipeline stages", "1", "as asked", ""),
+        ("ZeRO stage", "0, 1, 2, 3", "default", "--zero"),
+        ("data parallel degree", "every number", "default", "--pin dp="),
+        ("framework", "any", "default", "--target"),
+        ("memory to leave free", "none", "default", "--headroom"),
+        ("layers that are not cut apart", "1", "default", "--layers-per-node"),
+        ("gradients", "2 bytes per weight", "default", "--gradients"),
+    ):
+        assert rows[name] == row
 
 
 def test_what_was_chosen_is_no_default(cli: Cli, place: Path) -> None:
     """Every option beside the model that says what plans may be."""
-    model = ("--model", "gpt2", "--cluster", "h100x4")
     chosen = {
         "framework": ("--target", "any"),
         "memory to leave free": ("--headroom", "8GB"),
@@ -164,60 +167,78 @@ def test_what_was_chosen_is_no_default(cli: Cli, place: Path) -> None:
         "a strategy for every": ("--granularity", "stage"),
         "data type": ("--dtype", "fp16"),
     }
-    arguments = ("solve", "--solver", "megatron", *model)
-    given = [word for words in chosen.values() for word in words]
-    assert cli(*arguments, *given, "--html", "page.html") == 0
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    options = [word for words in chosen.values() for word in words]
+    assert cli(*GPT2, "--cluster", "h100x4", *options, *TO_PAGE) == 0
+    rows = settings(place)
     for name in chosen:
-        assert rows[name][2:] == ["as asked", ""], name
-    assert rows["memory to leave free"][1] == "8GB"
-    assert rows["order of the devices"][1] == "auto"
-    assert rows["recomputation"][2:] == ["default", "--recompute"]
+        assert rows[name][1:] == ["as asked", ""], name
+    assert rows["memory to leave free"][0] == "8GB"
+    assert rows["order of the devices"][0] == "auto"
+    assert rows["recomputation"][1:] == ["default", "--recompute"]
 
 
-def test_what_a_target_chose_is_told(cli: Cli, place: Path) -> None:
-    """DeepSpeed has no selective recomputation, and no such split of SP.
-
-    torchtitan keeps gradients in 4 bytes.
-    """
-    model = ("--model", "gpt2", "--cluster", "h100x2", "--pin", "pp=1")
-    choice = ("--sequence-parallel", "on,off", "--html", "page.html")
-    arguments = ("solve", "--solver", "megatron", *model)
-    assert cli(*arguments, "--target", "deepspeed", *choice) == 0
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
-    chosen = ["the target", "--target deepspeed"]
-    assert rows["recomputation"][1:] == ["none, full", *chosen]
-    assert rows["sequence parallelism"][1:] == ["off", *chosen]
-    assert rows["ZeRO stage"][2:] == ["default", "--zero"]
-    assert rows["pipeline stages"][2:] == ["as asked", ""]
-    assert rows["optimiser"][2:] == ["default", "--optimizer"]
-    assert cli(*arguments, "--target", "torchtitan", *choice[2:]) == 0
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
-    assert rows["gradients"][2:] == ["the target", "--target torchtitan"]
-    assert rows["framework"][1:] == ["torchtitan", "as asked", ""]
-    gradients = ("--gradients", "fp32", *choice[2:])
-    assert cli(*arguments, "--target", "torchtitan", *gradients) == 0
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
-    assert rows["optimiser"][2:] == ["default", "--optimizer"]
-    assert rows["gradients"][2:] == ["as asked", ""]
+@pytest.mark.parametrize(
+    ("target", "options", "expected"),
+    [
+        (
+            # It has no selective recomputation, and no such split of SP.
+            "deepspeed",
+            ("--sequence-parallel", "on,off"),
+            {
+                "recomputation": ("the target", "none, full"),
+                "sequence parallelism": ("the target", "off"),
+                "ZeRO stage": ("default", "--zero"),
+                "pipeline stages": ("as asked", ""),
+                "optimiser": ("default", "--optimizer"),
+            },
+        ),
+        (
+            # It keeps gradients in 4 bytes.
+            "torchtitan",
+            (),
+            {
+                "gradients": ("the target", "4 bytes per weight"),
+                "framework": ("as asked", ""),
+            },
+        ),
+        (
+            "torchtitan",
+            ("--gradients", "fp32"),
+            {
+                "optimiser": ("default", "--optimizer"),
+                "gradients": ("as asked", ""),
+            },
+        ),
+    ],
+)
+def test_what_a_target_chose_is_told(
+    cli: Cli, place: Path, target: str, options: Any, expected: Any
+) -> None:
+    model = ("--cluster", "h100x2", "--pin", "pp=1", "--target", target)
+    assert cli(*GPT2, *model, *options, *TO_PAGE) == 0
+    rows = settings(place)
+    for name, (who, text) in expected.items():
+        values, chooser, option = rows[name]
+        assert chooser == who, name
+        if who == "the target":
+            assert (values, option) == (text, f"--target {target}")
+        else:
+            assert option == text
 
 
 def test_what_a_target_chose_of_a_file_is_told(cli: Cli, place: Path) -> None:
     """Who chose the rest is not known; without a target nothing is said."""
-    arguments = ("solve", "llama2-7b-8", "--solver", "megatron")
-    page = ("--html", "page.html")
-    assert cli(*arguments, "--target", "torchtitan", *page) == 0
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
-    chosen = ["the target", "--target torchtitan"]
-    assert rows["gradients"][2:] == chosen
-    assert rows["recomputation"][2:] == ["the problem", ""]
-    assert cli(*arguments, *page) == 0
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
-    assert rows["gradients"][2:] == ["the problem", ""]
-    assert rows["framework"][1:] == ["any", "default", "--target"]
-    assert cli(*arguments, *page, "--pin", "zero=1") == 0
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
-    assert rows["ZeRO stage"][1:] == ["1", "as asked", ""]
+    arguments = ("solve", "llama2-7b-8", "--solver", "megatron", *TO_PAGE)
+    assert cli(*arguments, "--target", "torchtitan") == 0
+    rows = settings(place)
+    assert rows["gradients"][1:] == ["the target", "--target torchtitan"]
+    assert rows["recomputation"][1:] == ["the problem", ""]
+    assert cli(*arguments) == 0
+    rows = settings(place)
+    assert rows["gradients"][1:] == ["the problem", ""]
+    assert rows["framework"] == ["any", "default", "--target"]
+    assert cli(*arguments, "--pin", "zero=1") == 0
+    assert settings(place)["ZeRO stage"] == ["1", "as asked", ""]
 
 
 @pytest.mark.parametrize("command", ["solve", "compare"])
@@ -226,18 +247,23 @@ def test_where_a_page_cannot_go(
 ) -> None:
     solver = ("--solver", "brute")
     arguments = (command, files["problem"], *solver * (command == "solve"))
-    text = cli.refuses(*arguments, "--html", "-")
-    assert text.startswith("--html: expected a file, got '-'; name one")
-    text = cli.refuses(*arguments, "--html", "no/page.html")
-    assert text.startswith("--html no/page.html: expected a writable file")
-    text = cli.refuses(*arguments, "--html", files["problem"])
-    assert text.startswith("--html: expected another file than for PROBLEM")
-    text = cli.refuses(*arguments, "--tokens", "-3")
-    assert text.startswith("--tokens: expected a number > 0, got '-3'")
-    text = cli.refuses(*arguments, "--tokens", "1e12")
-    assert text.startswith("--tokens: expected --html too, whose page shows")
-    text = cli.refuses(*arguments, "--price-usd-per-device-hour", "2")
-    assert text.startswith("--price-usd-per-device-hour: expected --html too")
+    for option, value, message in (
+        ("--html", "-", "--html: expected a file, got '-'; name one"),
+        ("--html", "no/page.html", "--html no/page.html: expected a writable"),
+        (
+            "--html",
+            files["problem"],
+            "--html: expected another file than for PROBLEM",
+        ),
+        ("--tokens", "-3", "--tokens: expected a number > 0, got '-3'"),
+        ("--tokens", "1e12", "--tokens: expected --html too, whose page show"),
+        (
+            "--price-usd-per-device-hour",
+            "2",
+            "--price-usd-per-device-hour: expected --html too",
+        ),
+    ):
+        assert cli.refuses(*arguments, option, value).startswith(message)
 
 
 def test_a_benchmark_has_no_run_to_price(

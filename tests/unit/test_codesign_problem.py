@@ -259,27 +259,25 @@ def test_degrees_are_those_of_nodes_of_that_size() -> None:
 # Bad input
 
 
-def test_schedules_that_split_the_backward_pass_are_refused() -> None:
-    with pytest.raises(
-        InvalidOptionError,
-        match="schedule: expected one that computes the backward pass of a "
-        "layer at once, got 'zb-h1'; choose '1f1b'",
-    ):
-        bert(request=Request(schedule="zb-h1"))
-
-
-def test_fp8_is_refused() -> None:
-    with pytest.raises(
-        InvalidOptionError,
-        match="dtype: expected one of bf16, fp16, which accelerator "
-        "multiplies, got 'fp8'; choose another",
-    ):
-        bert(request=Request(dtype="fp8"))
-
-
-def test_degrees_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(InvalidOptionError, match="tp: expected a divisor"):
-        bert(request=Request(tp=(3,)))
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            Request(schedule="zb-h1"),
+            "schedule: expected one that computes the backward pass of a "
+            "layer at once, got 'zb-h1'; choose '1f1b'",
+        ),
+        (
+            Request(dtype="fp8"),
+            "dtype: expected one of bf16, fp16, which accelerator "
+            "multiplies, got 'fp8'; choose another",
+        ),
+        (Request(tp=(3,)), "tp: expected a divisor"),
+    ],
+)
+def test_requests_that_are_refused(request_: Request, message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        bert(request=request_)
 
 
 def test_models_out_of_range_are_refused() -> None:

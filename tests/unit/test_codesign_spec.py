@@ -295,42 +295,30 @@ def test_a_die_that_fits_no_wafer_is_cut() -> None:
     assert len(found.points) == 1
 
 
-def test_limits_below_the_smallest_point(read) -> None:
-    text = SPEC + "limits: {%s: {most: %s}}\n"
-    smallest = read(SPEC).space.points[4]
-    area = f"{smallest.area_e6_um2 / MM2:.12f}"
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("area: {most: 1 mm2}", r"spec.yaml: \$\.limits\.area\.most: expected "
+         r"at least AREA mm2, the area of the smallest point \(1 x 4x16 "
+         r"tensor, 1 x 16 vector, 1 MiB SRAM, 32 GiB HBM\), got 1 mm2; raise "
+         r"the lim"),
+        ("power: {most: 1 W}",
+         r"power\.most: expected at least [\d.]+ W, the TDP of the"),
+        ("power_density: {most: 1 W/cm2}", r"power_density\.most: expected at "
+         r"least [\d.]+ W/mm2, the TDP per area of the smallest point"),
+        ("price: {most: 1 USD}",
+         r"price\.most: expected at least [\d.]+ USD, the price of the"),
+        ("area: {least: 9000 mm2}", r"\$\.limits\.area\.least: expected at "
+         r"most [\d.]+ mm2, the area of the largest point \(2 x 8x16 tensor, "
+         r".*\), got 9000 mm2; lo"),
+    ],
+)  # fmt: skip
+def test_limits_beyond_all_points(read, limit: str, message: str) -> None:
+    area = f"{read(SPEC).space.points[4].area_e6_um2 / MM2:.12f}"
     with pytest.raises(
-        InvalidProblemError,
-        match=rf"spec.yaml: \$\.limits\.area\.most: expected at least "
-        rf"{area} mm2, the area of the smallest point \(1 x 4x16 tensor, "
-        r"1 x 16 vector, 1 MiB SRAM, 32 GiB HBM\), got 1 mm2; raise the lim",
+        InvalidProblemError, match=message.replace("AREA", area)
     ):
-        read(text % ("area", "1 mm2"))
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"power\.most: expected at least [\d.]+ W, the TDP of the",
-    ):
-        read(text % ("power", "1 W"))
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"power_density\.most: expected at least [\d.]+ W/mm2, the TDP "
-        r"per area of the smallest point",
-    ):
-        read(text % ("power_density", "1 W/cm2"))
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"price\.most: expected at least [\d.]+ USD, the price of the",
-    ):
-        read(text % ("price", "1 USD"))
-
-
-def test_limits_above_the_largest_point(read) -> None:
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"\$\.limits\.area\.least: expected at most [\d.]+ mm2, the "
-        r"area of the largest point \(2 x 8x16 tensor, .*\), got 9000 mm2; lo",
-    ):
-        read(SPEC + "limits: {area: {least: 9000 mm2}}\n")
+        read(f"{SPEC}limits: {{{limit}}}\n")
 
 
 def test_limits_that_leave_nothing_together(read) -> None:
@@ -442,39 +430,31 @@ def test_files_that_are_refused(read, more: str, message: str) -> None:
         read(f"{SPEC}{more}\n")
 
 
-def test_other_files_that_are_refused(read, tmp_path: Path) -> None:
-    with pytest.raises(InvalidProblemError, match="expected key 'schema'"):
-        read(SPEC.replace("schema: nest-codesign/1\n", ""))
-    with pytest.raises(InvalidProblemError, match="expected key 'devices'"):
-        read(SPEC.replace("devices: 8\n", ""))
-    with pytest.raises(
-        InvalidProblemError, match="line 4: expected key 'a' once"
-    ):
-        read("schema: nest-codesign/1\nspace:\n  a: 1\n  a: 2\n")
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"\$\.devices: expected a whole number, got 8.5",
-    ):
-        read(SPEC.replace("devices: 8", "devices: 8.5"))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SPEC.replace("schema: nest-codesign/1\n", ""),
+         "expected key 'schema'"),
+        (SPEC.replace("devices: 8\n", ""), "expected key 'devices'"),
+        ("schema: nest-codesign/1\nspace:\n  a: 1\n  a: 2\n",
+         "line 4: expected key 'a' once"),
+        (SPEC.replace("devices: 8", "devices: 8.5"),
+         r"\$\.devices: expected a whole number, got 8.5"),
+        ("{schema: nest-codesign/1, devices: 8, space: phaze, technology: "
+         "7nm}", r"\$\.technology: expected '45nm' with the built-in space"),
+        (f"{SPEC}prices: {{wafer_diameter: 5 mm}}\n",
+         r"\$\.prices\.wafer_diameter: expected a wafer that some point fits, "
+         r"got one of 5 mm, too small for all 8; raise it"),
+    ],
+)  # fmt: skip
+def test_other_files_that_are_refused(read, text: str, message: str) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        read(text)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidProblemError, match="expected a readable spec"):
         read_spec(tmp_path / "none.yaml")
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"\$\.technology: expected '45nm' with the built-in space",
-    ):
-        read(
-            "{schema: nest-codesign/1, devices: 8, space: phaze, technology: "
-            "7nm}"
-        )
-
-
-def test_no_wafer_is_large_enough(read) -> None:
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"\$\.prices\.wafer_diameter: expected a wafer that some point "
-        r"fits, got one of 5 mm, too small for all 8; raise it",
-    ):
-        read(f"{SPEC}prices: {{wafer_diameter: 5 mm}}\n")
 
 
 def test_limits_do_not_change_the_base(read) -> None:
