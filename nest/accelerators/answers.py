@@ -387,16 +387,11 @@ class _Study:
             )
 
         looked = phaze_order(self.spec.space.points, throughput)
-        fits = [
-            (value, -place)
-            for place, (_, value) in enumerate(looked.evaluated)
-            if value is not None
-        ]
         evaluated = tuple(point.index for point, _ in looked.evaluated)
-        if not fits:
+        if looked.best is None:
             return evaluated, None
-        _, place = max(fits)
-        return evaluated, self._found(evaluated[-place])
+        point, _ = looked.best
+        return evaluated, self._found(point.index)
 
     def _sample(
         self, seed: int, size: int

@@ -13,11 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from nest.operator_schedule.checks import (
-    check_cores,
-    check_operators,
-    check_runs,
-)
+from nest.operator_schedule.checks import checked_cores
 from nest.operator_schedule.parts import Job, JobGroup, in_series
 from nest.operator_schedule.records import Cores, Operator
 
@@ -49,10 +45,7 @@ def bounds(operators: Sequence[Operator], cores: Cores) -> tuple[int, int]:
     InvalidProblemError
         As :func:`~nest.operator_schedule.schedule` does.
     """
-    cores = Cores(*cores)
-    check_cores(cores)
-    check_operators(operators)
-    check_runs(operators, cores)
+    cores = checked_cores(operators, cores)
     lower = upper = 0
     for _, group in in_series(operators, cores):
         lower += lower_bound_ticks(group)

@@ -23,6 +23,21 @@ TICKS = ("single_ticks", "whole_ticks")
 CHANNEL_TICKS = ("single_channel_ticks", "whole_channel_ticks")
 
 
+def checked_cores(operators: Sequence[Operator], cores: Cores) -> Cores:
+    """Return the cores, once operators and cores are fit for each other.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the operators are no DAG with ticks, or one has nothing to run on.
+    """
+    cores = Cores(*cores)
+    check_cores(cores)
+    check_operators(operators)
+    check_runs(operators, cores)
+    return cores
+
+
 def check_cores(cores: Cores) -> None:
     """Raise ``InvalidProblemError`` unless there are such cores."""
     for field, count in zip(Cores._fields, cores, strict=True):

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nest.operator_schedule.checks import (
-    check_cores,
-    check_operators,
-    check_runs,
-)
+from nest.operator_schedule.checks import checked_cores
 from nest.operator_schedule.parts import JobGroup, in_series
 from nest.operator_schedule.records import (
     Cores,
@@ -63,10 +59,7 @@ def schedule(
         If an engine fails.
     """
     check_solver(solver)
-    cores = Cores(*cores)
-    check_cores(cores)
-    check_operators(operators)
-    check_runs(operators, cores)
+    cores = checked_cores(operators, cores)
     how = How(Deadline(time_limit_s), num_workers, seed)
     placed: dict[str, Placed] = {}
     scheduled = []

@@ -213,7 +213,7 @@ def test_best_is_none_if_nothing_fits() -> None:
     assert phaze_order(listed(1, 2), lambda point: None).best is None
 
 
-# Dominance
+# Figures
 
 
 def test_axes_are_what_is_listed(space: Space) -> None:
