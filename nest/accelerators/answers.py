@@ -1,4 +1,4 @@
-"""What is asked of a space, and all that is answered.
+"""The questions about a space, in their order, and their answers.
 
 The order of questions is fixed: the base, the best point of every model, the
 best one of all together, then what was asked besides. Each finds what the ones

@@ -27,7 +27,7 @@ from nest.units import ceil_div
 
 
 class StepEnergy(NamedTuple):
-    """What a step takes, of all devices together.
+    """The energy of a step, of all devices together.
 
     Attributes
     ----------

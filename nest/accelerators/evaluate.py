@@ -32,7 +32,7 @@ from nest.units import MAX_TOTAL, ceil_div
 
 
 class Solved(Struct, frozen=True, kw_only=True):
-    """What is known of a model on a point, or on several together.
+    """The result of a model on a point, or on several points together.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Solved(Struct, frozen=True, kw_only=True):
 
 
 class WorkBound(NamedTuple):
-    """What :func:`work_bound` needs of a workload.
+    """The figures of a workload that :func:`work_bound` uses.
 
     Attributes
     ----------

@@ -79,7 +79,7 @@ Runs = tuple[tuple[Pass, int], ...]
 
 
 class LayerWork(NamedTuple):
-    """What a graph node of a kind runs on one device under one split.
+    """The passes that a graph node of a kind runs on a device under one split.
 
     Attributes
     ----------

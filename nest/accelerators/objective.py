@@ -1,4 +1,4 @@
-"""What makes one architecture better than another, in whole numbers."""
+"""The objective of a search for architectures, in whole numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Whole = NDArray[np.object_]
 
 
 class Objective(NamedTuple):
-    """How the step times of several models become one number.
+    """The rule that makes one number of the step times of several models.
 
     ``geometric-mean``: the geometric mean of the throughputs relative to a
     base, weighted; it is largest where ``Π T_m ** w_m`` is least, whatever the

@@ -1,4 +1,4 @@
-"""What an operator takes on an accelerator: time, memory traffic, energy.
+"""Time, memory traffic and energy of an operator on an accelerator.
 
 An accelerator has tensor cores, each a systolic array with a buffer of its
 own, vector cores of so many lanes, and a buffer and a memory channel that all
@@ -73,7 +73,7 @@ class Vector(NamedTuple):
 
 
 class OperatorWork(Struct, frozen=True, kw_only=True):
-    """What one operator computes and moves.
+    """The computation and the traffic of one operator.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Timed(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How a product lies on cores, and the cycles that it takes.
+    """The distribution of a product over cores, and its cycles.
 
     ``batch``, ``m`` and ``n`` are those of one core.
     """

@@ -38,7 +38,7 @@ Splits = tuple[tuple[int, int], ...]
 
 
 class PointOracle:
-    """What is known of points, and how more is found out.
+    """Bounds and step times of points, from a store and from processes.
 
     Parameters
     ----------

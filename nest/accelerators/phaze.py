@@ -141,7 +141,7 @@ Throughput = int | float | Fraction | None
 
 
 class Looked(NamedTuple):
-    """What Phaze looks at.
+    """The points that Phaze evaluates.
 
     Attributes
     ----------

@@ -100,7 +100,7 @@ class Excused(Protocol):
 
 
 class Figure(NamedTuple):
-    """What a limit is about, for messages.
+    """A figure that limits bound, with its unit for messages.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ DTYPES = ("bf16", "fp16")
 
 
 class PassTimes(NamedTuple):
-    """What a layer takes in ps: both passes, and what ``selective`` adds."""
+    """Times of a layer in ps: both passes, and what ``selective`` adds."""
 
     forward_ps: int
     backward_ps: int
@@ -50,7 +50,7 @@ class PassTimes(NamedTuple):
 
 
 class Base(NamedTuple):
-    """What is the same for all architectures with nodes of one size.
+    """The problem that all architectures with nodes of one size share.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What is published of chips, beside what the stored constants say of them.
+"""Published figures of chips, compared with the stored constants.
 
 Peaks follow from arrays, their size and the clock. Areas of GA100's blocks
 follow from constants of the process ``7nm`` and of units that only GPUs have
@@ -57,7 +57,7 @@ class Chip(Struct, frozen=True, kw_only=True):
 
     @property
     def peak_error(self) -> float:
-        """How far the formula is off what is printed, relative to that."""
+        """The error of the formula, relative to the published peak."""
         low, high = self.published_tflops
         peak = self.peak_flops / 1e12
         return peak / min(max(peak, low), high) - 1
@@ -83,7 +83,7 @@ class Block(NamedTuple):
 
     @property
     def error(self) -> float:
-        """How far the model is off, relative to what is published."""
+        """The error of the model, relative to the published area."""
         return self.modelled_mm2 / self.published_mm2 - 1
 
 

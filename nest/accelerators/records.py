@@ -1,4 +1,4 @@
-"""What may be asked of a space of accelerators, and what is answered."""
+"""Questions about a space of accelerators, and their answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ExtraAnalyses(NamedTuple):
-    """What is asked for beside the best points.
+    """Analyses that a user requests in addition to the best points.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class DesignResult(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many points what settled, for one question.
+    """For one question, the number of points by the reason that settled them.
 
     ``dominance``: never looked at, as a larger point is too slow; ``bound``:
     a bound from operators; ``together``: the placement on a point as fast as
@@ -134,7 +134,7 @@ class Best(NamedTuple):
 
 
 class QuestionProgress(NamedTuple):
-    """How far a question is.
+    """The progress of a question.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ class Neighbor(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What the three choices contribute to the throughput of a model.
+    """The contributions of three choices to the throughput of a model.
 
     Of ``base architecture, operators one after the other, Megatron's plan``
     each may be replaced by the best one: eight throughputs. A contribution is
@@ -200,7 +200,7 @@ class Contribution(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What another search found.
+    """The result of another search.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ Flags = Any
 WAVE = 8
 FIRST_WAVE = 2
 
-#: Groups of fewer points are not parted any more: each is solved by itself.
+#: The search solves the points of smaller groups one by one.
 LEAST_PARTED = 16
 
 #: What settled a point: a larger point, a bound from its operators, the
@@ -54,7 +54,7 @@ Reason = Literal[
 
 
 class Question(NamedTuple):
-    """A point and a model to solve, and the longest step that matters."""
+    """A point and a model to solve, and the longest step of interest."""
 
     point: int
     model: int
@@ -62,7 +62,7 @@ class Question(NamedTuple):
 
 
 class PlacementBound(NamedTuple):
-    """What solving came to.
+    """The answer to a question.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class PlacementBound(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Points of one category, of which it is asked whether any is fast.
+    """Points of one category, with a limit on their step time.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Group(NamedTuple):
 
 
 class Oracle(Protocol):
-    """What knows the step times of points."""
+    """A source of bounds and step times of points."""
 
     def bound(self, point: int, model: int) -> int:
         """Return a quick lower bound on a step time, in quanta."""
@@ -175,7 +175,7 @@ class Listed(NamedTuple):
 
 
 class State:
-    """What is known of every point: bounds, exact step times, reasons.
+    """The knowledge of every point: bounds, exact step times, reasons.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ Cut = Callable[[Whole, Flags], tuple[Flags, Whole]]
 
 
 class QuestionStatus(NamedTuple):
-    """What is known of a question.
+    """The state of a question.
 
     Attributes
     ----------

@@ -40,7 +40,7 @@ Growing = Annotated[Curve, _check_curve]
 
 
 class Areas(Struct, frozen=True, kw_only=True):
-    """What things take on the die, in 1e-6 µm².
+    """Areas of components on the die, in 1e-6 µm².
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Areas(Struct, frozen=True, kw_only=True):
 
 
 class Energies(Struct, frozen=True, kw_only=True):
-    """What things take when they work once, in fJ.
+    """Energies of one operation of each component, in fJ.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class UnitEnergies(NamedTuple):
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """What silicon and memory cost.
+    """Prices of silicon and memory.
 
     Attributes
     ----------

@@ -76,7 +76,7 @@ PROCESS = "7nm"
 
 
 class Key(NamedTuple):
-    """How a parameter is written.
+    """A key of the file, and the parameter that it sets.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class _Parameters(Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> dict[str, Any]:
-        """What the file says, by key."""
+        """The values that the file states, by key."""
         values = {key: getattr(self, key) for key in KEYS}
         return {key: x for key, x in values.items() if x is not None}
 

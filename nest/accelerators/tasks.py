@@ -36,7 +36,7 @@ MANIFEST = "codesign.json"
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """What the step time of a model depends on beside the architecture.
+    """All that the step time of a model depends on except the architecture.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def key(self) -> str:
-        """What it is called: equal only for equal questions.
+        """The name of the task: equal only for equal questions.
 
         Of one point neither the target nor the splits are part of it, as what
         is known of it only grows. Of several both are: which splits are left
@@ -179,13 +179,13 @@ class Manifest(
     tag_field="schema",
     tag="nest-codesign-run/1",
 ):
-    """What a directory of answers says of itself."""
+    """The description of a directory of answers."""
 
     version: str
 
 
 class Store:
-    """What tasks came to, in memory and in a directory if there is one.
+    """Results of tasks, in memory and in a directory if there is one.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ Times = Mapping[int, int]
 
 
 class Workload:
-    """What the layers of a model run, under every split of them.
+    """The operators that the layers of a model run, under every split.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user knows of the training run.
+    """What a user states about the training run.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ def problem_facts(problem: Problem) -> Document:
 
 
 def answer_facts(problem: Problem, answer: Answer, wish: Wish) -> Document:
-    """Return the figures of a plan that decide whether anybody wants it."""
+    """Return the figures by which a user judges a plan."""
     found, plan = answer.score, answer.plan
     known = intervals_of(problem, plan, found)
     fullest = max(found.blocks, key=lambda block: block.memory_bytes)

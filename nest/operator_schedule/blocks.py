@@ -27,8 +27,8 @@ from nest.solvers.base import Deadline
 
 Ints = NDArray[np.int64]
 
-#: Closed sets that are looked at, at most, where it is to be quick and where
-#: not, and pairs of them.
+#: Maximum numbers of closed sets, in a quick search and in any other, and of
+#: pairs of them.
 MAX_QUICK_SETS = 4000
 MAX_SETS = 10_000
 MAX_PAIRS = 2_000_000
@@ -39,12 +39,12 @@ ROWS = 128
 #: Jobs that fit into the bits of a whole number.
 MAX_JOBS = 62
 
-#: Ways to reach closed sets that are gone on from, at most.
+#: Maximum number of labels that the search extends.
 MAX_REACHED = 200_000
 
 
-#: How far from the bound to the timetable at hand shorter ones are looked
-#: for, one after the other; the last one is the whole.
+#: Upper limits of two successive searches, in quarters of the range from the
+#: lower bound to the best known length. A low limit rejects long paths early.
 SHARES = (1, 4)
 
 
@@ -293,8 +293,8 @@ def _distances(steps: _Steps, ticks: Ints, count: int) -> tuple[Ints, Ints]:
     return before, after
 
 
-class _Reached(NamedTuple):
-    """How a closed set is reached.
+class _Label(NamedTuple):
+    """A label: one path to a closed set.
 
     Attributes
     ----------
@@ -362,25 +362,25 @@ class _Search:
         GivenUpError
             If it is too much work.
         """
-        reached: list[tuple[int, _Reached]] = []
+        reached: list[tuple[int, _Label]] = []
         fronts: dict[int, list[tuple[int, int]]] = {}
         last = len(self._masks) - 1
         # Of what may take equally long first what is nearest to the end.
-        queue: list[tuple[int, int, _Reached]] = []
+        queue: list[tuple[int, int, _Label]] = []
 
-        def push(target: int, step: _Reached) -> None:
+        def push(target: int, step: _Label) -> None:
             ticks, channel_ticks = self._rest[target]
             total = max(step.ticks + ticks, step.channel_ticks + channel_ticks)
             if total < limit_ticks and not is_behind(target, step):
                 heappush(queue, (total, -target, step))
 
-        def is_behind(target: int, step: _Reached) -> bool:
+        def is_behind(target: int, step: _Label) -> bool:
             return any(
                 ticks <= step.ticks and channel_ticks <= step.channel_ticks
                 for ticks, channel_ticks in fronts.get(target, ())
             )
 
-        push(0, _Reached(-1, 0, 0, 0, 0))
+        push(0, _Label(-1, 0, 0, 0, 0))
         while queue:
             _, nearness, step = heappop(queue)
             target = -nearness
@@ -407,7 +407,7 @@ class _Search:
                 if block:
                     ticks = self._least[block]
                 ends = step.ticks + ticks, step.channel_ticks + channel_ticks
-                push(larger, _Reached(index, block, *ends, whole))
+                push(larger, _Label(index, block, *ends, whole))
         return None
 
     def _pack(self, block: int, limit_ticks: int) -> int | None:
@@ -423,7 +423,7 @@ class _Search:
                 self._packed[block] = packed.starts
         return self._least[block] if block in self._packed else None
 
-    def _timetable(self, reached: list[tuple[int, _Reached]]) -> Timetable:
+    def _timetable(self, reached: list[tuple[int, _Label]]) -> Timetable:
         """Return the timetable of the path to what was reached last."""
         starts = [0] * len(self._part.jobs)
         whole = [False] * len(self._part.jobs)

@@ -1,4 +1,4 @@
-"""What no schedule is shorter than, and one is not longer than.
+"""A lower and an upper bound on the length of the shortest schedule.
 
 Bounds on the makespan of a part, in ticks, see ``formulations/README.md``:
 

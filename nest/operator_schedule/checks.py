@@ -1,4 +1,4 @@
-"""What operators and cores have to be, and what is said otherwise."""
+"""Checks of operators and cores."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Free = tuple[int, ...]
 
 
 class Packed(NamedTuple):
-    """What is known of a block.
+    """The shortest schedule of a block, or a bound on it.
 
     Attributes
     ----------

@@ -50,7 +50,7 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 
 class Placed(NamedTuple):
-    """When and where an operator runs.
+    """The time and the cores of an operator.
 
     Attributes
     ----------

@@ -49,7 +49,7 @@ MAX_KEPT = 2**16
 
 
 class How(NamedTuple):
-    """How an engine is to work.
+    """Settings of an engine.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class How(NamedTuple):
 
 
 class ScheduleBounds(NamedTuple):
-    """What is known of a part: a timetable, and a bound.
+    """The best timetable of a part, and a lower bound.
 
     Attributes
     ----------

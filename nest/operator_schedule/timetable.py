@@ -11,7 +11,7 @@ from nest.operator_schedule.records import Cores
 
 
 class Timetable(NamedTuple):
-    """When the jobs of a part start, and whether on the whole chip."""
+    """The starts of a part's jobs, and which run on the whole chip."""
 
     starts: tuple[int, ...]
     whole: tuple[bool, ...]

@@ -16,7 +16,7 @@ Curves = Mapping[str, Sequence[Sequence[float]]]
 
 @dataclass(frozen=True)
 class _Axes:
-    """What a chart shows: its title, its axes, how they are scaled."""
+    """The title of a chart, its axes, and how they are scaled."""
 
     title: str
     summary: str

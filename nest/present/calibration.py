@@ -1,4 +1,4 @@
-"""What a user's runs said, for people."""
+"""The calibration by a user's runs, on a terminal."""
 
 from __future__ import annotations
 

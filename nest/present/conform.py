@@ -1,4 +1,4 @@
-"""What checking a solver's contract found, for people."""
+"""The results of checks of a solver's contract, on a terminal."""
 
 from __future__ import annotations
 

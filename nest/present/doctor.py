@@ -1,4 +1,4 @@
-"""What ``nest doctor`` found, for people and programs."""
+"""The findings of ``nest doctor``, on a terminal and as a document."""
 
 from __future__ import annotations
 

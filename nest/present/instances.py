@@ -1,4 +1,4 @@
-"""What ``nest instances`` prints: lists of instances, and one of them."""
+"""The output of ``nest instances``: lists of instances, and single ones."""
 
 from __future__ import annotations
 

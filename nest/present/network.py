@@ -1,4 +1,4 @@
-"""What networks are like, and what collectives take on them, as tables."""
+"""Properties of networks, and times of collectives on them, as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published of chips, beside what formulas and constants say."""
+"""Published figures of chips, compared with formulas and constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated step is like, as tables and as a document."""
+"""A simulated step, as tables and as a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the stages of a plan sit, and which of them are alike."""
+"""The device ranges of a plan's stages, with equal stages as one range."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StageRange:
 
     @property
     def each(self) -> str:
-        """What a number is followed by that holds for each of several."""
+        """The suffix of a number that holds for each of several stages."""
         return " each" if len(self.stages) > 1 else ""
 
 

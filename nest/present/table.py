@@ -121,7 +121,7 @@ def show(file: IO[str], *items: RenderableType) -> None:
 
 
 class _Printable:
-    """What is shown, without control characters of the names in it."""
+    """An item without the control characters of names in it."""
 
     def __init__(self, part: RenderableType) -> None:
         self._part = part

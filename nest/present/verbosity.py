@@ -1,4 +1,4 @@
-"""How much is said, while a command runs."""
+"""How much a command prints while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written of a study: Markdown, JSON, and its plot."""
+"""The files of a study: Markdown, JSON, and its plot."""
 
 from __future__ import annotations
 
