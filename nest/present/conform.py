@@ -32,12 +32,13 @@ _VERDICTS = {
 def conform_block(report: Report) -> list[RenderableType]:
     """Return a row per check, and what it comes to."""
     columns = (
-        Column("check", min_width=16),
-        Column("result", style=lambda text: _STYLES[State(text)]),
+        Column("name", "check", min_width=16),
+        Column(
+            "state", "result", str, style=lambda text: _STYLES[State(text)]
+        ),
         Column("reason", min_width=24),
     )
-    rows = [(x.name, str(x.state), x.reason) for x in report.checks]
-    table = terminal_table(Table(columns, rows))
+    table = terminal_table(Table.of(columns, report.checks))
     counts = ", ".join(
         f"{report.count(state)} {state}"
         for state in State

@@ -24,11 +24,10 @@ def doctor_block(findings: Sequence[Finding]) -> list[RenderableType]:
     """
     columns = (
         Column("what"),
-        Column("state", style=lambda text: _STYLES[text.lower()]),
+        Column("state", form=_state_text, style=lambda x: _STYLES[x.lower()]),
         Column("found", min_width=20),
     )
-    rows = [(x.what, _state_text(x), x.found) for x in findings]
-    table = terminal_table(Table(columns, rows))
+    table = terminal_table(Table.of(columns, findings))
     parts: list[RenderableType] = [table, ""]
     remedies = [(x.what, x.remedy) for x in findings if x.remedy]
     if remedies:
@@ -39,9 +38,8 @@ def doctor_block(findings: Sequence[Finding]) -> list[RenderableType]:
     return [*parts, verdict(findings)]
 
 
-def _state_text(finding: Finding) -> str:
+def _state_text(state: str) -> str:
     """Return the state; what keeps nest from working is in capitals."""
-    state: str = finding.state
     return state.upper() if state == "broken" else state
 
 

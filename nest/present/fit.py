@@ -76,7 +76,7 @@ def fit_block(
         rows.append(("best possible", text))
     columns = (
         Column(what, value=size, min_width=16),
-        Column("target kept", value=lambda trial: trial.answer),
+        Column("answer", "target kept"),
         Column("step time", value=lambda x: time(x.result.step_time_ns)),
         Column(
             "lower bound",
@@ -146,7 +146,7 @@ def _offer_block(
     columns = (
         Column("devices", value=devices, min_width=16),
         Column("$ per hour", value=per_hour),
-        Column("better", value=lambda trial: trial.answer, rank=2),
+        Column("answer", "better", rank=2),
         Column("step time", value=lambda x: time(x.result.step_time_ns)),
         Column("$ per step", value=per_step, rank=1),
         Column(

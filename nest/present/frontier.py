@@ -109,21 +109,15 @@ def frontier_table(
             form=scale,
             value=lambda point: frontier_ns(frontier, point.step_quanta),
         ),
-        Column("memory", value=lambda p: format_bytes(p.memory_bytes)),
-        Column(
-            "devices",
-            value=lambda point: point.devices,
-            rank=2 if len(frontier.curves) > 1 else 5,
-        ),
+        Column("memory_bytes", "memory", format_bytes),
+        Column("devices", rank=2 if len(frontier.curves) > 1 else 5),
     ]
     if frontier.price_usd_per_hour is not None:
         columns.append(usd("$/step", 1, 3))
         if steps is not None:
             columns.append(usd("$/run", steps, 4))
     if not frontier.proven:
-        columns.append(
-            Column("proven", value=lambda p: "yes" if p.proven else "no")
-        )
+        columns.append(Column("proven", form=lambda x: "yes" if x else "no"))
     points = frontier.points
     if top is not None:
         points = tuple(points[index] for index in knees(frontier, top))

@@ -62,7 +62,7 @@ def facts_block(
                 rank=2,
             ),
         )
-        yield terminal_table(Table.of(columns, map(vars, facts.partitions)))
+        yield terminal_table(Table.of(columns, facts.partitions))
 
 
 def _bounds_rows(facts: NetworkFacts) -> list[tuple[str, str]]:

@@ -18,36 +18,26 @@ from nest.util.tables import Column, Table
 def peaks_block() -> list[RenderableType]:
     """Return the peaks of chips, and their dies and powers as published."""
     columns = (
-        Column("chip", value=lambda chip: chip.name),
+        Column("name", "chip"),
         Column("arrays x shape", value=_arrays_text, rank=4),
-        Column("MHz", value=lambda x: x.frequency_mhz, right=True, rank=5),
-        Column(
-            "TFLOP/s by formula",
-            form=".1f",
-            value=lambda chip: chip.peak_flops / 1e12,
-            rank=3,
-        ),
+        Column("frequency_mhz", "MHz", right=True, rank=5),
+        Column("peak_flops", "TFLOP/s by formula", _tera, right=True, rank=3),
         Column("published", value=_published_text, right=True, rank=4),
         Column(
+            "peak_error",
             "off by",
-            value=lambda chip: f"{100 * chip.peak_error:+.2f} %",
+            lambda error: f"{100 * error:+.2f} %",
             right=True,
             rank=5,
         ),
-        Column(
-            "die, as published",
-            value=lambda chip: chip.die,
-            rank=6,
-            min_width=16,
-        ),
-        Column(
-            "power, as published",
-            value=lambda chip: chip.power,
-            rank=7,
-            min_width=16,
-        ),
+        Column("die", "die, as published", rank=6, min_width=16),
+        Column("power", "power, as published", rank=7, min_width=16),
     )
     return [terminal_table(Table.of(columns, chips()))]
+
+
+def _tera(flops: int) -> str:
+    return f"{flops / 1e12:.1f}"
 
 
 def _arrays_text(chip: Chip) -> str:
@@ -71,30 +61,22 @@ def blocks_block() -> list[RenderableType]:
 
 def _blocks(blocks: list[Block], bound: str) -> RenderableType:
     columns = (
-        Column("block", value=lambda block: block.name),
+        Column("name", "block"),
+        Column("modelled_mm2", "mm2 by constants", ".1f", rank=1),
         Column(
-            "mm2 by constants",
-            form=".1f",
-            value=lambda block: block.modelled_mm2,
-            rank=1,
-        ),
-        Column(
+            "published_mm2",
             "published",
-            value=lambda block: f"{bound}{block.published_mm2:.1f}",
+            lambda size_mm2: f"{bound}{size_mm2:.1f}",
             right=True,
             rank=2,
         ),
         Column(
+            "error",
             "off by",
-            value=lambda block: f"{100 * block.error:+.1f} %",
+            lambda error: f"{100 * error:+.1f} %",
             right=True,
             rank=3,
         ),
-        Column(
-            "fitted to it",
-            value=lambda block: block.fitted,
-            rank=4,
-            min_width=20,
-        ),
+        Column("fitted", "fitted to it", rank=4, min_width=20),
     )
     return terminal_table(Table.of(columns, blocks))

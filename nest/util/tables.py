@@ -43,7 +43,7 @@ class Column(NamedTuple):
         How a value becomes a text: a format specification for numbers, for
         which ``None`` becomes a dash, or a function that takes every value.
     value
-        Returns the value of a record. Default: the record's field ``key``.
+        Returns the value of a record. Default: its item or attribute ``key``.
     right
         Whether the texts are numbers, which are aligned to the right. A
         format specification implies it.
@@ -80,7 +80,11 @@ class Column(NamedTuple):
 
     def value_of(self, record: Any) -> Any:
         """Return the raw value of a record."""
-        return record[self.key] if self.value is None else self.value(record)
+        if self.value is not None:
+            return self.value(record)
+        if isinstance(record, Mapping):
+            return record[self.key]
+        return getattr(record, self.key)
 
     def text(self, value: Any) -> str:
         """Return what people read in a cell."""
