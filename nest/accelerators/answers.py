@@ -188,13 +188,13 @@ class _Study:
             raise Interrupted(answers) from cause
         return answers
 
-    def _answered(self, wanted: ExtraAnalyses) -> Iterator[dict[str, Any]]:
+    def _answered(self, extra: ExtraAnalyses) -> Iterator[dict[str, Any]]:
         """Yield fields of answers as they are known."""
         best: list[Best] = []
         questions = questions_of(self.models)
-        for number, models in enumerate(questions):
+        for position, models in enumerate(questions):
             try:
-                best.append(self._best(models, len(questions) - number))
+                best.append(self._best(models, len(questions) - position))
             except Interrupted as stopped:
                 yield {"best": (*best, stopped.found)}
                 raise
@@ -202,20 +202,20 @@ class _Study:
         if not all(each.proven for each in best):
             yield {"out_of_time": True}
         top = best[-1].found
-        if wanted.frontier:
+        if extra.frontier:
             yield {"frontier": self._frontier()}
         if top is not None:
-            found: list[Baseline] = []
-            for baseline in self._baselines(wanted, best[-1], top):
-                found.append(baseline)
-                yield {"baselines": tuple(found)}
-        if wanted.sensitivity:
+            baselines: list[Baseline] = []
+            for baseline in self._baselines(extra, best[-1], top):
+                baselines.append(baseline)
+                yield {"baselines": tuple(baselines)}
+        if extra.sensitivity:
             yield {"sensitivity": self._sensitivity(top)}
-        if wanted.contributions:
+        if extra.contributions:
             contributions = tuple(
-                self._contribution(model, found.found)
-                for model, found in zip(self.models, best, strict=False)
-                if found.found is not None
+                self._contribution(model, result.found)
+                for model, result in zip(self.models, best, strict=False)
+                if result.found is not None
             )
             yield {"contributions": contributions}
 

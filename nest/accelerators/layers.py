@@ -145,10 +145,10 @@ def _check(model: Architecture, node: Node) -> None:
 
 
 def _runs(
-    parts: Sequence[tuple[Node, int]], make: Callable[[Node], Pass]
+    layers: Sequence[tuple[Node, int]], make: Callable[[Node], Pass]
 ) -> Runs:
     """Return the passes of counted layers; those that do nothing are out."""
-    runs = ((make(node), count) for node, count in parts)
+    runs = ((make(node), count) for node, count in layers)
     return tuple((one, count) for one, count in runs if one.works)
 
 

@@ -257,11 +257,11 @@ def traffic_bytes(work: OperatorWork, buffer_bytes: int) -> int:
     if work.traffic_bytes is not None:
         return work.traffic_bytes
     held = words_held(buffer_bytes)
-    words = sum(
+    num_words = sum(
         gemm.batch * least_words(gemm.m, gemm.k, gemm.n, held)
         for gemm in work.gemms
     )
-    return WORD_BYTES * words + work.vector_bytes
+    return WORD_BYTES * num_words + work.vector_bytes
 
 
 def energy_fj(
@@ -286,9 +286,11 @@ def energy_fj(
     cores = chip.tensor_cores if whole else 1
     total = 0
     for gemm in work.gemms:
-        words = array_words(gemm, cores, chip.rows, chip.columns, convention)
+        num_words = array_words(
+            gemm, cores, chip.rows, chip.columns, convention
+        )
         macs = gemm.batch * gemm.m * gemm.k * gemm.n
-        total += macs * energies.mac_fj + WORD_BYTES * words * core_sram
+        total += macs * energies.mac_fj + WORD_BYTES * num_words * core_sram
     for vector in work.vectors:
         total += vector_cycles(vector, 1) * energies.lane_fj
     total += work.vector_bytes * vector_sram
@@ -313,16 +315,16 @@ def array_words(
     best = spread(gemm, cores, rows, columns, convention)
     m, k, n = gemm.m, gemm.k, gemm.n
     if best.dataflow == "os":
-        left = _pieces(n, best.n, columns)
+        left_reads = _pieces(n, best.n, columns)
         right = _pieces(m, best.m, rows)
         visits = 1
     else:
         stands = best.dataflow == "ws"
-        left = _pieces(n, best.n, columns if stands else best.n)
+        left_reads = _pieces(n, best.n, columns if stands else best.n)
         right = _pieces(m, best.m, best.m if stands else columns)
         visits = 2 * ceil_div(k, rows) - 1
-    words = left * m * k + right * k * n + visits * m * n
-    return gemm.batch * words
+    num_words = left_reads * m * k + right * k * n + visits * m * n
+    return gemm.batch * num_words
 
 
 def _pieces(size: int, share: int, width: int) -> int:

@@ -75,10 +75,10 @@ _BUCKET_E6_UM2 = 10**10
 HYSTERESIS = 5
 
 
-def tpu_v4_like(beside: Mapping[str, int] | None = None) -> Architecture:
-    """Return the point like TPU v4; ``beside`` is what is not its cores."""
+def tpu_v4_like(others: Mapping[str, int] | None = None) -> Architecture:
+    """Return the point like TPU v4; ``others`` is what is not its cores."""
     first = {name: values[0] for name, values in BESIDE.items()}
-    return Architecture(**{**first, **(beside or {}), **TPU_V4_LIKE})
+    return Architecture(**{**first, **(others or {}), **TPU_V4_LIKE})
 
 
 def limit() -> Limit:
@@ -95,7 +95,7 @@ def excused(cut: str, architecture: Architecture) -> bool:
 
 
 def phaze_space(
-    beside: Mapping[str, tuple[int, ...]] | None = None,
+    others: Mapping[str, tuple[int, ...]] | None = None,
     limits: Mapping[str, Limit] | None = None,
     prices: Prices | None = None,
 ) -> Space:
@@ -103,7 +103,7 @@ def phaze_space(
 
     Parameters
     ----------
-    beside
+    others
         Values of parameters that are not in Phaze's lists, by default
         :data:`BESIDE`.
     limits
@@ -111,7 +111,7 @@ def phaze_space(
     prices
         What prices are made of.
     """
-    axes = {**BESIDE, **(beside or {}), **CORES}
+    axes = {**BESIDE, **(others or {}), **CORES}
     user_limits = limits or {}
     return within(
         listed(axes, lanes_are_columns=True),

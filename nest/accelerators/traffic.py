@@ -57,11 +57,11 @@ def words_held(buffer_bytes: int) -> int:
 @lru_cache(maxsize=1 << 16)
 def least_words(m: int, k: int, n: int, held: int) -> int:
     """Return the least words that tiles in ``held`` words move."""
-    left, right, result = m * k, k * n, m * n
+    left_words, right, result = m * k, k * n, m * n
     return min(
-        result + _least(m, right, n, left, held),
-        left - result + _least(m, right, k, 2 * result, held),
-        right - result + _least(n, left, k, 2 * result, held),
+        result + _least(m, right, n, left_words, held),
+        left_words - result + _least(m, right, k, 2 * result, held),
+        right - result + _least(n, left_words, k, 2 * result, held),
     )
 
 

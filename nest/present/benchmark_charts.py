@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nest.present.pages.charts import colours, lines, number
+from nest.present.pages.charts import colours, lines, number_axis
 from nest.util.sections import Chart
 from nest.util.tables import Column, Table
 
@@ -93,12 +93,12 @@ def chart(name: str, document: Document) -> Chart | None:
         for who, curve in curves.items()
         for x, y in _drawn(curve, axes.scale, last)
     ]
-    y = number("y", axes.y, True, most=axes.most)
+    y = number_axis("y", axes.y, True, maximum=axes.most)
     if axes.y == "cells":
         y["axis"]["tickMinStep"] = 1
     spec = lines(
         values,
-        number("x", axes.x, False, axes.scale),
+        number_axis("x", axes.x, False, axes.scale),
         y,
         colours("line", list(curves)),
         step=name != "sweep",

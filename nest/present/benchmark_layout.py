@@ -21,21 +21,21 @@ def headline(document: dict[str, Any]) -> str:
     limit_s = run["time_limit_s"]
     limit = "no time limit" if limit_s is None else f"{limit_s:g} s each"
     seeds = ", ".join(map(str, run["seeds"]))
-    parts = [
+    clauses = [
         f"{answers['finished']} of {answers['cells']} cells finished: "
         f"{count(len(run['problems']), 'problem')} × "
         f"{count(len(run['solvers']), 'solver')} × "
         f"{count(len(run['seeds']), 'seed')} ({seeds}), {limit}"
     ]
     if run["gap"]:
-        parts.append(f"exact solvers may stop at {100 * run['gap']:g} %")
+        clauses.append(f"exact solvers may stop at {100 * run['gap']:g} %")
     if run["repair"]:
-        parts.append("plans that exceed the memory are repaired")
+        clauses.append("plans that exceed the memory are repaired")
     workers = sorted(set(run["workers"].values())) or [1]
-    parts.append(f"workers per solver: {', '.join(map(str, workers))}")
-    parts += run["notes"]
-    parts.append(f"nest {run['versions'].get('nest')}")
-    return "; ".join(parts) + "."
+    clauses.append(f"workers per solver: {', '.join(map(str, workers))}")
+    clauses += run["notes"]
+    clauses.append(f"nest {run['versions'].get('nest')}")
+    return "; ".join(clauses) + "."
 
 
 def answer_sections(document: Document) -> list[Section]:

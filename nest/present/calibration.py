@@ -26,7 +26,7 @@ _RUN_CELLS = (
 
 def calibration_block(document: Mapping[str, Any]) -> list[RenderableType]:
     """Return what is printed of a ``nest-own-runs/1`` document."""
-    parts: list[RenderableType] = [
+    items: list[RenderableType] = [
         f"{document['runs']} runs of {document['file']} on "
         f"{document['device']}",
         *map(Text, document["notes"]),
@@ -45,8 +45,8 @@ def calibration_block(document: Mapping[str, Any]) -> list[RenderableType]:
             Column("line", right=True),
             Column("reason", "not used because", min_width=24),
         )
-        parts += ["", terminal_table(Table.of(columns, unused))]
-    return parts
+        items += ["", terminal_table(Table.of(columns, unused))]
+    return items
 
 
 def _errors(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:

@@ -119,16 +119,16 @@ def doubts(document: Document) -> list[str]:
     for best in document["best"]:
         if best["proven"]:
             continue
-        found, bound = best["found"], best["most_relative"]
+        result, bound = best["found"], best["most_relative"]
         text = f"{title_of(best['models'])}: not proven"
-        if found is None:
+        if result is None:
             text = f"{title_of(best['models'])}: no point is known"
         if bound:
             text += f", no point has more than {times(bound)}"
-            if found is not None and found["relative"]:
-                gap = bound / found["relative"] - 1
+            if result is not None and result["relative"]:
+                gap = bound / result["relative"] - 1
                 text += f", {100 * gap:.2f} % above the best one known"
-                if bound == found["relative"]:
+                if bound == result["relative"]:
                     text += ": others may have as much, and be smaller"
         num_open = best["counts"]["open"]
         lines.append(f"{text}; {number_of('point', num_open)} open")
@@ -199,8 +199,8 @@ def cut_lines(spec: Document) -> list[str]:
 
 def _summary(point: Document) -> str:
     tdp = f"TDP {watts(point['tdp_w'])} ({density(point)})"
-    parts = [area(point), tdp, price(point)]
-    return f"{point['text']}; {', '.join(filter(None, parts))}"
+    texts = [area(point), tdp, price(point)]
+    return f"{point['text']}; {', '.join(filter(None, texts))}"
 
 
 # Answers
@@ -209,7 +209,7 @@ def _summary(point: Document) -> str:
 def answers_block(document: Document) -> list[RenderableType]:
     """Return all that is known of a space."""
     blocks: list[RenderableType] = [terminal_table(best_table(document))]
-    frontier = [("frontier", found) for found in document["frontier"]]
+    frontier = [("frontier", result) for result in document["frontier"]]
     tables = (
         ("best", counts_table(document)),
         ("frontier", points_table("frontier", frontier)),
@@ -247,10 +247,10 @@ def _point_columns(*ranks: int) -> Iterator[Column]:
 
 
 def _text_of(
-    part: str, text: Callable[[Document], str]
+    key: str, text: Callable[[Document], str]
 ) -> Callable[[Document], str]:
     """Return what makes a text of a part of a record; empty without it."""
-    return lambda record: text(record[part]) if record[part] else ""
+    return lambda record: text(record[key]) if record[key] else ""
 
 
 def best_table(document: Document, one_each: bool = False) -> Table:
@@ -310,20 +310,20 @@ _NO_POINT = {"index": "–", "point": None, "on": None, "relative": ""}
 
 
 def _best_records(
-    document: Document, title: str, found: Document, one_each: bool
+    document: Document, title: str, result: Document, one_each: bool
 ) -> Iterator[Document]:
     """Yield the records of a point: for all models together, and for each."""
-    point = found["point"]
+    point = result["point"]
     shared = {
         "title": title,
         "index": place(point),
         "text": point["text"],
         "point": point,
     }
-    together = len(found["on"]) > 1 and not one_each
+    together = len(result["on"]) > 1 and not one_each
     if together:
-        yield {**shared, "on": None, "relative": times(found["relative"])}
-    for on in found["on"]:
+        yield {**shared, "on": None, "relative": times(result["relative"])}
+    for on in result["on"]:
         if together:
             title = f"  {on['model']}"
             shared = {"title": title, "index": "", "text": "", "point": None}
@@ -383,7 +383,7 @@ def points_table(
         Column("relative", form=times, right=True),
         *_point_columns(0, 2, 4, 3),
     )
-    records = [{"what": what, **found} for what, found in marked]
+    records = [{"what": what, **result} for what, result in marked]
     return Table.of(columns, records, "Points of the frontier and those named")
 
 

@@ -148,11 +148,11 @@ def _effort_columns() -> list[Column]:
 def _note_columns(scale: TimeScale) -> list[Column]:
     def note_with_bound(fields: Fields) -> str:
         """Return the note, and the bound where no gap tells it."""
-        parts = [note_text(fields)]
+        texts = [note_text(fields)]
         if fields["gap"] is None and fields["lower_bound_ns"]:
             bound = scale.bound(fields["lower_bound_ns"])
-            parts.append(f"lower bound {bound}")
-        return "; ".join(filter(None, parts))
+            texts.append(f"lower bound {bound}")
+        return "; ".join(filter(None, texts))
 
     return [
         Column(

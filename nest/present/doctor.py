@@ -28,14 +28,14 @@ def doctor_block(findings: Sequence[Finding]) -> list[RenderableType]:
         Column("found", min_width=20),
     )
     table = terminal_table(Table.of(columns, findings))
-    parts: list[RenderableType] = [table, ""]
+    items: list[RenderableType] = [table, ""]
     remedies = [(x.what, x.remedy) for x in findings if x.remedy]
     if remedies:
         wide = max(cell_len(what) for what, _ in remedies) + 2
         lines = ["to get what is missing:"]
         lines += [f"  {what.ljust(wide)}{text}" for what, text in remedies]
-        parts += [Text("\n".join(lines), no_wrap=True), ""]
-    return [*parts, verdict(findings)]
+        items += [Text("\n".join(lines), no_wrap=True), ""]
+    return [*items, verdict(findings)]
 
 
 def _state_text(state: str) -> str:

@@ -34,10 +34,10 @@ def explanation_block(
 ) -> list[RenderableType]:
     """Return an explanation, one part after the other."""
     document = explained.score.to_json()
-    parts = score_block(
+    items = score_block(
         explained.problem, explained.plan, document, explained.intervals
     )
-    parts[1:1] = notes
+    items[1:1] = notes
     for title, body in (
         ("Where the step time goes", _term_lines(explained)),
         ("What bounds it", _bound_lines(explained)),
@@ -45,9 +45,9 @@ def explanation_block(
         ("What the preferred setting costs", _preferred_lines(explained)),
     ):
         if body:
-            parts.append(Padding(title, (1, 0, 0, 0)))
-            parts += body
-    return parts
+            items.append(Padding(title, (1, 0, 0, 0)))
+            items += body
+    return items
 
 
 def _term_lines(explained: Explanation) -> list[RenderableType]:
@@ -68,7 +68,9 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
         if size
     )
     slack = explained.slack_bytes
-    left = f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
+    slack_text = (
+        f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
+    )
     capacity = explained.problem.cluster.memory_bytes()
     return [
         terminal_table(
@@ -93,7 +95,7 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
                     "fullest device",
                     f"in {what} {full + 1}, "
                     f"{format_bytes(blocks[full].memory_bytes)} of "
-                    f"{format_bytes(capacity)}, {left}: {memory}",
+                    f"{format_bytes(capacity)}, {slack_text}: {memory}",
                 ),
             ]
         ),
@@ -142,11 +144,11 @@ def _best_text(explained: Explanation, optimum: SolveResult) -> str:
     """Return what is known about the best plan, and how far this one is."""
     best, step = optimum.step_quanta, explained.score.step_quanta
     if best is None:
-        parts = [status_text(optimum), note(optimum)]
+        texts = [status_text(optimum), note(optimum)]
         if optimum.lower_bound_quanta is not None:
             bound = _quanta(explained, optimum.lower_bound_quanta)
-            parts.append(f"a step takes at least {bound}")
-        return ", ".join(filter(None, parts))
+            texts.append(f"a step takes at least {bound}")
+        return ", ".join(filter(None, texts))
     proof = "proven"
     if optimum.status is not Status.OPTIMAL:
         proof = "best known"
@@ -212,12 +214,12 @@ def _neighbour_lines(explained: Explanation) -> list[RenderableType]:
         Column("memory", rank=2),
         Column("note", rank=1, min_width=20),
     )
-    parts: list[RenderableType] = []
+    items: list[RenderableType] = []
     if rows:
-        parts.append(terminal_table(Table(columns, rows)))
+        items.append(terminal_table(Table(columns, rows)))
     if illegal:
-        parts.append(_illegal_line(illegal))
-    return parts
+        items.append(_illegal_line(illegal))
+    return items
 
 
 def _illegal_line(reasons: Sequence[str]) -> str:
@@ -271,7 +273,7 @@ def _preferred_lines(explained: Explanation) -> list[RenderableType]:
         for name, value in preferred.terms.step.items()
         if (change := value - explained.terms.step[name])
     ]
-    parts = [key_lines(rows)]
+    items = [key_lines(rows)]
     if table:
         columns = (
             Column("term", min_width=16),
@@ -279,8 +281,8 @@ def _preferred_lines(explained: Explanation) -> list[RenderableType]:
             Column("preferred", rank=2),
             Column("difference"),
         )
-        parts.append(terminal_table(Table(columns, table)))
-    return parts
+        items.append(terminal_table(Table(columns, table)))
+    return items
 
 
 def _quanta(explained: Explanation, quanta: int | Fraction) -> str:

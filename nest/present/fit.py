@@ -92,13 +92,13 @@ def fit_block(
         ),
     )
     table = terminal_table(Table.of(columns, fit.trials))
-    parts = [key_lines(rows), *why, Padding(table, (1, 0, 1, 0))]
+    items = [key_lines(rows), *why, Padding(table, (1, 0, 1, 0))]
     shown = fit.best or fit.fastest
     if shown is not None:
         assert shown.result.plan is not None
         document = shown.rescored().to_json()
-        parts += score_block(shown.problem, shown.result.plan, document)
-    return parts
+        items += score_block(shown.problem, shown.result.plan, document)
+    return items
 
 
 def _offer_block(
@@ -157,13 +157,13 @@ def _offer_block(
         ),
     )
     table = terminal_table(Table.of(columns, fit.trials))
-    parts = [key_lines(rows), Padding(table, (1, 0, 1, 0))]
+    items = [key_lines(rows), Padding(table, (1, 0, 1, 0))]
     if fit.best is not None:
         assert fit.best.result.plan is not None
         assert fit.best.result.score is not None
-        parts += score_block(
+        items += score_block(
             fit.best.problem,
             fit.best.result.plan,
             fit.best.result.score.to_json(),
         )
-    return parts
+    return items

@@ -155,30 +155,30 @@ def fit(
     if _total(wide.values(), _GAP) <= width:
         return wide
     widths = {
-        number: min(wide[number], _least(column, natural[number]))
-        for number, column in enumerate(columns)
-        if natural[number]
+        position: min(wide[position], _least(column, natural[position]))
+        for position, column in enumerate(columns)
+        if natural[position]
     }
     while _total(widths.values(), _LEAST_GAP) > width:
-        rank, number = max((columns[n].rank, n) for n in widths)
+        rank, position = max((columns[n].rank, n) for n in widths)
         if verbose or not rank:
             return None
-        del widths[number]
+        del widths[position]
     spare = width - _total(widths.values(), _LEAST_GAP)
-    for number in sorted(widths, key=lambda n: columns[n].rank):
-        more = min(spare, wide[number] - widths[number])
-        widths[number] += more
+    for position in sorted(widths, key=lambda n: columns[n].rank):
+        more = min(spare, wide[position] - widths[position])
+        widths[position] += more
         spare -= more
     return widths
 
 
 def _least(column: Column, natural: int) -> int:
     """Return the fewest cells of a column: no word of its header is cut."""
-    words = max(map(cell_len, column.heading.split()), default=0)
+    longest_word = max(map(cell_len, column.heading.split()), default=0)
     texts = natural
     if column.min_width is not None:
         texts = min(natural, column.min_width)
-    return max(words, texts)
+    return max(longest_word, texts)
 
 
 def _total(widths: Iterable[int], gap: int) -> int:
@@ -202,34 +202,34 @@ def _wrapped(text: str, width: int) -> list[str]:
     if cell_len(text) <= width:
         return [text]
     lines = [""]
-    for word in text.split():
-        joined = f"{lines[-1]} {word}" if lines[-1] else word
+    for token in text.split():
+        joined = f"{lines[-1]} {token}" if lines[-1] else token
         if cell_len(joined) <= width:
             lines[-1] = joined
             continue
         if lines[-1]:
             lines.append("")
-        for part in _parts(word, width):
-            if cell_len(lines[-1] + part) <= width:
-                lines[-1] += part
+        for piece in _parts(token, width):
+            if cell_len(lines[-1] + piece) <= width:
+                lines[-1] += piece
             else:
-                lines.append(part)
+                lines.append(piece)
     return lines
 
 
-def _parts(word: str, width: int) -> Iterator[str]:
-    if cell_len(word) <= width:
-        yield word
+def _parts(token: str, width: int) -> Iterator[str]:
+    if cell_len(token) <= width:
+        yield token
         return
-    for part in _JOINTS.findall(word):
-        if cell_len(part) <= width:
-            yield part
+    for piece in _JOINTS.findall(token):
+        if cell_len(piece) <= width:
+            yield piece
             continue
-        count = -(-cell_len(part) // width)
-        size = -(-len(part) // count)
+        count = -(-cell_len(piece) // width)
+        size = -(-len(piece) // count)
         # Wide characters take two cells.
-        size = size if cell_len(part) == len(part) else max(1, width // 2)
-        yield from (part[i : i + size] for i in range(0, len(part), size))
+        size = size if cell_len(piece) == len(piece) else max(1, width // 2)
+        yield from (piece[i : i + size] for i in range(0, len(piece), size))
 
 
 @dataclass(frozen=True)

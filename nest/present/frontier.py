@@ -48,15 +48,15 @@ def frontier_block(
     ``top`` is how many points to show, see :func:`nest.analysis.pareto.knees`;
     all if none. ``stopped`` says what was known when the user stopped it.
     """
-    parts = []
+    items = []
     if frontier.points:
-        parts.append(frontier_table(frontier, steps, top))
+        items.append(frontier_table(frontier, steps, top))
     if prover is not None and proofs:
         table = proof_table(frontier, prover, proofs)
-        parts.append(Padding(table, (1, 0, 0, 0)))
+        items.append(Padding(table, (1, 0, 0, 0)))
     if top is not None and frontier.points and knee(bulges(frontier)) is None:
         notes = [NO_KNEE, *notes]
-    return [*parts, frontier_footer(frontier, notes, stopped)]
+    return [*items, frontier_footer(frontier, notes, stopped)]
 
 
 def stopped_text(
@@ -101,7 +101,9 @@ def frontier_table(
             rank=rank,
         )
 
-    numbers = {id(p): number for number, p in enumerate(frontier.points, 1)}
+    numbers = {
+        id(p): position for position, p in enumerate(frontier.points, 1)
+    }
     columns = [
         Column("point", value=lambda point: numbers[id(point)]),
         Column(
@@ -134,8 +136,8 @@ def _bulge_texts(frontier: Frontier) -> dict[int, str]:
     sizes = bulges(frontier)
     knee_number = knee(sizes)
     return {
-        id(point): f"{float(size):.3f}{' knee' * (number == knee_number)}"
-        for number, (point, size) in enumerate(
+        id(point): f"{float(size):.3f}{' knee' * (position == knee_number)}"
+        for position, (point, size) in enumerate(
             zip(frontier.points, sizes, strict=True), 1
         )
     }
@@ -279,12 +281,12 @@ def to_document(
 
     sizes = bulges(frontier)
 
-    def full(number: int, point: FrontierPoint) -> dict[str, Any]:
+    def full(position: int, point: FrontierPoint) -> dict[str, Any]:
         step_usd = frontier.step_usd(point)
         return {
-            "number": number,
+            "number": position,
             **brief(point),
-            "bulge": float(sizes[number - 1]),
+            "bulge": float(sizes[position - 1]),
             "usd_per_step": step_usd,
             "usd_per_run": (
                 None if step_usd is None or steps is None else steps * step_usd

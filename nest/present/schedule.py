@@ -42,7 +42,7 @@ def schedule_document(
                     operator: placed._asdict()
                     for operator, placed in schedule.operators.items()
                 },
-                "parts": [part._asdict() for part in schedule.parts],
+                "parts": [group._asdict() for group in schedule.parts],
             }
             for name, schedule in schedules.items()
         },
@@ -73,15 +73,15 @@ def schedule_block(
         ),
         ("makespan", _length(layer, total)),
     ]
-    parts: list[RenderableType] = [key_lines(rows)]
+    items: list[RenderableType] = [key_lines(rows)]
     for name, schedule in schedules.items():
         lines = [(name, _length(layer, _totals([schedule])))]
         lines.append(("", _parts_text(schedule)))
-        parts += [
+        items += [
             Padding(key_lines(lines), (1, 0, 0, 0)),
             Padding(_table(schedule), (1, 0, 0, 0)),
         ]
-    return parts
+    return items
 
 
 def _length(layer: Layer, totals: Mapping[str, Any]) -> str:
@@ -95,7 +95,7 @@ def _length(layer: Layer, totals: Mapping[str, Any]) -> str:
 
 def _parts_text(schedule: Schedule) -> str:
     """Say what the parts are proven by, and how busy the channel is."""
-    proofs = Counter(part.proof for part in schedule.parts)
+    proofs = Counter(group.proof for group in schedule.parts)
     proof_text = ", ".join(
         f"{count_of_parts} by {_PROOFS.get(proof, proof)}"
         if proof != "none"
@@ -103,7 +103,7 @@ def _parts_text(schedule: Schedule) -> str:
         for proof, count_of_parts in proofs.items()
     )
     text = f"{count(len(schedule.parts), 'part')}: {proof_text}"
-    channel = sum(part.channel_ticks for part in schedule.parts)
+    channel = sum(group.channel_ticks for group in schedule.parts)
     if channel and schedule.makespan_ticks:
         busy = Fraction(channel, schedule.makespan_ticks)
         text += f"; memory channel busy {percent(busy)} % of the time"

@@ -100,8 +100,8 @@ def simulation_block(
         Column("end_ns", "end", scale, right=True, rank=3),
     )
     blocks = [
-        {"block": number, **use}
-        for number, use in enumerate(document["blocks"], 1)
+        {"block": index, **use}
+        for index, use in enumerate(document["blocks"], 1)
     ]
     table = terminal_table(Table.of(columns, blocks))
     return [key_lines(rows), Padding(table, (1, 0, 0, 0))]

@@ -99,9 +99,9 @@ def show(file: IO[str], *items: RenderableType) -> None:
         emoji=False,
         legacy_windows=False,
     )
-    for part in items:
+    for each in items:
         # No text is markup.
-        item = Text(part) if isinstance(part, str) else part
+        item = Text(each) if isinstance(each, str) else each
         verbatim = isinstance(item, Text) and bool(item.no_wrap)
         console.print(_Printable(item), soft_wrap=verbatim, crop=False)
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
@@ -123,8 +123,8 @@ def show(file: IO[str], *items: RenderableType) -> None:
 class _Printable:
     """An item without the control characters of names in it."""
 
-    def __init__(self, part: RenderableType) -> None:
-        self._part = part
+    def __init__(self, item: RenderableType) -> None:
+        self._part = item
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -142,12 +142,12 @@ def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
         ("solver", _join(result.solver, result.version)),
         ("status", status_text(result) + (f" ({limit})" if limit else "")),
     ]
-    parts: list[RenderableType] = []
+    tables: list[RenderableType] = []
     if result.score is not None and result.plan is not None:
         document = result.score.to_json()
         intervals = intervals_of(problem, result.plan, result.score)
         rows += _score_rows(problem, result.plan, document, scale, intervals)
-        parts = [stage_table(problem, result.plan, document)]
+        tables = [stage_table(problem, result.plan, document)]
     if result.own_objective_ns is not None:
         rows.append(("own objective", scale(result.own_objective_ns)))
     if result.lower_bound_ns is not None:
@@ -158,7 +158,7 @@ def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
     if result.cpu_s is not None and result.peak_rss_bytes is not None:
         peak = format_bytes(result.peak_rss_bytes)
         rows.append(("used", f"{result.cpu_s:.2f} s of CPU, {peak}"))
-    return [key_lines(rows), *(Padding(item, (1, 0, 0, 0)) for item in parts)]
+    return [key_lines(rows), *(Padding(item, (1, 0, 0, 0)) for item in tables)]
 
 
 def score_block(
@@ -276,14 +276,14 @@ def note(result: SolveResult) -> str:
 def note_text(fields: Mapping[str, Any]) -> str:
     """Return the limit and the detail of an answer in a document."""
     limit, detail = fields["limit"], " ".join(fields["detail"].split())
-    parts = []
+    texts = []
     if limit is not None and fields["outcome"] != Outcome.INTERRUPTED:
-        parts.append(_LIMITS[limit])
+        texts.append(_LIMITS[limit])
     if detail:
-        parts.append(detail)
+        texts.append(detail)
     elif fields["over_memory_bytes"]:
-        parts.append(f"{format_bytes(fields['over_memory_bytes'])} too much")
-    return ": ".join(parts)
+        texts.append(f"{format_bytes(fields['over_memory_bytes'])} too much")
+    return ": ".join(texts)
 
 
 def percent(share: Fraction | float | None) -> str:

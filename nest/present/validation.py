@@ -28,7 +28,7 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     skipped, sized = document["skipped"], document["used_for_memory"]
     others = f" ({sum(sized.values())} more for memory)" if sized else ""
     summary = {document["selection"]: document, **document["selected"]}
-    parts: list[RenderableType] = [
+    items: list[RenderableType] = [
         f"{document['rows']} rows ({document['selection']}): "
         f"{document['used']} used{others}, {sum(skipped.values())} skipped"
         + _interrupted(document),
@@ -38,24 +38,24 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     for key, title in BREAKDOWNS.items():
         if document[key]:
             table = error_table(title, document[key])
-            parts += ["", terminal_table(table)]
+            items += ["", terminal_table(table)]
     ranking = document["ranking"]
     if ranking["groups"]:
-        parts += ["", terminal_table(ranking_table(ranking))]
-    parts += ["", *_memory(document["memory"])]
+        items += ["", terminal_table(ranking_table(ranking))]
+    items += ["", *_memory(document["memory"])]
     if document.get("intervals") is not None:
-        parts += ["", _intervals(document["intervals"])]
+        items += ["", _intervals(document["intervals"])]
     for title, counts in (
         ("used for memory only", sized),
         ("skipped because", skipped),
         ("memory not compared because", document["memory"]["left_out"]),
     ):
         if counts:
-            parts += ["", _reasons(title, counts)]
+            items += ["", _reasons(title, counts)]
     messages = messages_of(document)
     if messages:
-        parts += ["", *map(Text, messages)]
-    return parts
+        items += ["", *map(Text, messages)]
+    return items
 
 
 def messages_of(document: Mapping[str, Any]) -> list[str]:
@@ -153,13 +153,13 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
 
 
 def _memory(figures: Mapping[str, Any]) -> list[RenderableType]:
-    parts: list[RenderableType] = []
+    items: list[RenderableType] = []
     if figures["used"]:
         classes = {"all classes": figures} | figures["by_mem_class"]
-        parts = [terminal_table(error_table("memory", classes)), ""]
+        items = [terminal_table(error_table("memory", classes)), ""]
     fits, oom = figures["fits"], figures["oom"]
     return [
-        *parts,
+        *items,
         f"of {fits['ran']} runs that ran {_fit(fits, 'predicted_to_fit')} are "
         f"predicted to fit; of {oom['rows']} that went out of memory "
         f"{_fit(oom, 'predicted_not_to_fit')} are predicted not to",

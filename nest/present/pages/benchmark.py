@@ -76,18 +76,18 @@ def joint_csv(document: dict[str, Any]) -> str:
 
 def markdown(document: dict[str, Any]) -> str:
     """Return a page of Markdown; tables only."""
-    parts = [f"# {document['run']['title']}", headline(document)]
+    blocks = [f"# {document['run']['title']}", headline(document)]
     for title, sections in (
         ("Answers", answer_sections(document)),
         ("Measured", measured_sections(document)),
     ):
-        parts.append(f"## {title}")
+        blocks.append(f"## {title}")
         for section in sections:
             if section.tables:
-                parts += [f"### {section.title}", *section.text]
-                parts += map(to_markdown, section.tables)
+                blocks += [f"### {section.title}", *section.text]
+                blocks += map(to_markdown, section.tables)
     # Names are text: nothing of them is HTML.
-    return "\n\n".join(parts).replace("<", "\\<") + "\n"
+    return "\n\n".join(blocks).replace("<", "\\<") + "\n"
 
 
 def to_html(document: dict[str, Any], plans: Sequence[Section] = ()) -> str:

@@ -105,12 +105,12 @@ def _rows(count: int) -> dict[str, int]:
     return {"step": 26 if count <= 24 else 16 if count <= 64 else 9}
 
 
-def number(
+def number_axis(
     field: str,
     title: str,
     zero: bool = True,
     scale: str = "linear",
-    most: float | None = None,
+    maximum: float | None = None,
     **more: Any,
 ) -> Spec:
     """Return an axis of numbers.
@@ -129,8 +129,8 @@ def number(
         how = {"type": "log", "nice": False}
     if scale == "symlog":
         how = {"type": "symlog", "constant": 0.1, "nice": False}
-    if most is not None:
-        how |= {"domain": [0, most]}
+    if maximum is not None:
+        how |= {"domain": [0, maximum]}
     return {
         "field": field,
         "type": "quantitative",
@@ -295,7 +295,7 @@ def steps(rows: Sequence[Document], scale: TimeScale) -> Spec:
         for row in shown
     ]
     order = [row["name"] for row in shown]
-    x = number("time", f"step time ({scale.unit})")
+    x = number_axis("time", f"step time ({scale.unit})")
     y = names("solver", order)
     inside = mark("text", align="right", dx=-6, color="#fff")
     layers = [
@@ -334,8 +334,10 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
         if point[key] is not None
     ]
     channels: dict[str, Any] = {
-        "x": number("seconds", "seconds"),
-        "y": _upright(number("time", f"step time ({scale.unit})", zero=False)),
+        "x": number_axis("seconds", "seconds"),
+        "y": _upright(
+            number_axis("time", f"step time ({scale.unit})", zero=False)
+        ),
         "color": colours("solver", [row["name"] for row in rows]),
     }
     dashes = kinds(
@@ -379,8 +381,8 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
     values = []
     for block in blocks:
         label, strategies = block_label(block), some(block["strategies"])
-        for number, (first, last) in enumerate(block["ranges"][:shown], 1):
-            where = f", replica {number}" if replicas > 1 else ""
+        for index, (first, last) in enumerate(block["ranges"][:shown], 1):
+            where = f", replica {index}" if replicas > 1 else ""
             values.append(
                 {
                     "stage": label,
@@ -398,11 +400,11 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
     drawn = bordered(document)
     borders = [
         {"at": at, "unit": unit}
-        for number, unit in enumerate(units)
+        for index, unit in enumerate(units)
         if unit in drawn
         for at in range(0, end + 1, unit)
         # A border of a larger unit is drawn once, thick.
-        if number == len(units) - 1 or at % units[number + 1]
+        if index == len(units) - 1 or at % units[index + 1]
     ]
     bar = mark("bar", stroke="#808080", strokeWidth=0.5)
     layers = [
@@ -414,14 +416,14 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
             color=colours("strategies", strategies_shown, columns=2),
         )
     ]
-    for number, unit in enumerate(units):
+    for index, unit in enumerate(units):
         lines_of_unit = [each for each in borders if each["unit"] == unit]
         if lines_of_unit:
             rule = mark(
                 "rule",
                 color=TEXT,
                 opacity=0.75,
-                strokeWidth=1 + 1.5 * number,
+                strokeWidth=1 + 1.5 * index,
                 aria=False,
             )
             layers.append(
@@ -433,9 +435,9 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
 
 def _devices(end: int, units: Sequence[int]) -> Spec:
     """Return an axis of devices whose marks are borders of nodes."""
-    pitch = units[0] if units and end % units[0] == 0 else 1
-    while end // pitch > 16:
-        pitch *= 2
+    step = units[0] if units and end % units[0] == 0 else 1
+    while end // step > 16:
+        step *= 2
     return {
         "field": "first",
         "type": "quantitative",
@@ -443,7 +445,7 @@ def _devices(end: int, units: Sequence[int]) -> Spec:
         "scale": {"domain": [0, end], "nice": False},
         "axis": {
             "grid": False,
-            "values": [*range(0, end, pitch), end],
+            "values": [*range(0, end, step), end],
             "labelOverlap": True,
             "format": "d",
         },
@@ -477,7 +479,7 @@ def memory(document: Document) -> Spec:
     ]
     order = [block_label(block) for block in blocks]
     used = {value["part"] for value in values}
-    parts = [title for title in MEMORY_PARTS.values() if title in used]
+    components = [title for title in MEMORY_PARTS.values() if title in used]
     y, height = names("stage", order), _rows(len(order))
     tick = mark(
         "tick", color=_LIMIT, opacity=1, thickness=3, bandSize=height["step"]
@@ -488,9 +490,9 @@ def memory(document: Document) -> Spec:
         layer=[
             layer(
                 mark("bar"),
-                x=number("size", "GiB per device", stack="zero"),
+                x=number_axis("size", "GiB per device", stack="zero"),
                 y=y,
-                color=colours("part", parts),
+                color=colours("part", components),
                 order=quantity("order"),
             ),
             layer(tick, values=limits, x=quantity("limit"), y=y),
@@ -512,7 +514,7 @@ def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
         for row in shown
     ]
     longest = max(value["time"] for value in values) if values else 1.0
-    x = number("time", f"time ({scale.unit})")
+    x = number_axis("time", f"time ({scale.unit})")
     # Room for the texts behind the bars.
     lowest = min([0.0, *(value["time"] for value in values)])
     x["scale"] = {"domain": [lowest, 1.25 * longest], "nice": False}
@@ -621,8 +623,10 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
         if curve["points"]
     ]
     channels: dict[str, Any] = {
-        "x": number("memory", "memory of the fullest device (GiB)", False),
-        "y": _upright(number("time", f"step time ({scale.unit})", False)),
+        "x": number_axis(
+            "memory", "memory of the fullest device (GiB)", False
+        ),
+        "y": _upright(number_axis("time", f"step time ({scale.unit})", False)),
         "color": colours("devices", order),
     }
     line = mark("line", interpolate="step-after")
@@ -653,8 +657,10 @@ def scatter(runs: Sequence[Document]) -> Spec:
     ]
     times = [v[key] for v in values for key in ("measured", "predicted")]
     ends = [min(times, default=0.1), max(times, default=1.0)]
-    x = number("measured", "measured step time (s)", scale="log")
-    y = _upright(number("predicted", "predicted step time (s)", scale="log"))
+    x = number_axis("measured", "measured step time (s)", scale="log")
+    y = _upright(
+        number_axis("predicted", "predicted step time (s)", scale="log")
+    )
     for axis in (x, y):
         axis["scale"]["domain"] = ends
     families = sorted({value["family"] for value in values})
@@ -687,8 +693,8 @@ def levels(network: Document) -> Spec:
     """Return the units of every level above the devices they join."""
     num_devices = network["num_devices"]
     labels = [
-        level["name"] or f"level {number}"
-        for number, level in enumerate(network["levels"])
+        level["name"] or f"level {index}"
+        for index, level in enumerate(network["levels"])
     ]
     units = [
         ("devices", 1, 0.0),

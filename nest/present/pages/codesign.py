@@ -39,7 +39,7 @@ from nest.present.pages.charts import (
     layer,
     mark,
     names,
-    number,
+    number_axis,
     text_of,
 )
 from nest.present.pages.html import page_html
@@ -256,8 +256,8 @@ def _against(
         if not line or value["y"] > line[-1]["y"]:
             line.append({"x": value["x"], "y": value["y"]})
     line.append({**line[-1], "x": max(v["x"] for v in values)})
-    x = number("x", title, zero=False)
-    y = number("y", "throughput, relative to the base", zero=False)
+    x = number_axis("x", title, zero=False)
+    y = number_axis("y", "throughput, relative to the base", zero=False)
     order = list(dict.fromkeys(value["what"] for value in values))
     return chart(
         values,
@@ -295,12 +295,12 @@ def _sensitivity(document: Document) -> Section | None:
     rows = document["sensitivity"]
     if not rows:
         return None
-    known = [row for row in rows if row["change"] is not None]
+    solved = [row for row in rows if row["change"] is not None]
     drawn = Chart(
         "sensitivity",
         "What the next listed value of a parameter changes",
         "A bar per change of one parameter of the best point, solved "
-        "exactly. " + _most_change(known),
+        "exactly. " + _most_change(solved),
         _bars(
             [
                 {
@@ -309,7 +309,7 @@ def _sensitivity(document: Document) -> Section | None:
                     "tip": f"{row['text']}: {change(row['change'])}",
                     "kind": "more" if row["change"] >= 0 else "less",
                 }
-                for row in known
+                for row in solved
             ],
             "change of the throughput (%)",
         ),
@@ -318,7 +318,7 @@ def _sensitivity(document: Document) -> Section | None:
         "sensitivity",
         "What would change the answer",
         text=("Values with * are outside the list or the limits.",),
-        charts=(drawn,) if known else (),
+        charts=(drawn,) if solved else (),
         tables=(sensitivity_table(document),),
     )
 
@@ -341,7 +341,7 @@ def _bars(values: Sequence[Document], title: str) -> Spec:
         height={"step": 26},
         **layer(
             mark("bar"),
-            x=number("value", title),
+            x=number_axis("value", title),
             y=names("name", order),
             color=kinds("kind", ["more", "less"], look, legend=None),
         ),
@@ -352,7 +352,7 @@ def _contributions(document: Document) -> Section | None:
     rows = document["contributions"]
     if not rows:
         return None
-    known = [row for row in rows if row["factors"] is not None]
+    solved = [row for row in rows if row["factors"] is not None]
     values = [
         {
             "model": row["model"],
@@ -361,7 +361,7 @@ def _contributions(document: Document) -> Section | None:
             "tip": f"{row['model']}, {choice}: "
             f"{times(row['factors'][choice])}",
         }
-        for row in known
+        for row in solved
         for choice in CHOICES
     ]
     drawn = Chart(
@@ -369,7 +369,7 @@ def _contributions(document: Document) -> Section | None:
         "What architecture, schedule and placement contribute",
         "A bar per model and choice: what it multiplies the throughput by, "
         "on average over the orders in which the three can be made.",
-        _factors(values, [row["model"] for row in known]),
+        _factors(values, [row["model"] for row in solved]),
     )
     return Section(
         "contributions",
@@ -379,7 +379,7 @@ def _contributions(document: Document) -> Section | None:
             "after the other, and Megatron's plan. Shares are Shapley values "
             "of the logarithm of the throughput.",
         ),
-        charts=(drawn,) if known else (),
+        charts=(drawn,) if solved else (),
         tables=(contributions_table(document, "model"),),
     )
 
@@ -390,7 +390,7 @@ def _factors(values: Sequence[Document], models: Sequence[str]) -> Spec:
         height={"step": 22},
         **layer(
             mark("bar"),
-            x=number("factor", "times the throughput"),
+            x=number_axis("factor", "times the throughput"),
             y=names("model", models),
             yOffset={**text_of("choice"), "sort": list(CHOICES)},
             color=colours("choice", CHOICES),

@@ -646,14 +646,14 @@ def _proof(frontier: Document, scale: TimeScale) -> str:
 
 def _knee(frontier: Document) -> str:
     """Return which point is the knee, and what that is."""
-    number = frontier["knee"]
-    if number is None:
+    knee = frontier["knee"]
+    if knee is None:
         return (
             "No point is the knee: none is better than the plane of the "
             "extremes."
         )
     return (
-        f"Point {number} is the knee: it is farthest from the plane of the "
+        f"Point {knee} is the knee: it is farthest from the plane of the "
         f"extremes, and from there a part of one objective's range buys no "
         f"equal part of another's."
     )

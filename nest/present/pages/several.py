@@ -26,14 +26,14 @@ def plan_sections(ended: Ended) -> list[Section]:
     """
     return [
         _plan_section(
-            ended, number, [r for r in ended.rows if r.entry == entry]
+            ended, position, [r for r in ended.rows if r.entry == entry]
         )
-        for number, entry in enumerate(ended.folder.run.problems, 1)
+        for position, entry in enumerate(ended.folder.run.problems, 1)
     ]
 
 
-def _plan_section(ended: Ended, number: int, rows: list[Row]) -> Section:
-    entry = ended.folder.run.problems[number - 1]
+def _plan_section(ended: Ended, position: int, rows: list[Row]) -> Section:
+    entry = ended.folder.run.problems[position - 1]
     problem = ended.folder.problems[entry.hash]
     answer = best_answer(ended, problem, rows)
     document = page_document("several", problem, answer)
@@ -46,14 +46,14 @@ def _plan_section(ended: Ended, number: int, rows: list[Row]) -> Section:
         section.key: section for section in sections_of(document, _SHOWN)
     }
     charts = tuple(
-        replace(chart, name=f"{chart.name}-{number}")
+        replace(chart, name=f"{chart.name}-{position}")
         for section in sections.values()
         for chart in section.charts
-        if number <= MOST_CHARTED
+        if position <= MOST_CHARTED
     )
     return replace(
         sections["answer"],
-        key=f"problem-{number}",
+        key=f"problem-{position}",
         title=entry.name,
         charts=charts,
         tables=tuple(

@@ -23,13 +23,13 @@ def files(study: Study, findings: Findings, quick: bool) -> dict[str, str]:
     Without matplotlib there is no plot, and the page says so.
     """
     drawn = draw(study.name, findings.plot) if can_draw() else None
-    found = {
+    texts = {
         PAGE: to_markdown(study, findings, quick, plot=drawn is not None),
         DOCUMENT: to_json(study, findings, quick),
     }
     if drawn is not None:
-        found[PICTURE] = drawn + "\n"
-    return found
+        texts[PICTURE] = drawn + "\n"
+    return texts
 
 
 # Markdown
@@ -47,22 +47,22 @@ def to_markdown(
     plot
         Whether the plot lies beside the page; ``None`` if nothing does.
     """
-    parts = [f"# Audit: {study.name}", f"**Question.** {study.question}"]
-    parts.append(f"**Method.** {study.method}")
+    blocks = [f"# Audit: {study.name}", f"**Question.** {study.question}"]
+    blocks.append(f"**Method.** {study.method}")
     if quick:
-        parts.append(f"**Quick run.** {study.quick}")
-    parts += ["## Findings", _items(findings.answers)]
+        blocks.append(f"**Quick run.** {study.quick}")
+    blocks += ["## Findings", _items(findings.answers)]
     for table in findings.tables:
-        parts += [f"### {table.title}", table.text]
-        parts.append(table_markdown(table))
+        blocks += [f"### {table.title}", table.text]
+        blocks.append(table_markdown(table))
     if plot:
-        parts.append(f"![{findings.plot.title}]({PICTURE})")
+        blocks.append(f"![{findings.plot.title}]({PICTURE})")
     elif plot is not None:
-        parts.append(
+        blocks.append(
             f"The plot needs matplotlib: pip install '{DISTRIBUTION}[plot]'."
         )
-    parts += ["## Limits", _items(study.limits)]
-    return "\n\n".join(parts) + "\n"
+    blocks += ["## Limits", _items(study.limits)]
+    return "\n\n".join(blocks) + "\n"
 
 
 def _items(texts: Any) -> str:
