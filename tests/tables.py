@@ -10,12 +10,15 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import yaml
 from rich.console import RenderableType
 
 from nest import instances
@@ -323,112 +326,12 @@ def points() -> Parts:
 
 def validated() -> Parts:
     """Return what ``nest validate`` says."""
-    errors = {
-        "used": 271,
-        "median_abs_error": 0.071,
-        "mean_abs_error": 0.112,
-        "bias": -0.03,
-    }
-    ranking = {
-        "groups": 21,
-        "share_best_within_5_percent": 0.81,
-        "mean_regret": 0.021,
-        "median_regret": 0.0,
-        "median_bias_of_predicted_best": 0.04,
-        "spearman_groups": 14,
-        "median_spearman": 0.912,
-        "share_spearman_at_least_0_9": 0.571,
-    }
-    fits = {"share": 0.9, "share_with_headroom": 0.8}
-    name = "Megatron-LM, table 1 of Narayanan et al. 2021, SC"
-    return validation.validation_block(
-        {
-            "rows": 300,
-            "used": 271,
-            "selection": "all rows",
-            **errors,
-            "selected": {"tier A and B, bf16 and fp16 on 8 devices": errors},
-            "by_source": {name: errors, "MLPerf": errors | {"used": 9}},
-            **{key: {} for key in list(validation.BREAKDOWNS)[1:]},
-            "ranking": ranking | {"by_source": {name: ranking}},
-            "memory": {
-                **errors,
-                "by_mem_class": {"torch_allocated_last_rank": errors},
-                "fits": fits
-                | {
-                    "ran": 40,
-                    "predicted_to_fit": 36,
-                    "predicted_to_fit_with_headroom": 32,
-                },
-                "oom": fits
-                | {
-                    "rows": 10,
-                    "predicted_not_to_fit": 9,
-                    "predicted_not_to_fit_with_headroom": 8,
-                },
-                "left_out": {"the memory of a rank that is not the first": 3},
-            },
-            "used_for_memory": {"a step time of another run": 4},
-            "skipped": {"the model's shape is not said, and no name": 25},
-            "impossible": [],
-            "unreadable": [],
-            "not_understood": [],
-        }
-    )
+    return validation.validation_block(document("validate"))
 
 
 def calibrated() -> Parts:
     """Return what ``nest calibrate`` says."""
-    figures = {"median_abs_error": 0.2, "mean_abs_error": 0.25, "bias": -0.1}
-    parameter = {
-        "name": "fraction of the peak that dense products reach",
-        "before": 0.62,
-        "deviation_before": 0.1,
-        "after": 0.5512,
-        "deviation_after": 0.03,
-        "untold": False,
-        "in_runs": True,
-    }
-    cells = {
-        "model": "mixtral-8x7b-instruct",
-        "num_devices": "1024",
-        "tp": "8",
-        "pp": "16",
-        "dp": "8",
-        "micro_batch": "1",
-        "seq_len": "131072",
-        "global_batch": "2048",
-    }
-    run = {"cells": cells, "predicted_step_time_s": 31.4, "deviation": 0.04}
-    return calibration.calibration_block(
-        {
-            "runs": 8,
-            "file": "runs.csv",
-            "device": "H100-80GB-SXM",
-            "notes": ["runs of two days"],
-            "step_time": dict.fromkeys(
-                ("before", "after", "left_out"), figures
-            ),
-            "parameters": [
-                parameter,
-                parameter
-                | {
-                    "name": "what a launch costs",
-                    "untold": True,
-                    "in_runs": False,
-                },
-            ],
-            "proposed": {
-                "runs": [run],
-                "candidates": 240,
-                "deviation_before": 0.2,
-                "deviation_after": 0.05,
-            },
-            "unused": [
-                {"line": 7, "reason": "no column says how long a step took"}
-            ],
-        }
-    )
+    return calibration.calibration_block(document("calibrate"))
 
 
 def conforming() -> Parts:
@@ -553,106 +456,26 @@ def profiled() -> Parts:
 
 def ran() -> Parts:
     """Return what ``nest bench``, and ``nest compare`` of several, say."""
-    return benchmark.benchmark_block(_run_document(), cells=True)
+    return benchmark.benchmark_block(document("bench"), cells=True)
 
 
-def _run_document() -> dict[str, Any]:
-    """Return a document of a benchmark."""
-    solvers = [
-        {
-            "solver": name,
-            "exact": name == "dp",
-            "cells": 12,
-            "proven": 9,
-            "best": 8,
-            "close": 9,
-            "solvable": 11,
-            "with_plan": 11,
-            "over_best": {"geometric_mean": 1.02, "median": 1.0, "max": 1.3},
-            "failed": 0,
-            "outcomes": {"solved": 12},
-        }
-        for name in ("dp", "galvatron")
-    ]
-    cell = {
-        "problem": "llama3-70b-dgx-h100x64-megatron",
-        "solver": "galvatron",
-        "outcome": "solved",
-        "status": "feasible",
-        "limit": "time",
-        "seed": 0,
-        "step_time_ns": 62_328_301_123,
-        "over_best": 1.05,
-        "lower_bound_ns": None,
-        "detail": "stopped after 31 of 128 cases; the plan is the best",
-    }
-    problem = {
-        "problem": cell["problem"],
-        "time_unit": "s",
-        "best_step_time_ns": 62_328_301_123,
-        "lower_bound_ns": None,
-        "best_by": ["dp"],
-        "proven_by": ["dp"],
-        "infeasible": False,
-        "closed": True,
-    }
-    document: dict[str, Any] = {
-        "run": {
-            "problems": [{}],
-            "solvers": ["dp", "galvatron"],
-            "seeds": [0],
-            "time_limit_s": 60.0,
-            "gap": 0.0,
-            "repair": False,
-            "workers": {"dp": 2, "galvatron": 1},
-            "notes": [],
-            "versions": {"nest": "0.0"},
-            "extra": {},
-        },
-        "answers": {
-            "finished": 24,
-            "cells": 24,
-            "solvers": solvers,
-            "step_time_profile": {},
-            "problems": [problem],
-            "pairs": [],
-            "rows": [cell, cell | {"solver": "dp", "limit": None}],
-        },
-        "times": {
-            "penalties": [1],
-            "shift_s": 1.0,
-            "hosts": [],
-            "sharing_cpus": 0,
-            "solvers": [],
-            "gap_over_time": [],
-            "close": 0.01,
-            "rows": [],
-        },
-    }
-    for row in document["run"]["problems"]:
-        row |= {"name": "p", "source": "s", "hash": "h"}
-    return document
+@cache
+def _documents() -> dict[str, Any]:
+    text = (FOLDER.parent / "documents.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def document(name: str) -> dict[str, Any]:
+    """Return a stored document of a command."""
+    return deepcopy(_documents()[name])
 
 
 def swept() -> Parts:
     """Return what ``nest sweep`` says."""
-    point = {
-        "status": "optimal",
-        "factor": 2.0,
-        "step_time_ns": 62_328_301_123,
-        "speed_up": 1.0432,
-    }
-    rows = [point, point | {"factor": 4.0, "speed_up": None}]
-    entry = {
-        "model": "llama3-70b",
-        "cluster": "dgx-h100x64",
-        "solver": "dp",
-        "batch": 2048,
-        "bandwidths": rows,
-    }
-    document = _run_document()
-    document["answers"]["sweep"] = [entry]
-    return benchmark.benchmark_block(document)
+    made = document("bench")
+    made["answers"] |= document("sweep")
+    return benchmark.benchmark_block(made)
 
 
 def audited() -> Parts:
