@@ -268,23 +268,21 @@ def test_a_column_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
     original = comparison.columns
 
     def with_another(writer: Writer, scale: TimeScale) -> list[Column]:
-        return [*original(writer, scale), Column("peak", "peak, B", ",d")]
+        another = Column("claimed_quanta", "claimed, quanta", ",d", rank=6)
+        return [*original(writer, scale), another]
 
-    to_json = SolveResult.to_json
     monkeypatch.setattr(comparison, "columns", with_another)
-    monkeypatch.setattr(
-        SolveResult, "to_json", lambda self: {**to_json(self), "peak": 4096}
-    )
-    problem, results = tiny_problem(), make_results()[:1]
+    problem = tiny_problem()
+    results = [replace(make_results()[0], claimed_quanta=4096)]
     header, _, row = text_of(compare_table(problem, results))
-    assert header.endswith("peak, B")
+    assert header.endswith("claimed, quanta")
     assert row.endswith("4,096")
     header, row = comparison.result_csv(problem, results).splitlines()
-    assert header.endswith(",peak")
+    assert header.endswith(",claimed_quanta")
     assert row.endswith(",4096")
     rows = solver_rows(results, problem, missing=["late"])
     page = to_html(page_document("solve", problem, None, solvers=rows))
-    assert "peak, B</th>" in page
+    assert "claimed, quanta</th>" in page
     assert "<td>4,096</td>" in page
 
 
