@@ -7,7 +7,7 @@ numbers. Every figure is compared as an integer.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil, floor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -109,6 +109,10 @@ KEYS: Mapping[str, Key] = {
 #: Parameters that need not be said: lanes are as many as columns, a core's
 #: buffer follows from its array, and a node is a device.
 _OWN_RULE = ("lanes", "core_buffer", "devices_per_node")
+
+#: Keys that a space must have, and those that the base must have.
+_REQUIRED = tuple(key for key in KEYS if key not in _OWN_RULE)
+_REQUIRED_OF_BASE = ("tensor_cores", "rows", "columns", "vector_cores", "sram")
 
 #: Key whose value stands for the columns of the same point.
 _AS_COLUMNS = "columns"
@@ -453,9 +457,11 @@ def _axes(keys: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _complete(where: str, keys: Mapping[str, Any]) -> None:
-    for key in KEYS:
-        if key not in keys and key not in _OWN_RULE:
+def _complete(
+    where: str, keys: Mapping[str, Any], required: Iterable[str] = _REQUIRED
+) -> None:
+    for key in required:
+        if key not in keys:
             raise InvalidProblemError(
                 f"{where}: expected key {key!r}, got none; add it"
             )
@@ -478,9 +484,9 @@ def _points(values: _Space) -> Iterator[Architecture]:
 def _architecture(where: str, keys: Mapping[str, Any]) -> Architecture:
     _complete(where, keys)
     values = {
-        KEYS[key].parameter: _value(f"{where}.{key}", key, values)
-        for key, values in keys.items()
-        if not (key == "lanes" and values == _AS_COLUMNS)
+        KEYS[key].parameter: _value(f"{where}.{key}", key, value)
+        for key, value in keys.items()
+        if not (key == "lanes" and value == _AS_COLUMNS)
     }
     values.setdefault("lanes", values["columns"])
     return Architecture(**values)
@@ -600,11 +606,7 @@ def _base(values: str | _Base, space: Space) -> tuple[str, Architecture]:
         KEYS[key].parameter: _value(f"{where}.{key}", key, value)
         for key, value in values.said.items()
     }
-    for key in ("tensor_cores", "rows", "columns", "vector_cores", "sram"):
-        if KEYS[key].parameter not in chosen:
-            raise InvalidProblemError(
-                f"{where}: expected key {key!r}, got none; add it"
-            )
+    _complete(where, values.said, _REQUIRED_OF_BASE)
     if not values.name.strip() or not values.name.isprintable():
         raise InvalidProblemError(
             f"{where}.name: expected a name in one line, got {values.name!r}; "

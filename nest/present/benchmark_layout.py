@@ -143,17 +143,17 @@ def _out_of(heading: str, key: str, total: str) -> Column:
     )
 
 
+def _time(key: str, heading: str) -> Column:
+    """Return a column of times, in the unit of the best plan's step time."""
+
+    def text(record: Document) -> str:
+        reference = record["best_step_time_ns"] or record["lower_bound_ns"]
+        return TimeScale.fitting(reference, record["time_unit"])(record[key])
+
+    return Column(key, heading, value=text, right=True)
+
+
 def _problems(answers: Document) -> Section:
-    def time(key: str, heading: str) -> Column:
-        def text(problem: Document) -> str:
-            reference = (
-                problem["best_step_time_ns"] or problem["lower_bound_ns"]
-            )
-            scale = TimeScale.fitting(reference, problem["time_unit"])
-            return scale(problem[key])
-
-        return Column(key, heading, value=text, right=True)
-
     def best_by(problem: Document) -> str:
         before = problem["best_step_time_ns"] is not None
         return ", ".join(problem["best_by"]) or "known before" * before
@@ -173,8 +173,8 @@ def _problems(answers: Document) -> Section:
             Column("standing", value=_standing),
             Column("best by", value=best_by),
             Column("proven_by", "proven by", ", ".join),
-            time("best_step_time_ns", "best step time"),
-            time("lower_bound_ns", "lower bound"),
+            _time("best_step_time_ns", "best step time"),
+            _time("lower_bound_ns", "lower bound"),
             Column("gap %", value=gap, right=True),
         ),
         answers["problems"],
@@ -281,19 +281,13 @@ def _sweep(document: Document) -> Section:
 
 
 def _answer_rows(answers: Document) -> Section:
-    problems = {x["problem"]: x for x in answers["problems"]}
-
-    def time(key: str, heading: str) -> Column:
-        def text(answer: Document) -> str:
-            problem = problems[answer["problem"]]
-            reference = (
-                problem["best_step_time_ns"] or answer["lower_bound_ns"]
-            )
-            scale = TimeScale.fitting(reference, problem["time_unit"])
-            return scale(answer[key])
-
-        return Column(key, heading, value=text, right=True)
-
+    of_problem = {
+        problem["problem"]: {
+            key: problem[key] for key in ("best_step_time_ns", "time_unit")
+        }
+        for problem in answers["problems"]
+    }
+    rows = [{**of_problem[row["problem"]], **row} for row in answers["rows"]]
     return _section(
         "Answers",
         "Every finished cell.",
@@ -302,12 +296,12 @@ def _answer_rows(answers: Document) -> Section:
             Column("solver"),
             Column("status", value=_status),
             Column("seed", form="d"),
-            time("step_time_ns", "step time"),
+            _time("step_time_ns", "step time"),
             Column("over_best", "over best", _over, right=True),
-            time("lower_bound_ns", "lower bound"),
+            _time("lower_bound_ns", "lower bound"),
             Column("detail", "note"),
         ),
-        answers["rows"],
+        rows,
         folded=True,
     )
 
