@@ -84,8 +84,8 @@ def cycles(
     dataflow: Dataflow,
 ) -> int:
     """Return the cycles on an array of ``rows × columns``, all of it used."""
-    row_folds = ceil_div(mapping.rows, rows)
-    column_folds = ceil_div(mapping.columns, columns)
+    row_folds = -(-mapping.rows // rows)
+    column_folds = -(-mapping.columns // columns)
     if convention == "overlapped":
         last = 2 * rows + columns - 2 + mapping.streamed
         fold = max(mapping.streamed, rows)
