@@ -309,44 +309,29 @@ def test_without_a_directory_nothing_is_written() -> None:
         assert store.solved["a" * 32].exact
 
 
+def refused(folder: Path, message: str, resume: bool = True) -> None:
+    """Check why a directory cannot be opened."""
+    with (
+        pytest.raises(NestError, match=message),
+        open_store(folder, resume=resume),
+    ):
+        pass
+
+
 def test_directories_of_others_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with (
-        open_store(folder, resume=False),
-        pytest.raises(NestError, match="expected a directory that no run"),
-        open_store(folder, resume=True),
-    ):
-        pass
-    with (
-        pytest.raises(NestError, match="add --resume to go on with it"),
-        open_store(folder, resume=False),
-    ):
-        pass
+    with open_store(folder, resume=False):
+        refused(folder, "expected a directory that no run")
+    refused(folder, "add --resume to go on with it", resume=False)
     manifest = folder / "codesign.json"
-    manifest.write_text(
-        json.dumps({"schema": "nest-codesign-run/1", "version": "0"})
-    )
-    with (
-        pytest.raises(NestError, match=r"expected nest 0, with which the"),
-        open_store(folder, resume=True),
-    ):
-        pass
+    other = {"schema": "nest-codesign-run/1", "version": "0"}
+    manifest.write_text(json.dumps(other))
+    refused(folder, "expected nest 0, with which the")
     manifest.unlink()
     (folder / "other").write_text("")
-    with (
-        pytest.raises(NestError, match=r"got one with other files in it"),
-        open_store(folder, resume=True),
-    ):
-        pass
+    refused(folder, "got one with other files in it")
     file = tmp_path / "file"
     file.write_text("")
-    with (
-        pytest.raises(NestError, match="expected a directory, got a file"),
-        open_store(file, resume=False),
-    ):
-        pass
-    with (
-        pytest.raises(NestError, match="expected a directory that can be"),
-        open_store("/proc/nothing", resume=False),
-    ):
-        pass
+    refused(file, "expected a directory, got a file", resume=False)
+    nowhere = Path("/proc/nothing")
+    refused(nowhere, "expected a directory that can be", resume=False)
