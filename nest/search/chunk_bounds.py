@@ -73,8 +73,11 @@ NEVER = 1e6
 MAX_LISTED = 3
 
 
-class Room(NamedTuple):
-    """What a relaxation is about.
+class RelaxationScope(NamedTuple):
+    """The plans that one relaxation bounds together.
+
+    They have one batch configuration, one schedule and one number of
+    pipeline ranks, and mix a set of strategies.
 
     Attributes
     ----------
@@ -131,11 +134,11 @@ def moments(
 class _Chains:
     """Chains as arrays: times ``(chains, chunks, parts)``, and whose sync."""
 
-    def __init__(self, room: Room) -> None:
-        self._schedule, self._blocks = room.schedule, room.blocks
-        self._count = room.blocks * room.schedule.virtual_stages
+    def __init__(self, scope: RelaxationScope) -> None:
+        self._schedule, self._blocks = scope.schedule, scope.blocks
+        self._count = scope.blocks * scope.schedule.virtual_stages
         self.parts, blocks = _first_chains(
-            room.schedule, room.blocks, room.num_micro_batches
+            scope.schedule, scope.blocks, scope.num_micro_batches
         )
         self.block = [*blocks]
 
@@ -304,11 +307,11 @@ class _Used(NamedTuple):
 
 
 class Relaxation:
-    """All plans of a :class:`Room`, bounded together.
+    """All plans of a :class:`RelaxationScope`, bounded together.
 
     Parameters
     ----------
-    room, sets
+    scope, sets
         What it is about, and the closed sets.
     best
         Only plans below this step time count.
@@ -317,15 +320,15 @@ class Relaxation:
     """
 
     def __init__(
-        self, room: Room, sets: ClosedSets, best: int, scale: int
+        self, scope: RelaxationScope, sets: ClosedSets, best: int, scale: int
     ) -> None:
-        self.room, self.sets, self.scale = room, sets, float(scale)
-        terms, schedule, size = room.terms, room.schedule, room.blocks
+        self.scope, self.sets, self.scale = scope, sets, float(scale)
+        terms, schedule, size = scope.terms, scope.schedule, scope.blocks
         self.count = size * schedule.virtual_stages
         self.block = np.array(
             [schedule.block_of(chunk, size) for chunk in range(self.count)]
         )
-        own = {*room.strategies}
+        own = {*scope.strategies}
         rows = [i for i, x in enumerate(terms.strategies) if x in own]
         self.strategies = [terms.strategies[row] for row in rows]
         self.devices = terms.devices[rows]
@@ -349,7 +352,7 @@ class Relaxation:
         self._layered = layered
         self._choose_pairs(best)
         self._weigh_memory()
-        self.chains = _Chains(room)
+        self.chains = _Chains(scope)
         #: The prices of the best bound.
         self.best: _Prices | None = None
         self.value = 0.0
@@ -357,7 +360,7 @@ class Relaxation:
         self.done = False
         self._prices = _Prices(
             np.full(len(self.chains), 1.0 / len(self.chains)),
-            *(0.0, 0.0, np.zeros(room.blocks), 0.0),
+            *(0.0, 0.0, np.zeros(scope.blocks), 0.0),
         )
         self._bold, self._stuck, self._rounds = 1.0, 0, 0
         self._tried = float("inf")
@@ -393,19 +396,19 @@ class Relaxation:
 
         The block of one does not take ``best`` or more with it alone.
         """
-        room, sets, shapes = self.room, self.sets, self.room.terms.shapes
-        count = room.num_micro_batches
-        paired = room.schedule.most_paired(room.blocks, count)
+        scope, sets, shapes = self.scope, self.sets, self.scope.terms.shapes
+        count = scope.num_micro_batches
+        paired = scope.schedule.most_paired(scope.blocks, count)
         columns = np.moveaxis(self.passes, -1, 0)
         whole = columns[Part.FORWARD] + columns[Part.BACKWARD]
         alone = columns[Part.FORWARD_ALONE] + columns[Part.BACKWARD_ALONE]
         load = (count - paired) * whole + paired * np.minimum(whole, alone)
         self._load = load.copy()
         load += np.where(self.missing, NEVER * self.scale, 0.0)
-        used = np.unique(shapes.of_pair[room.allowed])
+        used = np.unique(shapes.of_pair[scope.allowed])
         busy = self._by_group(load) @ shapes.counts[used].T
         used = used[busy.min(axis=0) < best]
-        pairs = room.allowed[np.isin(shapes.of_pair[room.allowed], used)]
+        pairs = scope.allowed[np.isin(shapes.of_pair[scope.allowed], used)]
         order = np.argsort(sets.pair_target[pairs], kind="stable")
         self._pairs = pairs[order]
         self._source = sets.pair_source[self._pairs]
@@ -419,11 +422,11 @@ class Relaxation:
 
     def _place(self) -> None:
         """Take sync and receives from where the blocks have to be."""
-        room, terms = self.room, self.room.terms
+        scope, terms = self.scope, self.scope.terms
         model, width = terms.model, int(self.devices[0])
         blocks = [
-            Block(room.replicas, room.devices, number * width, width)
-            for number in range(room.blocks)
+            Block(scope.replicas, scope.devices, number * width, width)
+            for number in range(scope.blocks)
         ]
         alike = list({model.alike(block): block for block in blocks}.values())
         for row, strategy in enumerate(self.strategies):
@@ -439,9 +442,9 @@ class Relaxation:
                 self.sync[row, kind] = min(
                     x.sync - x.hideable_sync for x in found if x is not None
                 )
-        last = room.blocks - 1
+        last = scope.blocks - 1
         beside = {(r, r + 1) for r in range(last)}
-        if room.schedule.placement == "loop" and last > 0:
+        if scope.schedule.placement == "loop" and last > 0:
             beside.add((last, 0))
         routes: set[Route] = set()
         for a, b in beside:
@@ -464,12 +467,12 @@ class Relaxation:
 
     def _weigh_memory(self) -> None:
         """Set up which chunks fit alone, and what a block keeps at a time."""
-        room = self.room
+        scope = self.scope
         flying = np.zeros(self.count, dtype=np.int64)
         alone = np.zeros(self.count, dtype=np.int64)
-        for block in range(room.blocks):
+        for block in range(scope.blocks):
             seen = moments(
-                room.schedule, room.blocks, room.num_micro_batches, block
+                scope.schedule, scope.blocks, scope.num_micro_batches, block
             )
             own = self.block == block
             flying[own] = seen[seen.sum(axis=1).argmax()]
@@ -532,16 +535,16 @@ class Relaxation:
         widths
             Devices of every block, where these are fixed.
         """
-        room, scale = self.room, self.scale
+        scope, scale = self.scope, self.scale
         mean = np.tensordot(prices.chains, self.chains.parts, 1) / scale
-        behind = np.zeros(room.blocks)
+        behind = np.zeros(scope.blocks)
         np.add.at(behind, self.chains.block, prices.chains / scale)
         nu = prices.memory[self.block] / self._capacity
         layers = np.einsum("cp,skp->csk", mean, self.passes)
         layers += behind[self.block, None, None] * self.sync
         layers += nu[:, None, None] * self._static
         layers += (nu * self._flying)[:, None, None] * self._kept
-        share = self.devices[:, None] / room.devices
+        share = self.devices[:, None] / scope.devices
         layers += prices.work * share * (self._load + self.sync) / scale
         together = prices.together * share / self._capacity
         layers += together * self._static
@@ -568,7 +571,7 @@ class Relaxation:
         else:
             devices = self.devices
         chunks = layers @ self.counts.T
-        price = prices.devices / room.devices / room.schedule.virtual_stages
+        price = prices.devices / scope.devices / scope.schedule.virtual_stages
         chunks += (price * devices)[None, :, None]
         chunks += np.where(self._unfit[self._number], NEVER, 0.0)
         if widths is not None:
@@ -644,14 +647,14 @@ class Relaxation:
         shape = np.full(len(self.sets.pair_source), -1)
         shape[self._pairs] = self._shape
         return Suffix(
-            self.scale,
-            found.paid,
-            found.chunks,
-            found.cuts,
-            left,
-            {strategy: row for row, strategy in enumerate(self.strategies)},
-            shape,
-            self.sets.pair_source,
+            scale=self.scale,
+            paid=found.paid,
+            chunks=found.chunks,
+            cuts=found.cuts,
+            left=left,
+            row={x: row for row, x in enumerate(self.strategies)},
+            shape=shape,
+            source=self.sets.pair_source,
         )
 
     # What a plan says
@@ -678,7 +681,7 @@ class Relaxation:
 
     def _used(self, found: _Least) -> _Used:
         """Return how long all chains of a plan are, and what it uses."""
-        room = self.room
+        scope = self.scope
         counts = self.counts[self._shape[found.pairs]]
         kinds = np.arange(counts.shape[1])
 
@@ -700,17 +703,17 @@ class Relaxation:
             + parts[:, :, Part.BACKWARD_ALONE]
             + parts[:, :, Part.INPUTS]
         ) @ back
-        sync, held = np.zeros(room.blocks), np.zeros(room.blocks)
+        sync, held = np.zeros(scope.blocks), np.zeros(scope.blocks)
         own_sync = summed(self.sync)
         own_held = summed(self._static) + self._flying * summed(self._kept)
         np.add.at(sync, self.block, own_sync)
         np.add.at(held, self.block, own_held)
         length += sync[self.chains.block]
-        devices = self.devices[found.rows[:, 0]] / room.devices
+        devices = self.devices[found.rows[:, 0]] / scope.devices
         work = float(devices @ (summed(self._load) + own_sync))
         return _Used(
             np.append(length, work) / self.scale,
-            float(devices.sum()) / room.schedule.virtual_stages - 1.0,
+            float(devices.sum()) / scope.schedule.virtual_stages - 1.0,
             held / self._capacity - 1.0,
             float(devices @ own_held) / self._capacity - 1.0,
         )
@@ -726,8 +729,8 @@ class Relaxation:
             priced = [work._replace(together=x) for x in FIRST_PRICES]
         else:
             priced = [
-                alike._replace(memory=np.full(self.room.blocks, x))
-                for x in (0.0, 0.5 / self.room.blocks)
+                alike._replace(memory=np.full(self.scope.blocks, x))
+                for x in (0.0, 0.5 / self.scope.blocks)
             ]
         known = [(self.least(prices).value, prices) for prices in priced]
         value, self._prices = max(known, key=lambda x: x[0])
@@ -788,14 +791,14 @@ class Relaxation:
         try_plan: Callable[[Chosen], None] | None,
     ) -> _Prices:
         """Add the critical chain of a plan."""
-        room, prices = self.room, self._prices
-        if len(self.chains) >= room.blocks + 2 + MAX_CHAINS:
+        scope, prices = self.scope, self._prices
+        if len(self.chains) >= scope.blocks + 2 + MAX_CHAINS:
             return prices
         times = self.times(found)
         time, chain = critical_chain(
-            room.schedule, times, room.num_micro_batches
+            scope.schedule, times, scope.num_micro_batches
         )
-        sync = np.zeros(room.blocks)
+        sync = np.zeros(scope.blocks)
         counts = self.counts[self._shape[found.pairs]]
         kinds = np.arange(counts.shape[1])
         np.add.at(
@@ -817,11 +820,11 @@ class Relaxation:
         """Return a plan whose blocks have devices for all their chunks."""
         if self._layered:
             return None
-        room, widths = self.room, self.devices[found.rows[:, 0]]
+        scope, widths = self.scope, self.devices[found.rows[:, 0]]
         own = np.array(
-            [widths[self.block == r].min() for r in range(room.blocks)]
+            [widths[self.block == r].min() for r in range(scope.blocks)]
         )
-        if int(own.sum()) > room.devices:
+        if int(own.sum()) > scope.devices:
             return None
         if (widths != own[self.block]).any():
             found = self.least(prices, own)

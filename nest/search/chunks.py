@@ -365,14 +365,12 @@ class Chunks:
         load = per_block(forward + backward)
         sync = per_block(between(self._sync))
         count = self.uniform.case.num_micro_batches
-        hiding = (
-            between(self._hiding_forward),
-            between(self._hiding_backward),
-        )
+        hiding_forward = between(self._hiding_forward)
+        hiding_backward = between(self._hiding_backward)
         busy = count * load
         for number, pairs in enumerate(self._paired):
             for i, j, times in pairs:
-                there, back = hiding[0][:, i], hiding[1][:, j]
+                there, back = hiding_forward[:, i], hiding_backward[:, j]
                 together = np.maximum(forward[:, i] - there, back)
                 together += np.maximum(backward[:, j] - back, there)
                 busy[:, number] += times * (
@@ -400,18 +398,17 @@ class Chunks:
         step = busy.max(axis=1) + bubble + sync.max(axis=1)
         over = memory + working - self._capacity_bytes
         return Prices(
-            *(
-                np.maximum(over, 0),
-                np.maximum(-over, 0),
-                forward,
-                backward,
-                load,
-                sync,
-                busy,
-            ),
-            between(self._weights),
-            *hiding,
-            step,
+            excess=np.maximum(over, 0),
+            spare=np.maximum(-over, 0),
+            forward=forward,
+            backward=backward,
+            load=load,
+            sync=sync,
+            busy=busy,
+            weights=between(self._weights),
+            hiding_forward=hiding_forward,
+            hiding_backward=hiding_backward,
+            step=step,
         )
 
     def step_time(self, prices: Prices, way: int) -> int:

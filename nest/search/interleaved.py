@@ -214,8 +214,14 @@ def _bound(
             break
         heapq.heappop(found)
         plans = Enumeration(
-            *(case, blocks, task.sets, relaxation, best),
-            *(task.deadline, offer, steps),
+            case=case,
+            blocks=blocks,
+            sets=task.sets,
+            relaxation=relaxation,
+            best=best,
+            deadline=task.deadline,
+            offer=offer,
+            steps=steps,
         )
         few = plans.magnitude(blocks * case.virtual) <= FEW
         if relaxation is None and RAISE and not few:

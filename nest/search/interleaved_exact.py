@@ -39,7 +39,7 @@ from nest.cost.space import (
     runtimes,
 )
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.search.chunk_bounds import Chosen, Relaxation, Room
+from nest.search.chunk_bounds import Chosen, Relaxation, RelaxationScope
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import stage_bounds
 from nest.search.options import (
@@ -200,17 +200,20 @@ def relaxed(
     Plans that take ``best`` or more count as none.
     """
     bound = case.bounds[case.family.stage_counts.index(blocks)]
-    chunks = blocks * case.virtual
-    room = Room(
-        *(case.terms, case.schedule, case.split.replicas),
-        *(case.split.devices, case.split.num_micro_batches),
-        *(case.family.strategies, blocks),
-        even_pairs(case, chunks, sets),
+    scope = RelaxationScope(
+        terms=case.terms,
+        schedule=case.schedule,
+        replicas=case.split.replicas,
+        devices=case.split.devices,
+        num_micro_batches=case.split.num_micro_batches,
+        strategies=case.family.strategies,
+        blocks=blocks,
+        allowed=even_pairs(case, blocks * case.virtual, sets),
     )
-    if not len(room.allowed):
+    if not len(scope.allowed):
         return None
     scale = best if best < INFINITE else 2 * bound
-    found = Relaxation(room, sets, best, max(scale, 1))
+    found = Relaxation(scope, sets, best, max(scale, 1))
     if not found.possible:
         return None
     places = places_of(found)

@@ -153,7 +153,7 @@ class Pipelines(LayerStages):
         allowed = np.arange(len(shapes)) != shapes.of_pair[self.whole]
         if self.shapes_allowed is not None:
             allowed &= self.shapes_allowed
-        rows: list[tuple[int, ...]] = []
+        rows: list[dict[str, int]] = []
         stairs: list[list[Stairs]] = [[] for _ in self.schedule.sums]
         for size, span in product(self.sizes, range(len(zones.spans))):
             low, high = zones.window(zones.spans[span], np.array(size))
@@ -169,31 +169,43 @@ class Pipelines(LayerStages):
                     if not len(found[0][shape][0]):
                         continue
                     rows.append(
-                        (
-                            *(span, shape, number, size, 0, 0),
-                            *(int(sync[shape]), -last, 1),
-                            int(self.span_bytes[span]),
-                            first * int(passing[shape]),
-                        )
+                        {
+                            "span": span,
+                            "shape": shape,
+                            "strategy": number,
+                            "size": size,
+                            "once": 0,
+                            "wait": 0,
+                            "sync": int(sync[shape]),
+                            "fixed_bytes": -last,
+                            "kept_bytes": 1,
+                            "capacity": int(self.span_bytes[span]),
+                            "passing_bytes": first * int(passing[shape]),
+                        }
                     )
                     for mine, theirs in zip(stairs, found, strict=True):
                         mine.append(theirs[shape])
-        width = len(fields(LooseOptions))
-        table = np.array(rows, dtype=np.int64).reshape(len(rows), width + 2)
-        order = np.argsort(table[:, 1], kind="stable")
-        *columns, capacity, passing_bytes = table[order].T.copy()
+        order = sorted(range(len(rows)), key=lambda row: rows[row]["shape"])
+        rows = [rows[row] for row in order]
+        stairs = [[mine[row] for row in order] for mine in stairs]
+
+        def column(name: str) -> Ints:
+            return np.array([row[name] for row in rows], dtype=np.int64)
+
+        capacity, passing_bytes = column("capacity"), column("passing_bytes")
+        names = (field.name for field in fields(LooseOptions))
         return Relaxed(
-            LooseOptions(*columns),
-            capacity,
-            passing_bytes,
-            [LeastCosts([mine[row] for row in order]) for mine in stairs],
-            np.unique(
+            found=LooseOptions(**{name: column(name) for name in names}),
+            capacity=capacity,
+            passing_bytes=passing_bytes,
+            least=[LeastCosts(mine) for mine in stairs],
+            steps=np.unique(
                 np.concatenate(
                     [
                         stair[0] + passed
                         for mine in stairs
                         for stair, passed in zip(
-                            mine, table[:, -1], strict=True
+                            mine, passing_bytes, strict=True
                         )
                     ]
                     or [capacity]

@@ -169,13 +169,13 @@ class StageWays:
     def take(self, chosen: Bools | Ints) -> StageWays:
         """Return the chosen ways."""
         return StageWays(
-            self.amounts[:, chosen],
-            self.sync[chosen],
-            self.max_inflight[chosen],
-            self.fixed_bytes[chosen],
-            self.kept_bytes[chosen],
-            self.label[chosen],
-            self.steps,
+            amounts=self.amounts[:, chosen],
+            sync=self.sync[chosen],
+            max_inflight=self.max_inflight[chosen],
+            fixed_bytes=self.fixed_bytes[chosen],
+            kept_bytes=self.kept_bytes[chosen],
+            label=self.label[chosen],
+            steps=self.steps,
         )
 
     def strategies(self, row: int) -> list[int]:
@@ -337,11 +337,12 @@ class Growth:
     def _extended(self, labels: Labels, position: int) -> tuple[Labels, Ints]:
         """Add a layer to every label, in every layout."""
         stage = self.stage
-        found = stage.options[stage.kinds[position]]
-        width, count = len(found.strategy), len(labels.sync)
+        options = stage.options[stage.kinds[position]]
+        width, count = len(options.strategy), len(labels.sync)
         parent = np.repeat(np.arange(count), width)
         choice = np.tile(np.arange(width), count)
-        layout, state = found.layout[choice], labels.state[parent]
+        before, layer = labels.take(parent), options.take(choice)
+        layout, state = layer.layout, before.state
         forward = backward = np.zeros_like(choice)
         for consumer, producer, there, back in stage.changes:
             if consumer == position:
@@ -350,31 +351,27 @@ class Growth:
                 ]
                 forward = forward + there[from_layout, layout]
                 backward = backward + back[from_layout, layout]
-        kept = labels.kept_bytes[parent] + found.kept_bytes[choice]
+        kept = before.kept_bytes + layer.kept_bytes
         if position == 0:
             forward = forward + stage.receive[layout]
             kept = kept + stage.passing_bytes[layout]
         if position == len(stage.kinds) - 1:
             backward = backward + stage.receive_back[layout]
         moved = Times(forward, backward, np.zeros_like(choice))
-        amounts = found.amounts[:, choice] + stage.schedule.amounts(moved)
+        amounts = layer.amounts + stage.schedule.amounts(moved)
+        working = np.maximum(before.working_bytes, layer.working_bytes)
         new = Labels(
-            state,
-            labels.amounts[:, parent] + amounts,
-            labels.sync[parent] + found.sync[choice],
-            labels.hidden[parent] + found.hidden[choice],
-            labels.hideable[parent] + found.hideable[choice],
-            labels.backward[parent] + found.backward[choice] + backward,
-            labels.static_bytes[parent] + found.static_bytes[choice],
-            kept,
-            np.maximum(
-                np.maximum(
-                    labels.working_bytes[parent], found.working_bytes[choice]
-                ),
-                self.lightest,
-            ),
-            parent,
-            found.strategy[choice],
+            state=state,
+            amounts=before.amounts + amounts,
+            sync=before.sync + layer.sync,
+            hidden=before.hidden + layer.hidden,
+            hideable=before.hideable + layer.hideable,
+            backward=before.backward + layer.backward + backward,
+            static_bytes=before.static_bytes + layer.static_bytes,
+            kept_bytes=kept,
+            working_bytes=np.maximum(working, self.lightest),
+            parent=parent,
+            strategy=layer.strategy,
         )
         return new, layout
 
@@ -499,13 +496,13 @@ class Growth:
             sync = sync + labels.hidden
             sync = sync - np.minimum(most_hidden, labels.backward)
         found = StageWays(
-            labels.amounts,
-            sync,
-            fit,
-            fixed,
-            kept,
-            np.arange(len(fit)),
-            steps,
+            amounts=labels.amounts,
+            sync=sync,
+            max_inflight=fit,
+            fixed_bytes=fixed,
+            kept_bytes=kept,
+            label=np.arange(len(fit)),
+            steps=steps,
         )
         return found.take(
             unbeaten(

@@ -281,15 +281,15 @@ class LayerStages(StageOptions):
                 full = np.full_like(rows, 1)
                 parts.append(
                     LooseOptions(
-                        number * full,
-                        rows,
-                        self._relaxed(size, group) * full,
-                        size * full,
-                        once,
-                        wait,
-                        sync[rows],
-                        (room - last) * full,
-                        full,
+                        span=number * full,
+                        shape=rows,
+                        strategy=self._relaxed(size, group) * full,
+                        size=size * full,
+                        once=once,
+                        wait=wait,
+                        sync=sync[rows],
+                        fixed_bytes=(room - last) * full,
+                        kept_bytes=full,
                     )
                 )
         if not parts:
@@ -446,22 +446,22 @@ class LayerStages(StageOptions):
         base = found.level * sets.count
         none = np.zeros(len(found), dtype=np.int64)
         priced = PlacedOptions(
-            none,
-            found.size,
-            base + source,
-            base + target,
-            none,
-            none,
-            found.strategy,
-            once,
-            amounts[: len(self.rounds)],
-            self._least_sync(options, shape),
-            joint,
-            none,
-            none,
-            none,
-            none,
-            last[group],
+            offset=none,
+            size=found.size,
+            source=base + source,
+            target=base + target,
+            enter=none,
+            leave=none,
+            strategy=found.strategy,
+            once=once,
+            paces=amounts[: len(self.rounds)],
+            sync=self._least_sync(options, shape),
+            joint=joint,
+            hidden=none,
+            backward=none,
+            fixed_bytes=none,
+            kept_bytes=none,
+            max_inflight=last[group],
         )
         return priced.take(kept), kept
 
@@ -503,23 +503,18 @@ class LayerStages(StageOptions):
         self._starts.append(start)
         once, wait = self.costs(ways.amounts)
         none = np.zeros_like(row)
-        return PlacedOptions(
-            found.offset[row],
-            found.size[row],
-            found.source[row],
-            found.target[row],
-            found.enter[row],
-            found.leave[row],
-            start + number,
-            once[number],
-            ways.amounts[: len(self.rounds), number],
-            ways.sync[number],
-            wait[number] + ways.sync[number],
-            none,
-            none,
-            ways.fixed_bytes[number],
-            ways.kept_bytes[number],
-            ways.max_inflight[number],
+        return replace(
+            found.take(row),
+            strategy=start + number,
+            once=once[number],
+            paces=ways.amounts[: len(self.rounds), number],
+            sync=ways.sync[number],
+            joint=wait[number] + ways.sync[number],
+            hidden=none,
+            backward=none,
+            fixed_bytes=ways.fixed_bytes[number],
+            kept_bytes=ways.kept_bytes[number],
+            max_inflight=ways.max_inflight[number],
         )
 
     def _joined(self, parts: list[PlacedOptions]) -> PlacedOptions:

@@ -199,17 +199,17 @@ class Table:
 
         nothing = Times(0, 0)
         return Table(
-            np.array(
+            paces=np.array(
                 [[paces(term or nothing) for term in row] for row in rows],
                 dtype=np.int64,
             ),
-            table(lambda t: t.backward),
-            table(lambda t: t.sync),
-            table(lambda t: t.hideable_sync),
-            table(lambda t: min(t.static_bytes, most_bytes)),
-            table(lambda t: min(t.kept_bytes, most_bytes)),
-            table(lambda t: min(t.working_bytes, most_bytes)),
-            np.array([[term is None for term in row] for row in rows]),
+            backward=table(lambda t: t.backward),
+            sync=table(lambda t: t.sync),
+            hideable_sync=table(lambda t: t.hideable_sync),
+            static_bytes=table(lambda t: min(t.static_bytes, most_bytes)),
+            kept_bytes=table(lambda t: min(t.kept_bytes, most_bytes)),
+            working_bytes=table(lambda t: min(t.working_bytes, most_bytes)),
+            missing=np.array([[term is None for term in row] for row in rows]),
         )
 
 
@@ -889,15 +889,15 @@ class StageOptions:
             )[strategy, shape]
         fits = np.flatnonzero(fixed + self.need(1) * kept <= cap_bytes)
         return LooseOptions(
-            np.full(len(fits), span),
-            shape[fits],
-            strategy[fits],
-            terms.devices[strategy[fits]],
-            once[row, shape][fits],
-            wait[row, shape][fits],
-            sync[fits],
-            fixed[fits],
-            kept[fits],
+            span=np.full(len(fits), span),
+            shape=shape[fits],
+            strategy=strategy[fits],
+            size=terms.devices[strategy[fits]],
+            once=once[row, shape][fits],
+            wait=wait[row, shape][fits],
+            sync=sync[fits],
+            fixed_bytes=fixed[fits],
+            kept_bytes=kept[fits],
         )
 
     # At its place
@@ -1113,29 +1113,27 @@ class StageOptions:
             rounds=1,
         )
         kept = fast[order]
-        base = found.level[kept] * sets.count
-        none = np.zeros(len(kept), dtype=np.int64)
-        return (
-            PlacedOptions(
-                none,
-                found.size[kept],
-                base + source[kept],
-                base + target[kept],
-                none,
-                none,
-                found.strategy[kept],
-                once[kept],
-                paces[:, kept],
-                sync[kept],
-                wait[kept] + sync[kept],
-                hidden[kept],
-                backward[kept] + received_back[kept],
-                found.fixed_bytes[kept],
-                found.kept_bytes[kept],
-                fit[kept],
-            ),
-            kept,
+        base = found.level * sets.count
+        none = np.zeros(len(found), dtype=np.int64)
+        priced = PlacedOptions(
+            offset=none,
+            size=found.size,
+            source=base + source,
+            target=base + target,
+            enter=none,
+            leave=none,
+            strategy=found.strategy,
+            once=once,
+            paces=paces,
+            sync=sync,
+            joint=wait + sync,
+            hidden=hidden,
+            backward=backward + received_back,
+            fixed_bytes=found.fixed_bytes,
+            kept_bytes=found.kept_bytes,
+            max_inflight=fit,
         )
+        return priced.take(kept), kept
 
     def _table(self, block: Block, used: Ints) -> Table:
         """Return the exact terms of some strategies on a block."""

@@ -681,16 +681,16 @@ class Paths:
         fits = first <= last
         row, pair, first, last = (c[fits] for c in (row, pair, first, last))
         return PairOptions(
-            np.full(len(row), level, dtype=np.int64),
-            found.span[row],
-            pair,
-            found.strategy[row],
-            found.size[row],
-            found.fixed_bytes[row],
-            found.kept_bytes[row],
-            fit[row],
-            first,
-            last,
+            level=np.full(len(row), level, dtype=np.int64),
+            span=found.span[row],
+            pair=pair,
+            strategy=found.strategy[row],
+            size=found.size[row],
+            fixed_bytes=found.fixed_bytes[row],
+            kept_bytes=found.kept_bytes[row],
+            max_inflight=fit[row],
+            first=first,
+            last=last,
         )
 
     def intervals(

@@ -21,6 +21,7 @@ needs room for all of them. All of it is exact, in integers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -52,10 +53,11 @@ class Layers(NamedTuple):
     working_bytes: int
 
 
+@dataclass(eq=False)
 class Places:
     """The places of so many blocks, and what they have room for.
 
-    Parameters
+    Attributes
     ----------
     schedule, blocks, num_micro_batches
         The schedule, ``S`` and ``M``.
@@ -72,38 +74,38 @@ class Places:
         The least that a chunk receives in a pass, in quanta.
     """
 
-    def __init__(  # noqa: PLR0913
-        self,
-        schedule: Schedule,
-        blocks: int,
-        num_micro_batches: int,
-        layer: Layers,
-        count: int,
-        first: Layers,
-        last: Layers,
-        least: tuple[int, int, int],
-        capacity_bytes: int,
-        receive: int = 0,
-    ) -> None:
-        self.schedule, self.blocks = schedule, blocks
-        self.num_micro_batches = num_micro_batches
-        self.layer, self.count = layer, count
-        self.others = {0: first, blocks * schedule.virtual_stages - 1: last}
-        self.least = least
-        self.capacity_bytes, self.receive = capacity_bytes, receive
+    schedule: Schedule
+    blocks: int
+    num_micro_batches: int
+    layer: Layers
+    count: int
+    first: Layers
+    last: Layers
+    least: tuple[int, int, int]
+    capacity_bytes: int
+    receive: int = 0
+
+    @property
+    def last_chunk(self) -> int:
+        """Position of the last chunk in pipeline order."""
+        return self.blocks * self.schedule.virtual_stages - 1
+
+    @property
+    def others(self) -> dict[int, Layers]:
+        """The layers of other kinds, by their chunk."""
+        return {0: self.first, self.last_chunk: self.last}
 
     def _chunks(self, block: int) -> list[int]:
         """Return the chunks of a block, in pipeline order."""
         return [
             chunk
-            for chunk in range(self.blocks * self.schedule.virtual_stages)
+            for chunk in range(self.last_chunk + 1)
             if self.schedule.block_of(chunk, self.blocks) == block
         ]
 
     def _least(self, chunk: int) -> int:
         """Return how many layers a chunk has at least."""
-        last = self.blocks * self.schedule.virtual_stages - 1
-        return self.least[{0: 0, last: 1}.get(chunk, 2)]
+        return self.least[{0: 0, self.last_chunk: 1}.get(chunk, 2)]
 
     @cached_property
     def room(self) -> list[Ints]:
@@ -256,13 +258,13 @@ def places_of(relaxation: Relaxation) -> Places | None:
 
     Or if none is better than one of the strategies in anything.
     """
-    room, sets = relaxation.room, relaxation.sets
+    scope, sets = relaxation.scope, relaxation.sets
     if len(relaxation.strategies) > 1 or relaxation.count == 1:
         return None
-    shapes = room.terms.shapes
-    source = sets.pair_source[room.allowed]
-    target = sets.pair_target[room.allowed]
-    counts = shapes.counts[shapes.of_pair[room.allowed]]
+    shapes = scope.terms.shapes
+    source = sets.pair_source[scope.allowed]
+    target = sets.pair_target[scope.allowed]
+    counts = shapes.counts[shapes.of_pair[scope.allowed]]
     front, behind = source == 0, target == sets.count - 1
     total = shapes.kind_counts[-1]
     kind = int(total.argmax())
@@ -273,7 +275,7 @@ def places_of(relaxation: Relaxation) -> Places | None:
 
     first, last = least(front & ~behind), least(behind & ~front)
     between = least(~front & ~behind)
-    terms, held = room.terms, room.terms.held
+    terms, held = scope.terms, scope.terms.held
     row = terms.strategies.index(relaxation.strategies[0])
     passes = terms.least_passes[row]
     static, kept = held.static_bytes[row], held.kept_bytes[row]
@@ -294,10 +296,14 @@ def places_of(relaxation: Relaxation) -> Places | None:
     one[kind] = 1
     others = 1 - one
     return Places(
-        *(room.schedule, room.blocks, room.num_micro_batches),
-        *(together(one), int(total[kind])),
-        *(together(first * others), together(last * others)),
-        (int(first[kind]), int(last[kind]), int(between[kind])),
-        terms.most_bytes - 1,
-        int(inner.min()) if len(inner) else 0,
+        schedule=scope.schedule,
+        blocks=scope.blocks,
+        num_micro_batches=scope.num_micro_batches,
+        layer=together(one),
+        count=int(total[kind]),
+        first=together(first * others),
+        last=together(last * others),
+        least=(int(first[kind]), int(last[kind]), int(between[kind])),
+        capacity_bytes=terms.most_bytes - 1,
+        receive=int(inner.min()) if len(inner) else 0,
     )
