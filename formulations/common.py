@@ -43,7 +43,7 @@ FORWARD, BACKWARD = SIDES = (0, 1)
 
 
 @dataclass(frozen=True)
-class Answer:
+class EngineResult:
     """What an engine found out about some of the plans.
 
     Attributes

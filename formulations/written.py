@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from formulations.common import SubProblem, Task
-from formulations.search import Formulation, instances_of
+from formulations.instances import instances_of
 from formulations.timed import timed_only
 from nest.cost.model import CostModel
 from nest.cost.score import score
@@ -24,6 +24,9 @@ from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
+
+if TYPE_CHECKING:
+    from formulations.search import Formulation
 
 
 def write_models(
@@ -107,7 +110,7 @@ def _tasks(
         if slots is None:
             continue
         whole = Task(instance, sub_problem, slots, None, None)
-        for task in formulation.parts(whole):
+        for task in formulation.windows(whole):
             yield task
             if step is not None and _reaches(task, step):
                 break

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from formulations import engine_log, parameters
-from formulations.common import Answer, Task
+from formulations.common import EngineResult, Task
 from formulations.engine_log import check_log, write_title
 from formulations.milp.constraints import add_constraints, forbid, hide_less
 from formulations.milp.decode import decode
@@ -84,7 +84,7 @@ class MilpSolver(Formulation):
             log=check_log(self.name, options.extra),
         )
 
-    def parts(self, task: Task) -> Iterator[Task]:
+    def windows(self, task: Task) -> Iterator[Task]:
         """Yield the task for one window after the other."""
         return windows(task)
 
@@ -148,21 +148,21 @@ def _least_work(work: Work, deadline: Deadline) -> int | None:
     return max(known, work.priced(found.numerator, found.denominator))
 
 
-def _solve(engine: Run, task: Task) -> Answer:
+def _solve(engine: Run, task: Task) -> EngineResult:
     """Find the best plan of a task, in one window after the other."""
     for window in windows(task):
-        answer = _search(engine, window)
-        if not answer.finished:
+        result = _search(engine, window)
+        if not result.finished:
             least, most = window.sub_problem.bound, window.cutoff
             assert most is not None
-            bound = min(max(answer.bound or 0, least), most)
-            return dataclasses.replace(answer, bound=bound)
-        if answer.plan is not None:
-            return answer
-    return Answer(finished=True)
+            bound = min(max(result.bound or 0, least), most)
+            return dataclasses.replace(result, bound=bound)
+        if result.plan is not None:
+            return result
+    return EngineResult(finished=True)
 
 
-def _search(engine: Run, task: Task) -> Answer:
+def _search(engine: Run, task: Task) -> EngineResult:
     """Find the best plan of one window.
 
     Its start is of no use: it never beats the cutoff, and engines drop what
@@ -187,7 +187,7 @@ def _search(engine: Run, task: Task) -> Answer:
                 outcome.bound * model.scale_quanta * (1 - TOLERANCE)
             )
         if outcome.objective is None:
-            return Answer(finished=finished, bound=bound)
+            return EngineResult(finished=finished, bound=bound)
         plan, contents = decode(MilpSolver.name, model)
         verdict = score(instance.problem, plan, instance.model)
         claimed = outcome.objective * model.scale_quanta
@@ -196,7 +196,7 @@ def _search(engine: Run, task: Task) -> Answer:
             if claimed < verdict.step_quanta * (1 - TOLERANCE):
                 rounded = _rounded(model, contents)
             if not rounded:
-                return Answer(
+                return EngineResult(
                     finished=finished,
                     plan=plan,
                     claimed_quanta=claimed,

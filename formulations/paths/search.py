@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
-from formulations.common import Answer, Instance
+from formulations.common import EngineResult, Instance
+from formulations.nodes import NodeResult
 from formulations.paths.cuts import Cuts
 from formulations.paths.network import Builder, Network
 from formulations.paths.stages import Case, StageTable
@@ -96,29 +96,11 @@ class PathTask:
 
 #: Finds the fastest path of a task. Raises ``OutOfTimeError`` if the deadline
 #: passes before it runs, ``TooLargeError`` if numbers are too large for it.
-PathEngine = Callable[[PathTask], Answer]
-
-
-class Reply(NamedTuple):
-    """What became of a part: an answer, what is left of it, and the effort.
-
-    Attributes
-    ----------
-    answer
-        What is known of the plans that were looked at.
-    rest
-        Parts with all plans that were not.
-    solved
-        Whether an engine ran.
-    """
-
-    answer: Answer
-    rest: tuple[PathPart, ...] = ()
-    solved: bool = False
+PathEngine = Callable[[PathTask], EngineResult]
 
 
 @dataclass(frozen=True)
-class PathPart:
+class PathNode:
     """A case, and what is known of it.
 
     Attributes
@@ -155,7 +137,7 @@ class PathPart:
         """The ``(R, B)`` of all its plans."""
         return self.case.split
 
-    def ask(self, cutoff: int | None) -> Reply:
+    def solve(self, cutoff: int | None) -> NodeResult:
         """Look at the plans of the next window, or at what bounds it.
 
         Raises
@@ -165,7 +147,7 @@ class PathPart:
         TooLargeError
             If there are too many stages.
         """
-        none = Answer(finished=True)
+        none = EngineResult(finished=True)
         if self.builder is None:
             builder = Builder(
                 StageTable(
@@ -175,9 +157,11 @@ class PathPart:
             )
             least = builder.least()
             if least is None:
-                return Reply(none)
+                return NodeResult(none)
             bound = max(self.bound, least)
-            return Reply(none, (replace(self, bound=bound, builder=builder),))
+            return NodeResult(
+                none, (replace(self, bound=bound, builder=builder),)
+            )
         high = self.bound + self.spread * ceil_div(max(self.bound, 1), 64)
         high = min(high, MAX_TOTAL if cutoff is None else cutoff)
         network = self.builder.network(high)
@@ -189,17 +173,17 @@ class PathPart:
         )
         if network is None:
             last |= self.builder.complete
-            return Reply(none, () if last else (later,))
+            return NodeResult(none, () if last else (later,))
         task = PathTask(self.builder.table, network, high, self.name)
-        answer = self._confirmed(network, high, self.engine(task))
-        if not answer.finished or answer.plan is not None or last:
-            return Reply(answer, solved=True)
+        result = self._confirmed(network, high, self.engine(task))
+        if not result.finished or result.plan is not None or last:
+            return NodeResult(result, solved=True)
         refuted = replace(later, bound=self.proves(high) + 1)
-        return Reply(answer, (refuted,), solved=True)
+        return NodeResult(result, (refuted,), solved=True)
 
     def _confirmed(
-        self, network: Network, high: int, answer: Answer
-    ) -> Answer:
+        self, network: Network, high: int, result: EngineResult
+    ) -> EngineResult:
         """Return an answer that whole numbers have shown to be right.
 
         One that time did not suffice to look at is not finished.
@@ -209,36 +193,36 @@ class PathPart:
         SolverError
             If there is a plan that the engine says there is not.
         """
-        if not answer.finished:
-            if answer.bound is None:
-                return replace(answer, bound=network.bound)
-            return answer
+        if not result.finished:
+            if result.bound is None:
+                return replace(result, bound=network.bound)
+            return result
         assert self.builder is not None
         most = self.proves(high)
-        if answer.plan is not None:
+        if result.plan is not None:
             model = self.instance.model
-            step = score(model.problem, answer.plan, model).step_quanta
+            step = score(model.problem, result.plan, model).step_quanta
             most = min(most, self.proves(step) - 1)
         try:
             wrong = self.builder.holds(network, most)
         except OutOfTimeError:
-            return replace(answer, finished=False, bound=network.bound)
+            return replace(result, finished=False, bound=network.bound)
         if wrong:
             raise SolverError(
                 f"{self.name}: {self}: expected no plan of {most} quanta or "
                 f"less, as its engine says, got one; choose another engine, "
                 f"or {self.name}.form=layers"
             )
-        return answer
+        return result
 
 
-def path_parts(
+def path_nodes(
     instance: Instance,
     cuts: Cuts,
     engine: PathEngine,
     name: str,
     proves: Callable[[int], int],
-) -> Iterator[PathPart]:
+) -> Iterator[PathNode]:
     """Yield the cases of a runtime that may hold a plan.
 
     Raises
@@ -252,7 +236,7 @@ def path_parts(
         case = Case(split, family._replace(strategies=tuple(fits)))
         bound = least_work(instance, case)
         if bound is not None:
-            yield PathPart(instance, cuts, case, engine, name, proves, bound)
+            yield PathNode(instance, cuts, case, engine, name, proves, bound)
 
 
 def least_work(instance: Instance, case: Case) -> int | None:

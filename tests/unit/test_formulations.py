@@ -14,10 +14,10 @@ from formulations import cpsat, milp
 from formulations.brute import BruteSolver, PlanSpace
 from formulations.common import Instance, Task
 from formulations.cpsat.solver import CpSatSolver
+from formulations.instances import INSTANCES
 from formulations.milp import engines
 from formulations.milp.engines import Verdict, read_cbc_log
 from formulations.milp.solver import MilpSolver
-from formulations.search import INSTANCES
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import (

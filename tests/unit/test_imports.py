@@ -16,7 +16,6 @@ from tests.rooms import PAGE, ROOMS, Import, imports, modules, page, room_of
 #: first. The list may only get shorter.
 CIRCLES = {
     ("nest.search.frontier", "nest.search.layer_frontier"),
-    ("formulations.search", "formulations.written"),
 }
 
 Graph = dict[str, set[Import]]
