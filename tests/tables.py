@@ -53,7 +53,7 @@ from nest.present import (
     validation,
 )
 from nest.present import instances as instance_report
-from nest.search.frontier import Gap
+from nest.search.staircase import Gap
 from nest.simulation.events import Simulation
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult

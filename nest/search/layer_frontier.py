@@ -6,7 +6,7 @@ pipelines (:mod:`nest.search.labels`). Nothing is solved per point.
 
 Plans of one stage come first, those of an ``(R, B)`` and a number of devices
 at all capacities at once. Of pipelines with several stages the bounds of
-:mod:`nest.search.frontier` rule out most, level by level, with relaxed options
+:mod:`nest.search.levels` rule out most, level by level, with relaxed options
 whose loads at every capacity are merged once (:mod:`nest.search.layer_least`);
 stages that are left get frontiers of their own.
 """
@@ -29,16 +29,6 @@ from nest.search.best import (
     open_splits,
 )
 from nest.search.bounds import Places, Target
-from nest.search.frontier import (
-    FrontierSearch,
-    Gap,
-    Part,
-    Point,
-    Split,
-    Staircase,
-    merge_gaps,
-    nothing_below,
-)
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageWays
 from nest.search.layer_least import (
@@ -49,6 +39,7 @@ from nest.search.layer_least import (
 )
 from nest.search.layer_options import LayerOptions
 from nest.search.layers import LayerStages
+from nest.search.levels import FrontierSearch, Part, Split
 from nest.search.meetings import tell_apart
 from nest.search.options import (
     INFINITE,
@@ -66,6 +57,13 @@ from nest.search.stage_frontiers import (
     Cost,
     TooManyWaysError,
     grow_frontier,
+)
+from nest.search.staircase import (
+    Gap,
+    Point,
+    Staircase,
+    merge_gaps,
+    nothing_below,
 )
 from nest.solvers.base import Deadline, OutOfTimeError
 

@@ -17,18 +17,11 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.best import make_plan, open_splits
 from nest.search.closed_sets import closed_sets
-from nest.search.frontier import (
-    NEAR,
-    Say,
-    Split,
-    ignore,
-    least_bytes,
-    make_point,
-    nothing_below,
-)
 from nest.search.interleaved import virtual_stages
+from nest.search.levels import NEAR, Say, Split, ignore, least_bytes
 from nest.search.options import INFINITE
 from nest.search.paths import Paths
+from nest.search.staircase import make_point, nothing_below
 from nest.solvers.base import Deadline, OutOfTimeError
 
 

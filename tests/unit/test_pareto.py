@@ -44,7 +44,7 @@ from nest.present.frontier import (
 from nest.present.pages.document import frontier_facts
 from nest.present.table import show
 from nest.search import tracer as tracing
-from nest.search.frontier import Gap, Point, merge_gaps
+from nest.search.staircase import Gap, Point, merge_gaps
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.cell import Running
 from nest.solvers.messages import OutputMessage

@@ -1,0 +1,448 @@
+"""The frontier of step time against memory, level by level of memory.
+
+One level is one interval ``(floor, cap]`` of the memory that the fullest
+device holds. A plan of a level is on the frontier only if it is faster than
+``U(floor)``. ``U(m)``, the *staircase*, is the least step time of all known
+plans that hold at most ``m`` bytes. The search of one batch configuration and
+one interval of memory (:meth:`FrontierSearch._search`):
+
+1. Bound the plans of a level by paths, as :mod:`nest.search.best` does for
+   its only level. The options that remain are those of plans below ``U``.
+2. If too many options remain, cut the level at the steps of ``U``.
+3. Otherwise collect the level. The label search searches many levels at once.
+
+A plan that holds less than the floor of a level belongs to another level.
+Within the level it counts as if it held the floor.
+
+Plans of all runtimes share the levels and ``U``. Only runtimes that some plan
+may need are searched: overlapping one more axis takes no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+
+from nest.cost.model import CostModel
+from nest.cost.space import leading_runtimes
+from nest.search.best import (
+    Bounded,
+    OpenSplit,
+    Stages,
+    bound_paths,
+    guesses,
+    make_plan,
+    merged,
+    open_splits,
+    promising,
+)
+from nest.search.bounds import Places, Target
+from nest.search.closed_sets import ClosedSets
+from nest.search.labels import LabelSearch
+from nest.search.meetings import tell_apart
+from nest.search.options import (
+    INFINITE,
+    LooseOptions,
+    PairOptions,
+    StageOptions,
+)
+from nest.search.parallel import Link, share
+from nest.search.paths import Path, Paths
+from nest.search.staircase import (
+    Gap,
+    Point,
+    Staircase,
+    make_point,
+    merge_gaps,
+    nothing_below,
+)
+from nest.solvers.base import Deadline, OutOfTimeError
+from nest.units import ceil_div
+
+#: Capacities at which plans to start from are looked for.
+FIRST_CAPS = 32
+
+#: Parts that an interval of memory is cut into.
+NUM_PARTS = 4
+
+#: Levels go to the labels when so many options are left of them: few at a
+#: time keep memory small, and what one batch finds bounds the next.
+BATCH = 200_000
+
+#: So few options of a level go to the labels; more are bounded again in a
+#: part of its memory.
+ENOUGH = 16_000
+
+#: Memory within this fraction of another is not worth a cut.
+NEAR = 64
+
+Say = Callable[[str], None]
+
+
+def ignore(text: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(eq=False)
+class Split:
+    """A split; the fullest device of any plan holds ``least_bytes``."""
+
+    item: OpenSplit
+    least_bytes: int
+
+    @property
+    def alike(self) -> object:
+        """What plans that hold the same memory share: overlap takes none."""
+        options = self.item.options
+        sharded = options.model.runtime.distributed_optimizer
+        return options.split, options.family, sharded
+
+    @cached_property
+    def found(self) -> LooseOptions:
+        """What its stages may be within the capacity, without a place."""
+        options = self.item.options
+        capacity = options.model.problem.cluster.memory_bytes()
+        return options.loose(self.item.limit(int(INFINITE)), capacity)
+
+
+@dataclass(eq=False)
+class Part:
+    """A part of a split: intervals of memory that are not settled."""
+
+    split: Split
+    unsettled: list[Gap]
+
+
+class FrontierSearch:
+    """The frontier of a problem with one strategy per stage.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    deadline
+        When to give up.
+    say
+        Told now and then what goes on.
+    workers
+        Processes that share the splits.
+
+    Attributes
+    ----------
+    staircase
+        What is known.
+    gaps
+        What is not proven, by ascending memory.
+    """
+
+    def __init__(
+        self,
+        model: CostModel,
+        sets: ClosedSets,
+        deadline: Deadline,
+        say: Say = ignore,
+        workers: int = 1,
+    ) -> None:
+        self.model, self.sets = model, sets
+        self.deadline, self.say = deadline, say
+        self.workers = workers
+        self._tried: set[object] = set()
+        self._tell: Callable[[object], object] = self._take
+        self.capacity = model.problem.cluster.memory_bytes()
+        self.staircase = Staircase()
+        self.gaps = [Gap(nothing_below(model), self.capacity, 0)]
+        #: Every plan needs more memory.
+        self.least_bytes = nothing_below(model)
+
+    def run(self) -> None:
+        """Search until all is proven or the time is up."""
+        splits: list[Split] = []
+        parts: list[Part] = []
+        try:
+            items = open_splits(
+                *(self.model, self.sets, self.deadline),
+                runtimes=leading_runtimes(self.model.problem),
+            )
+            splits = [
+                Split(item, least_bytes(item.options))
+                for item in sorted(items, key=lambda item: item.bound)
+            ]
+            if not splits or not self._find_least(splits):
+                self.gaps = []
+                return
+            self._first_sweep(splits)
+            levels = self._cut(self.least_bytes, self.capacity)
+            parts = self._parts(splits, levels)
+            self._settle(parts)
+        except OutOfTimeError:
+            if not splits:
+                return
+            whole = self.least_bytes, self.capacity
+            parts = parts or self._parts(splits, [whole])
+        self.gaps = merge_gaps(gap for part in parts for gap in part.unsettled)
+
+    def _parts(
+        self, splits: Sequence[Split], levels: Sequence[tuple[int, int]]
+    ) -> list[Part]:
+        """Return all splits at all levels."""
+        return [
+            Part(split, [Gap(*level, split.item.bound)])
+            for split in splits
+            for level in levels
+        ]
+
+    def _settle(self, parts: Sequence[Part]) -> None:
+        """Search all parts; note what is left."""
+
+        def run(number: int, link: Link) -> list[Gap]:
+            try:
+                self._search(parts[number], link)
+            except OutOfTimeError:
+                raise OutOfTimeError(parts[number].unsettled) from None
+            return []
+
+        def begin(number: int) -> None:
+            split = parts[number].split.item.options.split
+            self.say(
+                f"part {number + 1} of {len(parts)}: R={split.replicas}, "
+                f"B={split.micro_batch}; {len(self.staircase.points)} points"
+            )
+
+        def done(number: int, left: object) -> None:
+            parts[number].unsettled = cast("list[Gap]", left)
+
+        share(len(parts), self.workers, run, self._take, done, begin)
+
+    def _take(self, point: object) -> None:
+        """Add a point that some process found."""
+        self.staircase.add(cast("Point", point))
+
+    def _check_time(self) -> None:
+        if self.deadline.passed:
+            raise OutOfTimeError
+
+    def _listen(self, link: Link) -> None:
+        """Add what other processes found to what is known."""
+        self._check_time()
+        self._tell = link.tell
+        for point in link.heard():
+            self._take(point)
+
+    def _add(self, options: StageOptions, stages: Stages) -> Point:
+        """Add a plan to what is known."""
+        point = make_point(self.model, make_plan(options, stages))
+        if self.staircase.add(point):
+            self._tell(point)
+        return point
+
+    # Plans to start from
+
+    def _find_least(self, splits: list[Split]) -> bool:
+        """Find about the least memory with which there is a plan.
+
+        Sets :attr:`least_bytes`, which is less than what any plan needs by
+        at most a fraction of ``1 / NEAR``. Returns whether there is any
+        plan. A path within the budget is a plan, so no place matters.
+        """
+        least = None
+        # One runtime of those whose plans hold the same.
+        first = {split.alike: split for split in reversed(splits)}
+        for split in sorted(first.values(), key=lambda x: x.least_bytes):
+            low = split.least_bytes - 1
+            high = self.capacity if least is None else _near(least)
+            if low >= high:
+                continue
+            options = split.item.options
+            limit = split.item.limit(int(INFINITE))
+            # Few splits get below what is known: first try that.
+            cap = high
+            while low < high:
+                self._check_time()
+                paths = Paths(options, split.found, limit, cap)
+                path = paths.smallest()
+                if path is None:
+                    low = cap
+                else:
+                    least = self._add(options, path.stages).memory_bytes
+                    high = _near(least)
+                    self.say(f"least memory at most {least} bytes")
+                cap = (low + high + 1) // 2
+        if least is None:
+            return False
+        self.least_bytes = _near(least)
+        return True
+
+    def _first_sweep(self, splits: Sequence[Split]) -> None:
+        """Find plans to start from, at some capacities."""
+        self.say("looking for plans to start from")
+        low, high = self.least_bytes, self.capacity
+        ratio = high / max(low, 1)
+        caps = {
+            round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)
+        }
+        todo = sorted({cap for cap in caps if low < cap < high} | {high})
+        items = [split.item for split in splits]
+
+        def run(number: int, link: Link) -> None:
+            # Large capacities first: their plans come soonest.
+            cap = todo[-1 - number]
+            for guess in guesses(items):
+                for split in splits:
+                    self._listen(link)
+                    upper = min(guess, self.staircase.least_time(cap))
+                    if split.item.bound < upper:
+                        self._bound(split, cap, cap, guess)
+                if self.staircase.least_time(cap) < guess:
+                    break
+
+        share(
+            len(todo),
+            self.workers,
+            run,
+            self._take,
+            lambda number, result: None,
+        )
+
+    def _bound(
+        self,
+        split: Split,
+        floor: int,
+        cap: int,
+        guess: int,
+    ) -> Bounded:
+        """Bound the plans within a cap that are faster than ``U(floor)``."""
+
+        def upper() -> int:
+            self._check_time()
+            return min(guess, self.staircase.least_time(floor))
+
+        def offer(item: OpenSplit, path: Path) -> None:
+            options = item.options
+            known = self.staircase.least_time(path.memory_bytes)
+            key = (options.split, options.model.runtime, path.stages)
+            if promising(path, known) and key not in self._tried:
+                self._tried.add(key)
+                self._add(options, path.stages)
+
+        return bound_paths(split.item, cap, upper, offer, split.found)
+
+    # Levels
+
+    def _cut(
+        self, floor: int, cap: int, split: Split | None = None
+    ) -> list[tuple[int, int]]:
+        """Cut an interval of memory where ``U`` has steps."""
+        steps = [
+            point.memory_bytes
+            for point in self.staircase.points
+            if floor < point.memory_bytes < cap
+        ]
+        if not steps:
+            middle = (floor + cap) // 2
+            return [(floor, middle), (middle, cap)]
+        stride = ceil_div(len(steps) + 1, NUM_PARTS)
+        return list(pairwise([floor, *steps[stride - 1 :: stride], cap]))
+
+    @property
+    def _most_at_once(self) -> int:
+        """So many options are searched together, of several levels."""
+        return BATCH
+
+    def _wide(self, split: Split, number: int, floor: int, cap: int) -> bool:
+        """Whether a level with so many options left is worth a cut."""
+        return number > ENOUGH and cap - floor > max(cap // NEAR, 1)
+
+    def _search(self, part: Part, link: Link) -> None:
+        """Find all plans of a part of a split that are on the frontier."""
+        split, item = part.split, part.split.item
+        todo = [(gap.above_bytes, gap.up_to_bytes) for gap in part.unsettled]
+        batch: list[tuple[Gap, list[PairOptions]]] = []
+        num_options = 0
+        while todo or batch:
+            part.unsettled = [gap for gap, _ in batch]
+            part.unsettled += [Gap(*level, item.bound) for level in todo]
+            self._listen(link)
+            if batch and (not todo or num_options >= self._most_at_once):
+                todo += self._label(split, batch)
+                batch, num_options = [], 0
+                continue
+            floor, cap = todo.pop()
+            upper = self.staircase.least_time(floor)
+            if item.bound >= upper:
+                continue
+            bounded = self._bound(split, floor, cap, int(INFINITE))
+            upper = self.staircase.least_time(floor)
+            survivors = bounded.survivors(upper)
+            if not survivors:
+                continue
+            number = sum(map(len, survivors))
+            if self._wide(split, number, floor, cap):
+                todo += self._cut(floor, cap, split)[::-1]
+            else:
+                batch.append((Gap(floor, cap, bounded.bound), survivors))
+                num_options += number
+
+    def _label(
+        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
+    ) -> list[tuple[int, int]]:
+        """Search levels that are left with few options; return what is left.
+
+        Levels to be searched again, in parts.
+        """
+        places = self._placed(split, batch)
+        if (places.bounds() < INFINITE).any():
+            places = tell_apart(places)
+            if (places.bounds() < INFINITE).any():
+                for pipeline in LabelSearch(places).pipelines(None):
+                    self._add(split.item.options, pipeline.stages)
+        return []
+
+    def _placed(
+        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
+    ) -> Places:
+        """Return the places of what is left of some levels."""
+        options = split.item.options
+        floors = np.array([gap.above_bytes for gap, _ in batch])
+        uppers = np.array(
+            [self.staircase.least_time(floor) for floor in floors.tolist()]
+        )
+        parts = [
+            replace(part, level=np.full(len(part), level, dtype=np.int64))
+            for level, (_, parts) in enumerate(batch)
+            for part in parts
+        ]
+        return Places(
+            options,
+            options.placed(
+                merged(parts), split.item.limit(uppers), self._check_time
+            ),
+            Target(floors, *self.staircase.arrays()),
+            self.deadline,
+        )
+
+
+def _near(memory_bytes: int) -> int:
+    return memory_bytes - 1 - memory_bytes // NEAR
+
+
+def least_bytes(options: StageOptions) -> int:
+    """Return a lower bound on what the fullest device of a split holds.
+
+    The layers take ``Σ min n (static + kept)`` device-bytes, so some device
+    holds a ``P``-th of it, and its stage works on some layer.
+    """
+    free, sizes = options.terms.free, options.terms.devices[:, None]
+    assert free is not None
+    usable = options.usable[:, None] & ~free.missing
+    space = sizes * (free.static_bytes + free.kept_bytes)
+    counts = options.shapes.kind_counts[-1].tolist()
+    least = np.where(usable, space, INFINITE).min(axis=0).tolist()
+    total = sum(c * s for c, s in zip(counts, least, strict=True))
+    return ceil_div(total, options.split.devices) + int(
+        np.where(usable, free.working_bytes, INFINITE).min()
+    )
