@@ -25,7 +25,7 @@ from nest.search import (
     levels,
     paths,
 )
-from nest.search.best import Bounded, OpenSplit, bound_paths
+from nest.search.best import OpenSplit, PathBounds, bound_paths
 from nest.search.closed_sets import closed_sets
 from nest.search.layer_frontier import LayerFrontierSearch
 from nest.search.levels import FrontierSearch
@@ -76,7 +76,7 @@ ROOMS = {"SQUARE": dominance, "FINE": paths, "MOST": layer_least}
 
 def _without_plans(
     item: OpenSplit, cap_bytes: int, upper: Any, offer: Any, found: Any = None
-) -> Bounded:
+) -> PathBounds:
     """Bound a split by paths, none of which is offered as a plan."""
     return bound_paths(item, cap_bytes, upper, lambda *_: None, found)
 

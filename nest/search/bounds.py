@@ -33,7 +33,7 @@ ROUNDS = 3
 CHUNK = 200_000
 
 
-class Target(NamedTuple):
+class IncumbentCurve(NamedTuple):
     """Which plans matter: those faster than ``U`` of their memory.
 
     ``U(m)`` is the least step time known with at most ``m`` bytes. Levels are
@@ -53,9 +53,9 @@ class Target(NamedTuple):
     times: Ints
 
     @staticmethod
-    def below(upper: int) -> Target:
+    def below(upper: int) -> IncumbentCurve:
         """Return the plans faster than that, whatever they hold."""
-        return Target(
+        return IncumbentCurve(
             np.array([INFINITE]),
             np.zeros(0, dtype=np.int64),
             np.array([upper], dtype=np.int64),
@@ -69,7 +69,7 @@ class Target(NamedTuple):
         return found
 
 
-class Places:
+class PlacementGraph:
     """Places of a split: its options and bounds from both sides.
 
     A *node* is a closed set at an offset (and level) that some option begins
@@ -103,7 +103,7 @@ class Places:
         self,
         options: StageOptions,
         found: PlacedOptions,
-        target: Target,
+        target: IncumbentCurve,
         deadline: Deadline,
     ) -> None:
         self.options, self.target = options, target
@@ -127,13 +127,13 @@ class Places:
         self.is_start = (at == 0) & (self.offset == 0)
         self.is_end = at == self.num_sets - 1
         self.num_layers: Ints = options.shapes.kind_counts.sum(axis=1)[at]
-        self.found = found
+        self.edges = found
         self.begin = np.searchsorted(nodes, begin)
         self.end = np.searchsorted(nodes, end)
 
     def slices(self) -> list[slice]:
         """Return the options of every offset, ascending."""
-        offset = self.found.offset
+        offset = self.edges.offset
         first = np.flatnonzero(np.diff(offset, prepend=-1))
         ends = np.append(first, len(offset))
         return [slice(*pair) for pair in pairwise(ends.tolist())]
@@ -180,7 +180,7 @@ class Places:
         self, known: Bools, come_from: Ints, toward: Ints, backward: bool
     ) -> Ints:
         """Return the bounds of all nodes from one side."""
-        values = self._values(self.found)
+        values = self._values(self.edges)
         result = np.full((len(values), len(self.offset)), INFINITE)
         result[:, known] = 0
         left = None if backward else self.left
@@ -201,7 +201,7 @@ class Places:
     def _usable(self, rows: Ints | slice, left: Ints) -> Bools:
         """Whether options fit with so many stages left, at least."""
         need = self.options.inflight(left)
-        usable: Bools = (self.found.max_inflight[rows] >= need) & (
+        usable: Bools = (self.edges.max_inflight[rows] >= need) & (
             left < INFINITE
         )
         return usable
@@ -225,7 +225,7 @@ class Places:
         """
         bounds = np.zeros(len(self.target.floors), dtype=np.int64)
         for _ in range(ROUNDS):
-            before = len(self.found)
+            before = len(self.edges)
             self.suffix = self._relax(
                 self.is_end, self.end, self.begin, backward=True
             )
@@ -236,13 +236,13 @@ class Places:
                 self.is_start, self.begin, self.end, backward=False
             )
             self.keep(self._useful())
-            if len(self.found) > (1 - WORTH) * before:
+            if len(self.edges) > (1 - WORTH) * before:
                 break
         return bounds
 
     def keep(self, chosen: Bools) -> None:
         """Drop all other options."""
-        self.found = self.found.take(chosen)
+        self.edges = self.edges.take(chosen)
         self.begin, self.end = self.begin[chosen], self.end[chosen]
 
     def step_time(self, fields: Ints, joint: Ints | int = 0) -> Ints:
@@ -279,7 +279,7 @@ class Places:
 
     def _promising(self, rows: Ints, left: Ints) -> Bools:
         """Which options are below ``U``, with so many stages left."""
-        found = self.found.take(rows)
+        found = self.edges.take(rows)
         begin = self.begin[rows]
         front = self.prefix[:, begin]
         back = self.suffix[:, self.end[rows]]

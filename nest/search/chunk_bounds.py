@@ -42,7 +42,14 @@ from nest.cost.schedules.chains import Chain, chain_through, critical_chain
 from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import SLACK
-from nest.search.options import BatchTerms, Bools, Ints, Part
+from nest.search.options import (
+    BatchTerms,
+    Bools,
+    Ints,
+    PassComponent,
+    paired_load,
+    receive_weights,
+)
 from nest.solvers.base import Deadline
 from nest.topology import Route
 
@@ -158,19 +165,24 @@ class _Chains:
 
 def _parts_of(chain: Chain, at: Sequence[Times]) -> Floats:
     """Return a chain's times, its pairs as they are at some times."""
-    row = np.zeros((len(chain.passes), len(Part)))
-    columns = (Part.FORWARD, Part.BACKWARD, Part.INPUTS, Part.WEIGHTS)
+    row = np.zeros((len(chain.passes), len(PassComponent)))
+    columns = (
+        PassComponent.FORWARD,
+        PassComponent.BACKWARD,
+        PassComponent.INPUTS,
+        PassComponent.WEIGHTS,
+    )
     row[:, columns] += np.array(chain.passes, dtype=np.float64)
     for i, j, number in chain.pairs:
         there, back = at[i], at[j]
         if there.forward - there.pairable_forward >= (back.pairable_backward):
-            row[i, Part.FORWARD_ALONE] += number
+            row[i, PassComponent.FORWARD_ALONE] += number
         else:
-            row[j, Part.BACKWARD_HIDING] += number
+            row[j, PassComponent.BACKWARD_HIDING] += number
         if back.backward - back.pairable_backward >= (there.pairable_forward):
-            row[j, Part.BACKWARD_ALONE] += number
+            row[j, PassComponent.BACKWARD_ALONE] += number
         else:
-            row[i, Part.FORWARD_HIDING] += number
+            row[i, PassComponent.FORWARD_HIDING] += number
     return row
 
 
@@ -264,7 +276,7 @@ class _Prices(NamedTuple):
     together: float
 
 
-class _Least(NamedTuple):
+class _RelaxedPlan(NamedTuple):
     """The least plan under some prices.
 
     Attributes
@@ -399,10 +411,7 @@ class Relaxation:
         scope, sets, shapes = self.scope, self.sets, self.scope.terms.shapes
         count = scope.num_micro_batches
         paired = scope.schedule.most_paired(scope.blocks, count)
-        columns = np.moveaxis(self.passes, -1, 0)
-        whole = columns[Part.FORWARD] + columns[Part.BACKWARD]
-        alone = columns[Part.FORWARD_ALONE] + columns[Part.BACKWARD_ALONE]
-        load = (count - paired) * whole + paired * np.minimum(whole, alone)
+        load = paired_load(self.passes, count, paired)
         self._load = load.copy()
         load += np.where(self.missing, NEVER * self.scale, 0.0)
         used = np.unique(shapes.of_pair[scope.allowed])
@@ -525,7 +534,9 @@ class Relaxation:
 
     # The least plan
 
-    def least(self, prices: _Prices, widths: Ints | None = None) -> _Least:
+    def least(
+        self, prices: _Prices, widths: Ints | None = None
+    ) -> _RelaxedPlan:
         """Return the plan that is least under some prices.
 
         Parameters
@@ -589,7 +600,7 @@ class Relaxation:
         paid = prices.devices + float(prices.memory.sum()) + prices.together
         # All terms are non-negative but what is paid back.
         value -= paid + SLACK * (value + paid)
-        return _Least(value, pairs, rows, chunks, cuts, paid)
+        return _RelaxedPlan(value, pairs, rows, chunks, cuts, paid)
 
     def _cuts(self, mean: Floats) -> Floats:
         """Return what every cut in front of a chunk adds, (chunks, sets).
@@ -597,12 +608,7 @@ class Relaxation:
         The chunk behind it receives in its forward passes, the one in front
         of it in its backward passes.
         """
-        there = mean[:, Part.FORWARD] + mean[:, Part.FORWARD_ALONE]
-        back = (
-            mean[:, Part.BACKWARD]
-            + mean[:, Part.BACKWARD_ALONE]
-            + mean[:, Part.INPUTS]
-        )
+        there, back = receive_weights(mean)
         weight = np.zeros(self.count)
         weight[1:] = there[1:] + back[:-1]
         weight[1:][self.block[1:] == self.block[:-1]] = 0.0
@@ -659,27 +665,27 @@ class Relaxation:
 
     # What a plan says
 
-    def times(self, found: _Least) -> list[Times]:
+    def times(self, found: _RelaxedPlan) -> list[Times]:
         """Return the least passes of the chunks of a plan."""
         counts = self.counts[self._shape[found.pairs]]
         kinds = np.arange(counts.shape[1])
         total = np.einsum("ck,ckp->cp", counts, self.passes[found.rows, kinds])
         start = self.received[self._source[found.pairs]]
         start[1:][self.block[1:] == self.block[:-1]] = 0.0
-        there = total[:, Part.FORWARD] + start
-        back = total[:, Part.BACKWARD] + np.append(start[1:], 0.0)
-        weights = np.minimum(total[:, Part.WEIGHTS], back)
+        there = total[:, PassComponent.FORWARD] + start
+        back = total[:, PassComponent.BACKWARD] + np.append(start[1:], 0.0)
+        weights = np.minimum(total[:, PassComponent.WEIGHTS], back)
         return [
             Times(*map(int, values))
             for values in zip(
                 *(there, back, weights),
-                np.minimum(total[:, Part.FORWARD_HIDING], there),
-                np.minimum(total[:, Part.BACKWARD_HIDING], back),
+                np.minimum(total[:, PassComponent.FORWARD_HIDING], there),
+                np.minimum(total[:, PassComponent.BACKWARD_HIDING], back),
                 strict=True,
             )
         ]
 
-    def _used(self, found: _Least) -> _Used:
+    def _used(self, found: _RelaxedPlan) -> _Used:
         """Return how long all chains of a plan are, and what it uses."""
         scope = self.scope
         counts = self.counts[self._shape[found.pairs]]
@@ -695,14 +701,9 @@ class Relaxation:
         start = self.received[self._source[found.pairs]]
         start[1:][self.block[1:] == self.block[:-1]] = 0.0
         back = np.append(start[1:], 0.0)
-        length += (
-            parts[:, :, Part.FORWARD] + parts[:, :, Part.FORWARD_ALONE]
-        ) @ start
-        length += (
-            parts[:, :, Part.BACKWARD]
-            + parts[:, :, Part.BACKWARD_ALONE]
-            + parts[:, :, Part.INPUTS]
-        ) @ back
+        forward, backward = receive_weights(parts)
+        length += forward @ start
+        length += backward @ back
         sync, held = np.zeros(scope.blocks), np.zeros(scope.blocks)
         own_sync = summed(self.sync)
         own_held = summed(self._static) + self._flying * summed(self._kept)
@@ -786,7 +787,7 @@ class Relaxation:
 
     def _with_chain(
         self,
-        found: _Least,
+        found: _RelaxedPlan,
         best: int,
         try_plan: Callable[[Chosen], None] | None,
     ) -> _Prices:
@@ -816,7 +817,9 @@ class Relaxation:
             return prices
         return prices._replace(chains=np.append(prices.chains, 0.0))
 
-    def _consistent(self, found: _Least, prices: _Prices) -> Chosen | None:
+    def _consistent(
+        self, found: _RelaxedPlan, prices: _Prices
+    ) -> Chosen | None:
         """Return a plan whose blocks have devices for all their chunks."""
         if self._layered:
             return None
@@ -836,7 +839,7 @@ class Relaxation:
         )
 
     def _moved(
-        self, found: _Least, prices: _Prices, bold: float, aim: float
+        self, found: _RelaxedPlan, prices: _Prices, bold: float, aim: float
     ) -> _Prices:
         """Return the prices one step up the subgradient."""
         used = self._used(found)

@@ -41,10 +41,10 @@ from nest.search.options import (
     INFINITE,
     BatchTerms,
     Ints,
-    Part,
+    PassComponent,
     StageShapes,
     Table,
-    parts,
+    pass_components,
 )
 from nest.solvers.base import Deadline
 from nest.topology import Block, Route
@@ -158,7 +158,7 @@ class Uniform:
     def table(self, blocks: Sequence[Block | None]) -> Table:
         """Return the terms of every kind, a row per block."""
         rows = [self.terms.terms(self.strategy, block) for block in blocks]
-        return Table.of(rows, parts, self.terms.most_bytes)
+        return Table.of(rows, pass_components, self.terms.most_bytes)
 
     def route(self, receiver: int, sender: int) -> Route:
         """Return how a block receives from another one."""
@@ -299,11 +299,11 @@ class Chunks:
             np.flatnonzero(self.block_of == block) for block in range(size)
         ]
         columns = np.moveaxis(table.paces, 2, 0)
-        self.forward = sums(columns[Part.FORWARD])
-        self.backward = sums(columns[Part.BACKWARD])
-        self._weights = sums(columns[Part.WEIGHTS])
-        self._hiding_forward = sums(columns[Part.FORWARD_HIDING])
-        self._hiding_backward = sums(columns[Part.BACKWARD_HIDING])
+        self.forward = sums(columns[PassComponent.FORWARD])
+        self.backward = sums(columns[PassComponent.BACKWARD])
+        self._weights = sums(columns[PassComponent.WEIGHTS])
+        self._hiding_forward = sums(columns[PassComponent.FORWARD_HIDING])
+        self._hiding_backward = sums(columns[PassComponent.BACKWARD_HIDING])
         self._sync = sums(table.sync)
         self._static_bytes = sums(table.static_bytes)[0]
         self._kept_bytes = sums(table.kept_bytes)[0]
@@ -314,13 +314,13 @@ class Chunks:
             [uniform.terms.model.capacity_bytes(block) for block in blocks]
         )
         #: By chunk and cut: nothing between two chunks of a block.
-        nothing = np.zeros(len(uniform.ends), dtype=np.int64)
+        zeros = np.zeros(len(uniform.ends), dtype=np.int64)
         known: dict[tuple[int, int], Ints] = {}
 
         def receive(chunk: int, sender: int) -> Ints:
             pair = int(self.block_of[chunk]), int(self.block_of[sender])
             if pair[0] == pair[1]:
-                return nothing
+                return zeros
             if pair not in known:
                 known[pair] = uniform.receive(uniform.route(*pair))
             return known[pair]

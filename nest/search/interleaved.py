@@ -51,7 +51,7 @@ from nest.search.chunks import (
 )
 from nest.search.interleaved_exact import (
     FEW,
-    Case,
+    BoundedCase,
     Enumeration,
     TooManyError,
     cases,
@@ -62,9 +62,9 @@ from nest.search.options import (
     INFINITE,
     BatchTerms,
     Ints,
-    Part,
+    PassComponent,
     StageShapes,
-    of_batches,
+    batch_terms,
 )
 from nest.search.task import SearchTask
 from nest.solvers.base import (
@@ -162,7 +162,7 @@ def _try_uniform(
     deadline = task.deadline
     if remaining_s is not None:
         deadline = deadline.part(TRIED_SHARE * remaining_s)
-    queue: list[Item] = []
+    queue: list[Candidate] = []
     for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:
             return
@@ -198,7 +198,7 @@ def _bound(
         A lower bound on all of them, at most the best step time known, and
         whether time ended the search.
     """
-    found: list[tuple[int, int, int, Case, Relaxation | None]] = []
+    found: list[tuple[int, int, int, BoundedCase, Relaxation | None]] = []
     for case in cases(task.model, task.sets, task.deadline):
         if case is None:
             return 0, Limit.TIME
@@ -230,7 +230,7 @@ def _bound(
                 continue
         if relaxation is not None and not relaxation.done:
 
-            def attempt(chosen: Chosen, case: Case = case) -> None:
+            def attempt(chosen: Chosen, case: BoundedCase = case) -> None:
                 nonlocal best
                 plan = make_plan(case, chosen, task.sets)
                 verdict = score(task.model.problem, plan, task.model)
@@ -257,7 +257,7 @@ def _bound(
 # What there is to try
 
 
-class Item(NamedTuple):
+class Candidate(NamedTuple):
     """What to try next; all shapes of a uniform choice if none is given.
 
     The first field is what even chunks would take.
@@ -294,14 +294,14 @@ def tried_runtimes(problem: Problem) -> list[Runtime]:
     )
 
 
-def uniform_choices(shapes: StageShapes) -> Iterator[Item]:
+def uniform_choices(shapes: StageShapes) -> Iterator[Candidate]:
     """Yield every case and strategy, estimated without communication."""
     for runtime in tried_runtimes(shapes.model.problem):
-        for case, terms in of_batches(shapes, runtime):
+        for case, terms in batch_terms(shapes, runtime):
             yield from _choices(terms, case)
 
 
-def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Item]:
+def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Candidate]:
     """Yield the strategies of a case, estimated without communication."""
     virtual = virtual_stages(terms.model.problem)
     for row in range(len(terms.strategies)):
@@ -314,7 +314,7 @@ def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Item]:
             bounds, even = _estimates(
                 uniform, loads, syncs, 0, blocks, virtual[-1]
             )
-            yield Item(
+            yield Candidate(
                 int(even.min()),
                 uniform.number,
                 int(bounds.min()),
@@ -334,9 +334,13 @@ def _times(
     count = uniform.case.num_micro_batches
     paired = uniform.schedule(1).most_paired(1, count)
     passes = terms.paces
-    load = count * (passes[..., Part.FORWARD] + passes[..., Part.BACKWARD])
+    load = count * (
+        passes[..., PassComponent.FORWARD]
+        + passes[..., PassComponent.BACKWARD]
+    )
     hidden = (
-        passes[..., Part.FORWARD_HIDING] + (passes[..., Part.BACKWARD_HIDING])
+        passes[..., PassComponent.FORWARD_HIDING]
+        + (passes[..., PassComponent.BACKWARD_HIDING])
     )
     # Without communication nothing hides, and all that hides is missing.
     load = load - paired * hidden
@@ -364,7 +368,7 @@ def _estimates(
     return bounds, bounds + bubble
 
 
-def shapes(uniform: Uniform) -> Iterator[Item]:
+def shapes(uniform: Uniform) -> Iterator[Candidate]:
     """Yield every ``S`` and ``v`` of a uniform choice, with communication."""
     model = uniform.terms.model
     choices = virtual_stages(model.problem)
@@ -381,7 +385,7 @@ def shapes(uniform: Uniform) -> Iterator[Item]:
         sizes = uniform.blocks(virtual)
         found = _estimates(uniform, loads, syncs, receive, sizes, virtual)
         for size, bound, even in zip(sizes, *found, strict=True):
-            yield Item(
+            yield Candidate(
                 int(even),
                 (*uniform.number, int(size), virtual),
                 int(bound),

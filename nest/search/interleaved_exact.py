@@ -46,11 +46,12 @@ from nest.search.options import (
     INFINITE,
     BatchTerms,
     Ints,
-    Part,
+    PassComponent,
     StageShapes,
-    of_batches,
+    batch_terms,
+    paired_load,
 )
-from nest.search.place_bounds import places_of
+from nest.search.place_bounds import layer_capacity
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
@@ -68,7 +69,7 @@ STEPS_OF_PLAN = 40
 
 
 @dataclass(frozen=True)
-class Case:
+class BoundedCase:
     """Plans of one kind, and bounds on their step time.
 
     Attributes
@@ -105,7 +106,7 @@ class Case:
 
 def cases(
     model: CostModel, sets: ClosedSets, deadline: Deadline
-) -> Iterator[Case | None]:
+) -> Iterator[BoundedCase | None]:
     """Yield every case that may have a plan; ``None`` once time is up."""
     problem = model.problem
     shapes = StageShapes(model, sets)
@@ -115,7 +116,7 @@ def cases(
             continue
         schedule = schedule_of(problem.job.schedule, virtual)
         plain = runtime._replace(virtual_stages=PLAIN.virtual_stages)
-        for split, terms in of_batches(shapes, plain):
+        for split, terms in batch_terms(shapes, plain):
             if deadline.passed:
                 yield None
                 return
@@ -140,7 +141,7 @@ def cases(
 
 def bounded(
     terms: BatchTerms, split: BatchSplit, schedule: Schedule, family: Family
-) -> Case | None:
+) -> BoundedCase | None:
     """Return a case with its bounds, or ``None`` if nothing fits."""
     model, held = terms.model, terms.held
     problem, count = model.problem, split.num_micro_batches
@@ -148,11 +149,7 @@ def bounded(
     rows = [i for i, x in enumerate(terms.strategies) if x in own]
     passes = terms.least_passes[rows]
     paired = schedule.most_paired(family.stage_counts[0], count)
-    whole = passes[:, :, Part.FORWARD] + passes[:, :, Part.BACKWARD]
-    alone = (
-        passes[:, :, Part.FORWARD_ALONE] + passes[:, :, Part.BACKWARD_ALONE]
-    )
-    load = (count - paired) * whole + paired * np.minimum(whole, alone)
+    load = paired_load(passes, count, paired)
     sync = held.sync[rows] - held.hideable_sync[rows]
     devices = terms.devices[rows, None]
     cost = devices * (load + sync)
@@ -178,7 +175,10 @@ def bounded(
     single = cost // devices
     lightest = [int(single[~missing[:, k], k].min()) for k in kinds]
     # Forward and back once, gradients of weights apart where they may wait.
-    once = passes[:, :, Part.FORWARD] + passes[:, :, Part.INPUTS]
+    once = (
+        passes[:, :, PassComponent.FORWARD]
+        + passes[:, :, PassComponent.INPUTS]
+    )
     through = sum(
         int(number) * int(once[~missing[:, k], k].min())
         for k, number in enumerate(counts.tolist())
@@ -189,11 +189,11 @@ def bounded(
             most = -(-number // stages) * lightest[kind]
             np.maximum(bounds, most, out=bounds)
     found = tuple(bounds.tolist())
-    return Case(terms, split, schedule, family, found, least)
+    return BoundedCase(terms, split, schedule, family, found, least)
 
 
 def relaxed(
-    case: Case, blocks: int, sets: ClosedSets, best: int
+    case: BoundedCase, blocks: int, sets: ClosedSets, best: int
 ) -> Relaxation | None:
     """Return the relaxation of a case's plans, ``None`` if there are none.
 
@@ -216,7 +216,7 @@ def relaxed(
     found = Relaxation(scope, sets, best, max(scale, 1))
     if not found.possible:
         return None
-    places = places_of(found)
+    places = layer_capacity(found)
     if places is None:
         return found
     if not places.has_room(best - 1):
@@ -225,7 +225,7 @@ def relaxed(
     return found
 
 
-def make_plan(case: Case, chosen: Chosen, sets: ClosedSets) -> Plan:
+def make_plan(case: BoundedCase, chosen: Chosen, sets: ClosedSets) -> Plan:
     """Return the plan with such chunks."""
     model = case.terms.model
     layers, order = model.problem.graph.layers, case.terms.shapes.order
@@ -304,7 +304,7 @@ class Enumeration:
         How many were tried before, of :data:`MAX_STEPS`.
     """
 
-    case: Case
+    case: BoundedCase
     blocks: int
     sets: ClosedSets
     relaxation: Relaxation | None
@@ -527,7 +527,7 @@ class Enumeration:
             raise TooManyError
 
 
-def even_pairs(case: Case, chunks: int, sets: ClosedSets) -> Ints:
+def even_pairs(case: BoundedCase, chunks: int, sets: ClosedSets) -> Ints:
     """Return the pairs that can be one of so many chunks."""
     shapes = case.terms.shapes
     problem = shapes.model.problem

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nest.search.bounds import Places
+from nest.search.bounds import PlacementGraph
 from nest.search.dominance import non_dominated
 from nest.search.options import INFINITE, Bools, Ints, StageOptions
 
@@ -127,7 +127,7 @@ class LabelSearch:
         have been called.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: PlacementGraph) -> None:
         self.places, self.options = places, places.options
         self._rule = StageRule.of(self.options)
 
@@ -184,7 +184,7 @@ class LabelSearch:
     def _stages(
         self, labels: Labels, label: int
     ) -> list[tuple[int, int, int, int]]:
-        found, count = self.places.found, self.places.num_sets
+        found, count = self.places.edges, self.places.num_sets
         stages = []
         while label >= 0:
             row, label = labels.table[-2:, label].tolist()
@@ -203,8 +203,8 @@ class LabelSearch:
         end = self.places.end[rows]
         last = self.places.is_end[end]
         final = rows[last]
-        nothing = np.zeros((labels.table.shape[0], len(final)), np.int64)
-        parts = [self._useful(final, nothing, np.full(len(final), -1))]
+        empty = np.zeros((labels.table.shape[0], len(final)), np.int64)
+        parts = [self._useful(final, empty, np.full(len(final), -1))]
         rows, end = rows[~last], end[~last]
         first = labels.first[end]
         count = labels.stop[end] - first
@@ -225,7 +225,7 @@ class LabelSearch:
         below it equal.
         """
         places, options = self.places, self.options
-        found = places.found
+        found = places.edges
         node = places.begin[rows]
         front = places.prefix[:, node]
         maxima = np.stack(

@@ -23,12 +23,12 @@ import numpy as np
 
 from nest.cost.space import BatchSplit, Family, leading_runtimes
 from nest.search.best import (
-    Bounded,
+    PathBounds,
     bound_paths,
     make_plan,
     open_splits,
 )
-from nest.search.bounds import Places, Target
+from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageWays
 from nest.search.layer_least import (
@@ -39,17 +39,17 @@ from nest.search.layer_least import (
 )
 from nest.search.layer_options import LayerOptions
 from nest.search.layers import LayerStages
-from nest.search.levels import FrontierSearch, Part, Split
-from nest.search.meetings import tell_apart
+from nest.search.levels import FrontierSearch, FrontierSplit, OpenRanges
+from nest.search.neighbor_sizes import split_by_neighbor_size
 from nest.search.options import (
     INFINITE,
     BatchTerms,
-    Below,
     Bools,
     Ints,
     LooseOptions,
     PairOptions,
     PlacedOptions,
+    StageFilter,
 )
 from nest.search.parallel import Link, share
 from nest.search.stage_frontiers import (
@@ -94,8 +94,8 @@ class Relaxed(NamedTuple):
 
     Attributes
     ----------
-    found
-        The options but for their costs, with what they hold less the
+    options
+        The options without their costs; ``fixed_bytes`` is relative to the
         capacity.
     capacity
         Memory of the devices of each.
@@ -107,7 +107,7 @@ class Relaxed(NamedTuple):
         What makes a difference to any of them, ascending.
     """
 
-    found: LooseOptions
+    options: LooseOptions
     capacity: Ints
     passing_bytes: Ints
     least: list[LeastCosts]
@@ -127,7 +127,7 @@ class Pipelines(LayerStages):
         self._stairs: dict[object, list[Stairs]] = {}
         self._least: dict[object, list[LeastCosts]] = {}
 
-    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
+    def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
         """Return relaxed options; all layers in one stage are left out."""
         every, capacity, passing, least, _ = self._relaxed_options
         room = np.minimum(capacity, cap_bytes)
@@ -193,7 +193,7 @@ class Pipelines(LayerStages):
         capacity, passing_bytes = column("capacity"), column("passing_bytes")
         names = (field.name for field in fields(LooseOptions))
         return Relaxed(
-            found=LooseOptions(**{name: column(name) for name in names}),
+            options=LooseOptions(**{name: column(name) for name in names}),
             capacity=capacity,
             passing_bytes=passing_bytes,
             least=[LeastCosts(mine) for mine in stairs],
@@ -301,7 +301,7 @@ class Pipelines(LayerStages):
 
     def frontiers(
         self,
-        places: Places,
+        places: PlacementGraph,
         caps: Ints,
         deadline: Deadline,
         most: int | None = None,
@@ -328,7 +328,7 @@ class Pipelines(LayerStages):
         parts = []
         for demands, stage, rows in self._wanted(places):
             level = places.level[places.begin[rows]]
-            asked = Asked.of(demands, level, places.target, caps)
+            asked = StageDemands.of(demands, level, places.target, caps)
             demand = replace(demands[0])
             for other in demands[1:]:
                 demand.widen(other)
@@ -338,7 +338,7 @@ class Pipelines(LayerStages):
             )
             if len(ways):
                 row, number, fit = self._of_use(asked, ways)
-                found = self._run(places.found, rows[row], ways, number)
+                found = self._run(places.edges, rows[row], ways, number)
                 parts.append(replace(found, max_inflight=fit))
         return self._joined(parts)
 
@@ -389,7 +389,9 @@ class Pipelines(LayerStages):
         memory = ways.fixed_bytes + need * ways.kept_bytes
         return once + wait + ways.sync, memory
 
-    def _of_use(self, asked: Asked, ways: StageWays) -> tuple[Ints, ...]:
+    def _of_use(
+        self, asked: StageDemands, ways: StageWays
+    ) -> tuple[Ints, ...]:
         """Return which demands are met by which ways, and what fits."""
         once, wait = self.costs(ways.amounts)
         width = max(1, CHUNK // len(ways))
@@ -412,7 +414,7 @@ class Pipelines(LayerStages):
         return row, number, fit
 
 
-class Asked(NamedTuple):
+class StageDemands(NamedTuple):
     """What some stages, alike but for their places, are asked for.
 
     Attributes
@@ -425,13 +427,16 @@ class Asked(NamedTuple):
         and cap of its level.
     """
 
-    target: Target
+    target: IncumbentCurve
     rows: Ints
 
     @staticmethod
     def of(
-        demands: Sequence[Demand], level: Ints, target: Target, caps: Ints
-    ) -> Asked:
+        demands: Sequence[Demand],
+        level: Ints,
+        target: IncumbentCurve,
+        caps: Ints,
+    ) -> StageDemands:
         """Put the demands of some stages together."""
         upper = target.upper(target.floors)[level]
         fields = [
@@ -440,7 +445,7 @@ class Asked(NamedTuple):
         ]
         rows = np.array(fields, dtype=np.int64).T
         rows[1] = upper - rows[1]
-        return Asked(
+        return StageDemands(
             target, np.stack((*rows, target.floors[level], caps[level]))
         )
 
@@ -490,10 +495,10 @@ class Asked(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Whole:
+class _OneStagePlans:
     """Plans of one stage with so many devices; whether all are searched."""
 
-    part: Part
+    part: OpenRanges
     devices: int
     done: bool = False
 
@@ -509,7 +514,9 @@ class LayerFrontierSearch(FrontierSearch):
         """So many relaxed options are searched together."""
         return BATCH
 
-    def _wide(self, split: Split, number: int, floor: int, cap: int) -> bool:
+    def _wide(
+        self, split: FrontierSplit, number: int, floor: int, cap: int
+    ) -> bool:
         """Whether a level with so many options left is worth a cut.
 
         Not where neither ``U`` nor any relaxed option has a step.
@@ -522,7 +529,7 @@ class LayerFrontierSearch(FrontierSearch):
         return below or bool(len(_steps(split, floor, cap)))
 
     def _cut(
-        self, floor: int, cap: int, split: Split | None = None
+        self, floor: int, cap: int, split: FrontierSplit | None = None
     ) -> list[tuple[int, int]]:
         """Cut where ``U`` has steps, or else where relaxed options have."""
         known = self.staircase
@@ -535,9 +542,9 @@ class LayerFrontierSearch(FrontierSearch):
 
     def run(self) -> None:
         """Search until all is proven or the time is up."""
-        splits: list[Split] = []
-        whole: list[_Whole] = []
-        parts: list[Part] = []
+        splits: list[FrontierSplit] = []
+        whole: list[_OneStagePlans] = []
+        parts: list[OpenRanges] = []
         everything = nothing_below(self.model), self.capacity
         try:
             items = open_splits(
@@ -545,7 +552,7 @@ class LayerFrontierSearch(FrontierSearch):
                 leading_runtimes(self.model.problem),
             )
             splits = [
-                Split(item, 0)
+                FrontierSplit(item, 0)
                 for item in sorted(items, key=lambda item: item.bound)
             ]
             one = [s for s in splits if 1 in s.item.options.stage_counts]
@@ -553,7 +560,7 @@ class LayerFrontierSearch(FrontierSearch):
                 s for s in splits if s.item.options.stage_counts[-1] > 1
             ]
             whole = [
-                _Whole(part, size)
+                _OneStagePlans(part, size)
                 for part in self._parts(one, [everything])
                 for size in reversed(part.split.item.options.sizes)
             ]
@@ -575,7 +582,7 @@ class LayerFrontierSearch(FrontierSearch):
         ends = {nothing_below(self.model), self.capacity}
         return list(pairwise(sorted(ends.union(inner))))
 
-    def _unlikely(self, part: Part) -> bool:
+    def _unlikely(self, part: OpenRanges) -> bool:
         """Whether no known plan of the part's memory is of its split."""
         split = part.split.item.options.split
         (gap,) = part.unsettled
@@ -588,7 +595,7 @@ class LayerFrontierSearch(FrontierSearch):
 
     # One stage
 
-    def _merge(self, whole: Sequence[_Whole]) -> None:
+    def _merge(self, whole: Sequence[_OneStagePlans]) -> None:
         """Find the frontiers of plans of one stage."""
 
         def run(number: int, link: Link) -> None:
@@ -602,7 +609,7 @@ class LayerFrontierSearch(FrontierSearch):
         self.say("merging plans of one stage")
         share(len(whole), self.workers, run, self._take, done)
 
-    def _merge_whole(self, whole: _Whole) -> None:
+    def _merge_whole(self, whole: _OneStagePlans) -> None:
         """Find the frontier of one number of devices."""
         options, size = whole.part.split.item.options, whole.devices
         assert isinstance(options, Pipelines)
@@ -619,8 +626,8 @@ class LayerFrontierSearch(FrontierSearch):
     # Several stages
 
     def _bound(
-        self, split: Split, floor: int, cap: int, guess: int
-    ) -> Bounded:
+        self, split: FrontierSplit, floor: int, cap: int, guess: int
+    ) -> PathBounds:
         def upper() -> int:
             self._check_time()
             return min(guess, self.staircase.least_time(floor))
@@ -628,7 +635,7 @@ class LayerFrontierSearch(FrontierSearch):
         return bound_paths(split.item, cap, upper, lambda *_: None)
 
     def _label(
-        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
+        self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> list[tuple[int, int]]:
         """Search levels that are left with few options; return what is left.
 
@@ -639,12 +646,12 @@ class LayerFrontierSearch(FrontierSearch):
         places = self._placed(split, batch)
         if (places.bounds() >= INFINITE).all():
             return []
-        places = tell_apart(places)
+        places = split_by_neighbor_size(places)
         levels = [(gap.above_bytes, gap.up_to_bytes) for gap, _ in batch]
         single = len(levels) == 1
         can_cut = not single or _is_wide(*levels[0], NEAR)
         caps = np.array([cap for _, cap in levels])
-        if not len(places.found) or (places.bounds() >= INFINITE).all():
+        if not len(places.edges) or (places.bounds() >= INFINITE).all():
             return []
         try:
             found = options.frontiers(
@@ -657,14 +664,14 @@ class LayerFrontierSearch(FrontierSearch):
             return [
                 level for one in batch for level in self._label(split, [one])
             ]
-        grown = Places(options, found, places.target, self.deadline)
+        grown = PlacementGraph(options, found, places.target, self.deadline)
         if len(found) and (grown.bounds() < INFINITE).any():
             for pipeline in LabelSearch(grown).pipelines(None):
                 self._add(options, pipeline.stages)
         return []
 
 
-def _steps(split: Split, floor: int, cap: int) -> Ints:
+def _steps(split: FrontierSplit, floor: int, cap: int) -> Ints:
     """Return memory from which on relaxed options take less, in a level.
 
     All of it is more than a byte above the floor: the level can end below.

@@ -192,7 +192,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 NOTHING = StageWays(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, ())
 
 
-class Labels(NamedTuple):
+class LayerLabels(NamedTuple):
     """Labels after some layers; ``amounts`` as of :class:`StageWays`."""
 
     state: Ints
@@ -211,9 +211,9 @@ class Labels(NamedTuple):
         """Return the bytes so far, the working set apart."""
         return self.static_bytes + inflight * self.kept_bytes
 
-    def take(self, chosen: Bools | Ints) -> Labels:
+    def take(self, chosen: Bools | Ints) -> LayerLabels:
         """Return the chosen labels."""
-        return Labels(*(column[..., chosen] for column in self))
+        return LayerLabels(*(column[..., chosen] for column in self))
 
 
 def grow(
@@ -308,8 +308,8 @@ class Growth:
         """Add one layer after the other."""
         schedule = self.stage.schedule
         zero = np.zeros(1, dtype=np.int64)
-        nothing = np.zeros((len(schedule.sums), 1), dtype=np.int64)
-        labels = Labels(zero, nothing, *[zero] * 9)
+        no_amounts = np.zeros((len(schedule.sums), 1), dtype=np.int64)
+        labels = LayerLabels(zero, no_amounts, *[zero] * 9)
         steps = []
         for position in range(len(self.stage.kinds)):
             if deadline.passed:
@@ -334,7 +334,9 @@ class Growth:
             steps.append(Step(labels.parent, labels.strategy))
         return self._ways(labels, tuple(steps))
 
-    def _extended(self, labels: Labels, position: int) -> tuple[Labels, Ints]:
+    def _extended(
+        self, labels: LayerLabels, position: int
+    ) -> tuple[LayerLabels, Ints]:
         """Add a layer to every label, in every layout."""
         stage = self.stage
         options = stage.options[stage.kinds[position]]
@@ -360,7 +362,7 @@ class Growth:
         moved = Times(forward, backward, np.zeros_like(choice))
         amounts = layer.amounts + stage.schedule.amounts(moved)
         working = np.maximum(before.working_bytes, layer.working_bytes)
-        new = Labels(
+        new = LayerLabels(
             state=state,
             amounts=before.amounts + amounts,
             sync=before.sync + layer.sync,
@@ -375,7 +377,7 @@ class Growth:
         )
         return new, layout
 
-    def _useful(self, labels: Labels, after: int) -> Bools:
+    def _useful(self, labels: LayerLabels, after: int) -> Bools:
         """Which labels may lead to a stage that matters."""
         demand, stage = self.demand, self.stage
         amounts, memory = labels.amounts, labels.memory(demand.least_inflight)
@@ -455,11 +457,11 @@ class Growth:
         found: Ints = again.reshape(-1)[inverse]
         return found
 
-    def _kept(self, labels: Labels, after: int) -> Ints:
+    def _kept(self, labels: LayerLabels, after: int) -> Ints:
         """Return the labels that no other one of their state beats."""
         return unbeaten(labels.state, self._criteria(labels, after))
 
-    def _criteria(self, labels: Labels, after: int) -> list[Ints]:
+    def _criteria(self, labels: LayerLabels, after: int) -> list[Ints]:
         """Return the columns in which a label must be no worse to beat.
 
         Memory must be no more with either in-flight count, hence with all
@@ -484,7 +486,7 @@ class Growth:
             columns.append(np.where(always, -1, memory + labels.working_bytes))
         return columns
 
-    def _ways(self, labels: Labels, steps: tuple[Step, ...]) -> StageWays:
+    def _ways(self, labels: LayerLabels, steps: tuple[Step, ...]) -> StageWays:
         most, kept = self.demand.most_inflight, labels.kept_bytes
         fixed = labels.static_bytes + labels.working_bytes
         room = self.stage.capacity - fixed

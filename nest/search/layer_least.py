@@ -97,8 +97,8 @@ def least_costs(
     capacity
         No stage has more memory.
     """
-    nothing = Merged(*(np.zeros(1, dtype=np.int64) for _ in range(3)))
-    known = {(0,) * counts.shape[1]: nothing}
+    empty = Merged(*(np.zeros(1, dtype=np.int64) for _ in range(3)))
+    known = {(0,) * counts.shape[1]: empty}
     # Kinds that are rare are merged last, so that most is shared.
     kinds = np.argsort(counts.sum(axis=0), kind="stable").tolist()
     found = []

@@ -25,11 +25,9 @@ from nest.ir.plan import Plan, Strategy
 from nest.search.best import (
     BestSearch,
     OpenSplit,
-    bound_paths,
     make_plan,
-    merged,
 )
-from nest.search.bounds import Places, Target
+from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageLayers, StageWays, grow
 from nest.search.layer_options import (
@@ -37,19 +35,19 @@ from nest.search.layer_options import (
     StageBounds,
     least,
 )
-from nest.search.meetings import sizes_beside, tell_apart
+from nest.search.neighbor_sizes import neighbor_sizes, split_by_neighbor_size
 from nest.search.options import (
     INFINITE,
     BatchTerms,
-    Below,
     Bools,
     Ints,
     LooseOptions,
     PairOptions,
     PlacedOptions,
     Routes,
+    StageFilter,
     StageOptions,
-    nothing,
+    no_options,
 )
 from nest.search.paths import Path
 from nest.search.task import SearchTask
@@ -66,7 +64,7 @@ EXACT_INFLIGHT = 12
 BEAM = 60
 
 
-class Layers(NamedTuple):
+class LayerSequence(NamedTuple):
     """What the layers of a stage are, whichever they are.
 
     Attributes
@@ -149,7 +147,7 @@ class LayerStages(StageOptions):
         self._known: dict[object, list[LayerOptions]] = {}
         self._needs: dict[object, tuple[list[LayerOptions], list[Ints]]] = {}
         self._fits: dict[object, Fitting] = {}
-        self._found_layers: dict[tuple[int, int], Layers] = {}
+        self._found_layers: dict[tuple[int, int], LayerSequence] = {}
         self._changes: dict[object, tuple[Ints, Ints]] = {}
         self._ways: list[StageWays] = []
         self._starts: list[int] = []
@@ -255,7 +253,7 @@ class LayerStages(StageOptions):
         place: int = self.sizes.index(size)
         return -1 - place * len(self._groups) - group
 
-    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
+    def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
         """Return relaxed options that are of use, without a place.
 
         What they hold says with how many micro-batches in flight they fit.
@@ -418,7 +416,7 @@ class LayerStages(StageOptions):
         return self._fits[full]
 
     def _priced(
-        self, found: PairOptions, block: Block, limit: Below
+        self, found: PairOptions, block: Block, limit: StageFilter
     ) -> tuple[PlacedOptions, Ints]:
         """Bound relaxed options at one place; return those kept, and which."""
         sets, shapes, size = self.shapes.sets, self.shapes, block.devices
@@ -468,7 +466,7 @@ class LayerStages(StageOptions):
     # Exact options
 
     def grown(
-        self, places: Places, beam: int | None, deadline: Deadline
+        self, places: PlacementGraph, beam: int | None, deadline: Deadline
     ) -> PlacedOptions:
         """Return all ways to run the stages that may still be of use.
 
@@ -491,7 +489,7 @@ class LayerStages(StageOptions):
             if len(ways):
                 number = np.tile(np.arange(len(ways)), len(rows))
                 row = np.repeat(rows, len(ways))
-                parts.append(self._run(places.found, row, ways, number))
+                parts.append(self._run(places.edges, row, ways, number))
         return self._joined(parts)
 
     def _run(
@@ -520,19 +518,19 @@ class LayerStages(StageOptions):
     def _joined(self, parts: list[PlacedOptions]) -> PlacedOptions:
         """Return all options, ordered by offset and source."""
         if not parts:
-            return nothing(len(self.rounds))
+            return no_options(len(self.rounds))
         joined = PlacedOptions.concatenate(parts)
         return joined.take(np.lexsort((joined.source, joined.offset)))
 
     def _wanted(
-        self, places: Places
+        self, places: PlacementGraph
     ) -> Iterator[tuple[list[Demand], StageLayers, Ints]]:
         """Yield stages that cost the same once, with what is asked of them.
 
         The last are their options, one for each place and pair, with a
         demand each.
         """
-        found = places.found
+        found = places.edges
         key = np.stack(
             (
                 found.offset,
@@ -549,7 +547,7 @@ class LayerStages(StageOptions):
         demands = self._demands(places, first, inverse.reshape(-1))
         wanted: dict[object, tuple[list[Demand], StageLayers, list[int]]] = {}
         known: dict[object, tuple[object, Routes]] = {}
-        beside = np.stack(sizes_beside(self, found))
+        beside = np.stack(neighbor_sizes(self, found))
         for demand, row in zip(demands, first.tolist(), strict=True):
             offset, size = int(found.offset[row]), int(found.size[row])
             place = (offset, size, *beside[:, row].tolist())
@@ -571,10 +569,10 @@ class LayerStages(StageOptions):
             yield demands_here, stage, np.array(rows)
 
     def _demands(
-        self, places: Places, first: Ints, inverse: Ints
+        self, places: PlacementGraph, first: Ints, inverse: Ints
     ) -> Iterator[Demand]:
         """Yield what stages are asked for, given one option of each."""
-        found = places.found
+        found = places.edges
         most = np.zeros(len(first), dtype=np.int64)
         np.maximum.at(most, inverse, found.max_inflight)
         front = places.prefix[:, places.begin[first]]
@@ -605,21 +603,21 @@ class LayerStages(StageOptions):
         ):
             yield Demand(*row)
 
-    def _layers(self, source: int, target: int) -> Layers:
+    def _layers(self, source: int, target: int) -> LayerSequence:
         """Return what the layers of a stage are."""
         if (source, target) not in self._found_layers:
             found = self._find_layers(source, target)
             self._found_layers[source, target] = found
         return self._found_layers[source, target]
 
-    def _find_layers(self, source: int, target: int) -> Layers:
+    def _find_layers(self, source: int, target: int) -> LayerSequence:
         sets, shapes = self.shapes.sets, self.shapes
         inside = sets.member[target] & ~sets.member[source]
         layers = [layer for layer in shapes.order if inside[layer]]
         position = {layer: i for i, layer in enumerate(layers)}
         first, end = np.searchsorted(sets.pair_source, [source, source + 1])
         pair = first + np.searchsorted(sets.pair_target[first:end], target)
-        return Layers(
+        return LayerSequence(
             tuple(shapes.kind_of[layer] for layer in layers),
             tuple(
                 sorted(
@@ -633,7 +631,7 @@ class LayerStages(StageOptions):
         )
 
     def _stage(
-        self, layers: Layers, block: Block, routes: Routes
+        self, layers: LayerSequence, block: Block, routes: Routes
     ) -> StageLayers:
         """Return what a stage's layers cost on a block."""
         size, shards = block.devices, np.array(self._shards[block.devices])
@@ -690,8 +688,8 @@ class LayerSearch(BestSearch):
     def _offer_path(self, item: OpenSplit, path: Path) -> None:
         """Take no plan: what paths are made of are bounds."""
 
-    def _search(self, item: OpenSplit) -> tuple[int, Plan | None]:
-        """Return the best plan of a split if none better is known."""
+    def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
+        """Return the best plan of a split that is below the goal, if any."""
         options, plan, step_quanta = item.options, None, int(INFINITE)
         assert isinstance(options, LayerStages)
 
@@ -699,26 +697,17 @@ class LayerSearch(BestSearch):
             self._check_time()
             return self._goal(item.rank, step_quanta)
 
-        bounded = bound_paths(item, self.capacity, goal, self._offer_path)
-        if not bounded.intervals:
+        relaxed = self._placement_graph(item, goal)
+        if relaxed is None or relaxed.bounds()[0] >= INFINITE:
             return step_quanta, plan
-        upper = goal()
-        placed = options.placed(
-            merged(bounded.survivors(upper)),
-            item.limit(upper),
-            self._check_time,
-        )
-        places = Places(options, placed, Target.below(upper), self.deadline)
-        if places.bounds()[0] >= INFINITE:
-            return step_quanta, plan
-        places = tell_apart(places)
+        relaxed = split_by_neighbor_size(relaxed)
         for beam in (BEAM, None):
-            target = places.target = Target.below(goal())
-            if not len(places.found) or places.bounds()[0] >= INFINITE:
+            target = relaxed.target = IncumbentCurve.below(goal())
+            if not len(relaxed.edges) or relaxed.bounds()[0] >= INFINITE:
                 break
-            found = options.grown(places, beam, self.deadline)
-            grown = Places(options, found, target, self.deadline)
-            if not len(found) or grown.bounds()[0] >= INFINITE:
+            placed = options.grown(relaxed, beam, self.deadline)
+            grown = PlacementGraph(options, placed, target, self.deadline)
+            if not len(placed) or grown.bounds()[0] >= INFINITE:
                 continue
             for pipeline in LabelSearch(grown).pipelines(
                 None if beam is None else 1

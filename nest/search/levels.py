@@ -31,8 +31,8 @@ import numpy as np
 from nest.cost.model import CostModel
 from nest.cost.space import leading_runtimes
 from nest.search.best import (
-    Bounded,
     OpenSplit,
+    PathBounds,
     Stages,
     bound_paths,
     guesses,
@@ -41,10 +41,10 @@ from nest.search.best import (
     open_splits,
     promising,
 )
-from nest.search.bounds import Places, Target
+from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.closed_sets import ClosedSets
 from nest.search.labels import LabelSearch
-from nest.search.meetings import tell_apart
+from nest.search.neighbor_sizes import split_by_neighbor_size
 from nest.search.options import (
     INFINITE,
     LooseOptions,
@@ -89,21 +89,21 @@ def ignore(text: str) -> None:
 
 
 @dataclass(eq=False)
-class Split:
+class FrontierSplit:
     """A split; the fullest device of any plan holds ``least_bytes``."""
 
     item: OpenSplit
     least_bytes: int
 
     @property
-    def alike(self) -> object:
+    def memory_key(self) -> object:
         """What plans that hold the same memory share: overlap takes none."""
         options = self.item.options
         sharded = options.model.runtime.distributed_optimizer
         return options.split, options.family, sharded
 
     @cached_property
-    def found(self) -> LooseOptions:
+    def loose_options(self) -> LooseOptions:
         """What its stages may be within the capacity, without a place."""
         options = self.item.options
         capacity = options.model.problem.cluster.memory_bytes()
@@ -111,10 +111,10 @@ class Split:
 
 
 @dataclass(eq=False)
-class Part:
+class OpenRanges:
     """A part of a split: intervals of memory that are not settled."""
 
-    split: Split
+    split: FrontierSplit
     unsettled: list[Gap]
 
 
@@ -161,15 +161,15 @@ class FrontierSearch:
 
     def run(self) -> None:
         """Search until all is proven or the time is up."""
-        splits: list[Split] = []
-        parts: list[Part] = []
+        splits: list[FrontierSplit] = []
+        parts: list[OpenRanges] = []
         try:
             items = open_splits(
                 *(self.model, self.sets, self.deadline),
                 runtimes=leading_runtimes(self.model.problem),
             )
             splits = [
-                Split(item, least_bytes(item.options))
+                FrontierSplit(item, least_bytes(item.options))
                 for item in sorted(items, key=lambda item: item.bound)
             ]
             if not splits or not self._find_least(splits):
@@ -187,16 +187,18 @@ class FrontierSearch:
         self.gaps = merge_gaps(gap for part in parts for gap in part.unsettled)
 
     def _parts(
-        self, splits: Sequence[Split], levels: Sequence[tuple[int, int]]
-    ) -> list[Part]:
+        self,
+        splits: Sequence[FrontierSplit],
+        levels: Sequence[tuple[int, int]],
+    ) -> list[OpenRanges]:
         """Return all splits at all levels."""
         return [
-            Part(split, [Gap(*level, split.item.bound)])
+            OpenRanges(split, [Gap(*level, split.item.bound)])
             for split in splits
             for level in levels
         ]
 
-    def _settle(self, parts: Sequence[Part]) -> None:
+    def _settle(self, parts: Sequence[OpenRanges]) -> None:
         """Search all parts; note what is left."""
 
         def run(number: int, link: Link) -> list[Gap]:
@@ -242,7 +244,7 @@ class FrontierSearch:
 
     # Plans to start from
 
-    def _find_least(self, splits: list[Split]) -> bool:
+    def _find_least(self, splits: list[FrontierSplit]) -> bool:
         """Find about the least memory with which there is a plan.
 
         Sets :attr:`least_bytes`, which is less than what any plan needs by
@@ -251,7 +253,7 @@ class FrontierSearch:
         """
         least = None
         # One runtime of those whose plans hold the same.
-        first = {split.alike: split for split in reversed(splits)}
+        first = {split.memory_key: split for split in reversed(splits)}
         for split in sorted(first.values(), key=lambda x: x.least_bytes):
             low = split.least_bytes - 1
             high = self.capacity if least is None else _near(least)
@@ -263,7 +265,7 @@ class FrontierSearch:
             cap = high
             while low < high:
                 self._check_time()
-                paths = Paths(options, split.found, limit, cap)
+                paths = Paths(options, split.loose_options, limit, cap)
                 path = paths.smallest()
                 if path is None:
                     low = cap
@@ -277,7 +279,7 @@ class FrontierSearch:
         self.least_bytes = _near(least)
         return True
 
-    def _first_sweep(self, splits: Sequence[Split]) -> None:
+    def _first_sweep(self, splits: Sequence[FrontierSplit]) -> None:
         """Find plans to start from, at some capacities."""
         self.say("looking for plans to start from")
         low, high = self.least_bytes, self.capacity
@@ -310,11 +312,11 @@ class FrontierSearch:
 
     def _bound(
         self,
-        split: Split,
+        split: FrontierSplit,
         floor: int,
         cap: int,
         guess: int,
-    ) -> Bounded:
+    ) -> PathBounds:
         """Bound the plans within a cap that are faster than ``U(floor)``."""
 
         def upper() -> int:
@@ -329,12 +331,12 @@ class FrontierSearch:
                 self._tried.add(key)
                 self._add(options, path.stages)
 
-        return bound_paths(split.item, cap, upper, offer, split.found)
+        return bound_paths(split.item, cap, upper, offer, split.loose_options)
 
     # Levels
 
     def _cut(
-        self, floor: int, cap: int, split: Split | None = None
+        self, floor: int, cap: int, split: FrontierSplit | None = None
     ) -> list[tuple[int, int]]:
         """Cut an interval of memory where ``U`` has steps."""
         steps = [
@@ -353,11 +355,13 @@ class FrontierSearch:
         """So many options are searched together, of several levels."""
         return BATCH
 
-    def _wide(self, split: Split, number: int, floor: int, cap: int) -> bool:
+    def _wide(
+        self, split: FrontierSplit, number: int, floor: int, cap: int
+    ) -> bool:
         """Whether a level with so many options left is worth a cut."""
         return number > ENOUGH and cap - floor > max(cap // NEAR, 1)
 
-    def _search(self, part: Part, link: Link) -> None:
+    def _search(self, part: OpenRanges, link: Link) -> None:
         """Find all plans of a part of a split that are on the frontier."""
         split, item = part.split, part.split.item
         todo = [(gap.above_bytes, gap.up_to_bytes) for gap in part.unsettled]
@@ -388,7 +392,7 @@ class FrontierSearch:
                 num_options += number
 
     def _label(
-        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
+        self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> list[tuple[int, int]]:
         """Search levels that are left with few options; return what is left.
 
@@ -396,15 +400,15 @@ class FrontierSearch:
         """
         places = self._placed(split, batch)
         if (places.bounds() < INFINITE).any():
-            places = tell_apart(places)
+            places = split_by_neighbor_size(places)
             if (places.bounds() < INFINITE).any():
                 for pipeline in LabelSearch(places).pipelines(None):
                     self._add(split.item.options, pipeline.stages)
         return []
 
     def _placed(
-        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
-    ) -> Places:
+        self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
+    ) -> PlacementGraph:
         """Return the places of what is left of some levels."""
         options = split.item.options
         floors = np.array([gap.above_bytes for gap, _ in batch])
@@ -416,12 +420,12 @@ class FrontierSearch:
             for level, (_, parts) in enumerate(batch)
             for part in parts
         ]
-        return Places(
+        return PlacementGraph(
             options,
             options.placed(
                 merged(parts), split.item.limit(uppers), self._check_time
             ),
-            Target(floors, *self.staircase.arrays()),
+            IncumbentCurve(floors, *self.staircase.arrays()),
             self.deadline,
         )
 

@@ -197,10 +197,10 @@ class Table:
             ]
             return np.array(values, dtype=np.int64)
 
-        nothing = Times(0, 0)
+        no_times = Times(0, 0)
         return Table(
             paces=np.array(
-                [[paces(term or nothing) for term in row] for row in rows],
+                [[paces(term or no_times) for term in row] for row in rows],
                 dtype=np.int64,
             ),
             backward=table(lambda t: t.backward),
@@ -213,8 +213,8 @@ class Table:
         )
 
 
-class Part(enum.IntEnum):
-    """Times of a pass, or of a part of one."""
+class PassComponent(enum.IntEnum):
+    """The times that a pass consists of, and those of its components."""
 
     FORWARD = 0
     FORWARD_ALONE = 1
@@ -226,10 +226,11 @@ class Part(enum.IntEnum):
     WEIGHTS = 7
 
 
-def parts(load: Any) -> tuple[Any, ...]:
-    """Return the times of :class:`Part`, in quanta.
+def pass_components(load: Any) -> tuple[Any, ...]:
+    """Return the time of each :class:`PassComponent`, in quanta.
 
-    Alone is what cannot hide behind a paired pass, hiding what can.
+    ``HIDING`` is the communication that a paired pass can overlap, ``ALONE``
+    is the rest.
     """
     forward, backward = load.forward, load.backward
     there, back = load.pairable_forward, load.pairable_backward
@@ -238,6 +239,36 @@ def parts(load: Any) -> tuple[Any, ...]:
         *(forward, forward - there, there),
         *(backward, backward - back, back),
         *(backward - weights, weights),
+    )
+
+
+def paired_load(passes: Any, num_passes: int, num_paired: int) -> Any:
+    """Return the time of all passes of layers, some of which run in pairs.
+
+    ``passes`` has a last axis of :class:`PassComponent`. What may hide behind
+    the other pass of a pair does not count.
+    """
+    columns = np.moveaxis(passes, -1, 0)
+    whole = columns[PassComponent.FORWARD] + columns[PassComponent.BACKWARD]
+    alone = (
+        columns[PassComponent.FORWARD_ALONE]
+        + columns[PassComponent.BACKWARD_ALONE]
+    )
+    unpaired = (num_passes - num_paired) * whole
+    return unpaired + num_paired * np.minimum(whole, alone)
+
+
+def receive_weights(weights: Any) -> tuple[Any, Any]:
+    """Return how often chains count receives: of activations, of gradients.
+
+    ``weights`` says how often they count each :class:`PassComponent`.
+    """
+    columns = np.moveaxis(weights, -1, 0)
+    return (
+        columns[PassComponent.FORWARD] + columns[PassComponent.FORWARD_ALONE],
+        columns[PassComponent.BACKWARD]
+        + columns[PassComponent.BACKWARD_ALONE]
+        + columns[PassComponent.INPUTS],
     )
 
 
@@ -338,12 +369,15 @@ class BatchTerms:
 
     @cached_property
     def least_passes(self) -> Ints:
-        """Least times of passes over all places, a column per :class:`Part`.
+        """Least pass times over all places, by :class:`PassComponent`.
 
         Of shape (strategies, kinds, parts).
         """
         found = self._least_of(
-            ("passes", None), self.model, lambda: self._places(None), parts
+            ("passes", None),
+            self.model,
+            lambda: self._places(None),
+            pass_components,
         )
         least: Ints = np.ascontiguousarray(np.moveaxis(found, 0, -1))
         return least
@@ -497,7 +531,7 @@ class BatchTerms:
         return found
 
 
-def of_batches(
+def batch_terms(
     shapes: StageShapes, runtime: Runtime
 ) -> Iterator[tuple[BatchSplit, BatchTerms]]:
     """Yield every ``(R, B)`` with its terms under a runtime.
@@ -542,19 +576,19 @@ class Rows:
         )
 
 
-class Below(NamedTuple):
+class StageFilter(NamedTuple):
     """Which stages a plan below a step time may have.
 
     Attributes
     ----------
     upper
         The step time, or several.
-    least_total
+    min_total
         What stages add once is at least that together.
     """
 
     upper: Ints | int
-    least_total: int
+    min_total: int
 
     def admits(self, once: Ints, wait: Ints, level: Ints | int = 0) -> Bools:
         """Whether stages may be part of such a plan.
@@ -562,7 +596,7 @@ class Below(NamedTuple):
         ``T >= max(once, least total) + wait``.
         """
         upper = np.asarray(self.upper).reshape(-1)[level]
-        may: Bools = np.maximum(once, self.least_total) < upper - wait
+        may: Bools = np.maximum(once, self.min_total) < upper - wait
         return may
 
 
@@ -633,7 +667,7 @@ class PlacedOptions(Rows):
         Closed sets ``a`` and ``b``, numbered per level of memory.
     enter, leave
         Which sizes of stages meet at the cut in front and behind, as far as
-        a receive depends on them, see :mod:`nest.search.meetings`; 0 for
+        a receive depends on them, see :mod:`nest.search.neighbor_sizes`; 0 for
         any, where the receives are the least of all sizes.
     strategy
         What the owner of the options knows the strategies by.
@@ -669,14 +703,14 @@ class PlacedOptions(Rows):
     max_inflight: Ints
 
 
-def nothing(num_paces: int) -> PlacedOptions:
+def no_options(num_paces: int) -> PlacedOptions:
     """Return no options."""
     none = np.zeros(0, dtype=np.int64)
     found = PlacedOptions(*(none for _ in fields(PlacedOptions)))
     return replace(found, paces=np.zeros((num_paces, 0), dtype=np.int64))
 
 
-def least_memory(cluster: Cluster, types: tuple[int, ...] | None) -> int:
+def min_memory_bytes(cluster: Cluster, types: tuple[int, ...] | None) -> int:
     """Return the memory of devices of all these types; ``None``: of any."""
     if types is None:
         return cluster.memory_bytes()
@@ -729,7 +763,10 @@ class StageOptions:
         self.zones = Zones(problem.cluster, split)
         #: Memory of the devices of every span, at most.
         self.span_bytes: Ints = np.array(
-            [least_memory(problem.cluster, x.types) for x in self.zones.sites]
+            [
+                min_memory_bytes(problem.cluster, x.types)
+                for x in self.zones.sites
+            ]
         )
         #: Devices that stages may have, ascending.
         self.sizes: list[int] = np.unique(terms.devices[self.usable]).tolist()
@@ -834,7 +871,7 @@ class StageOptions:
             self._passing[shards] = -(-sizes // shards).sum(axis=1)
         return self._passing[shards]
 
-    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
+    def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
         """Return what is of use and fits alone, without a place."""
         shapes, zones = self.shapes, self.zones
         width = max(1, CHUNK // max(1, len(shapes)))
@@ -856,7 +893,7 @@ class StageOptions:
         return self.permitted(found)
 
     def _loose(
-        self, chosen: Ints, span: int, limit: Below, cap_bytes: int
+        self, chosen: Ints, span: int, limit: StageFilter, cap_bytes: int
     ) -> LooseOptions:
         terms, shapes = self.terms, self.shapes
         load = terms.load_on(self.zones.sites[span])[:, chosen]
@@ -905,7 +942,7 @@ class StageOptions:
     def placed(
         self,
         found: PairOptions,
-        limit: Below,
+        limit: StageFilter,
         check_time: Callable[[], object],
     ) -> PlacedOptions:
         """Price options at every place where they may stand.
@@ -935,7 +972,7 @@ class StageOptions:
                 places.append(offset)
                 count += len(priced)
         if not tables:
-            return nothing(len(self.rounds))
+            return no_options(len(self.rounds))
         table = PlacedOptions.concatenate(tables)
         where, place = np.concatenate(rows), np.concatenate(places)
         order = np.lexsort((table.source[where], place))
@@ -963,7 +1000,11 @@ class StageOptions:
         return offsets
 
     def _placed(
-        self, found: PairOptions, size: int, offsets: list[int], limit: Below
+        self,
+        found: PairOptions,
+        size: int,
+        offsets: list[int],
+        limit: StageFilter,
     ) -> Iterator[tuple[PlacedOptions, Ints, Ints]]:
         """Price options of one size, place by place.
 
@@ -1045,7 +1086,7 @@ class StageOptions:
         self,
         found: PairOptions,
         block: Block,
-        limit: Below,
+        limit: StageFilter,
     ) -> tuple[PlacedOptions, Ints]:
         """Price options at one place; return those kept, and which."""
         # Without a place the least reserve of all devices counted.

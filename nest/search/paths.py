@@ -26,10 +26,10 @@ import numpy as np
 from nest.search.dominance import drop_neighbours
 from nest.search.options import (
     INFINITE,
-    Below,
     Ints,
     LooseOptions,
     PairOptions,
+    StageFilter,
     StageOptions,
 )
 from nest.search.zones import Prices, Span, Zones
@@ -128,7 +128,7 @@ class Costs(NamedTuple):
     combine: Combine
 
 
-class Around(NamedTuple):
+class Surroundings(NamedTuple):
     """What stages have in front and behind at least, under some prices.
 
     Attributes
@@ -147,7 +147,7 @@ class Around(NamedTuple):
     front: Ints
     behind: Ints
 
-    def at(self, span: Span, zones: Zones) -> Around:
+    def at(self, span: Span, zones: Zones) -> Surroundings:
         """Return what stages of a span have around them."""
         front, behind = self.front[span.first], self.behind[:, span.last]
         if self.prices is None:
@@ -241,7 +241,7 @@ class Paths:
         self,
         options: StageOptions,
         found: LooseOptions,
-        limit: Below,
+        limit: StageFilter,
         cap_bytes: int,
     ) -> None:
         self.options, self.zones = options, options.zones
@@ -250,12 +250,12 @@ class Paths:
         fit = options.fit(found, caps[found.span])
         useful = fit >= options.need(1)
         useful &= limit.admits(found.once, found.wait)
-        self.found, self.fit = found.take(useful), fit[useful]
-        columns = [self.found.size, self.found.once, self.found.wait]
-        group = self.found.span * len(self.shapes) + self.found.shape
+        self.loose, self.fit = found.take(useful), fit[useful]
+        columns = [self.loose.size, self.loose.once, self.loose.wait]
+        group = self.loose.span * len(self.shapes) + self.loose.shape
         order = drop_neighbours(group, [*columns, -self.fit])
         #: What paths use: no option that another one beats.
-        self.lean, self._lean_fit = self.found.take(order), self.fit[order]
+        self.lean, self._lean_fit = self.loose.take(order), self.fit[order]
         group = group[order]
         self._first_row = np.flatnonzero(np.diff(group, prepend=-1))
         self._stages = [
@@ -586,7 +586,7 @@ class Paths:
         for count in range(len(devices.behind) - 1, -1, -1):
             left[(devices.behind[count] < INFINITE).any(axis=0)] = count
         around = [
-            Around(
+            Surroundings(
                 None,
                 self.options.split.devices,
                 self._front(devices, left, self._stands),
@@ -596,18 +596,18 @@ class Paths:
         for prices in sorted({zones.free, interval.prices}):
             costs = self.behind(1, prices, most_wait, EVERYTHING)
             around.append(
-                Around(
+                Surroundings(
                     prices,
                     upper - 1 + _paid(prices, zones.sizes),
                     self._front(costs, left, _sum),
                     np.minimum.accumulate(costs.behind, axis=0),
                 )
             )
-        rows = self.found.wait <= most_wait
+        rows = self.loose.wait <= most_wait
         return PairOptions.concatenate(
             [
                 self._surviving(
-                    np.flatnonzero(rows & (self.found.span == part.number)),
+                    np.flatnonzero(rows & (self.loose.span == part.number)),
                     part,
                     interval,
                     [x.at(part.span, zones) for x in around],
@@ -622,12 +622,12 @@ class Paths:
         rows: Ints,
         part: _Stages,
         interval: Interval,
-        around: list[Around],
+        around: list[Surroundings],
         level: int,
     ) -> PairOptions:
         """Return the options on a span that are left, of some of them."""
         sets, shapes, zones = self.sets, self.shapes, self.zones
-        found, fit = self.found.take(rows), self.fit[rows]
+        found, fit = self.loose.take(rows), self.fit[rows]
         slack = np.maximum(found.wait, interval.least) + found.sync
 
         def cost(prices: Prices | None) -> Ints:
@@ -710,7 +710,7 @@ class Paths:
             return []
         waits = self._waits[self._waits >= least]
         # Options that are not lean have waits between those of lean ones.
-        ends = np.append(waits[1:] - 1, self.found.wait.max())
+        ends = np.append(waits[1:] - 1, self.loose.wait.max())
 
         def bounded(start: int, stop: int, prices: Prices | None) -> Interval:
             """Bound the plans with a longest wait among some waits."""

@@ -30,16 +30,16 @@ import numpy as np
 from nest.cost.schedules import Schedule
 from nest.cost.schedules.chains import chain_through
 from nest.search.chunk_bounds import Relaxation, moments
-from nest.search.options import Bools, Ints, Part
+from nest.search.options import Bools, Ints, PassComponent, receive_weights
 
 
-class Layers(NamedTuple):
+class LayerCosts(NamedTuple):
     """What one layer, or some of them together, take.
 
     Attributes
     ----------
     passes
-        In quanta, a column per :class:`~nest.search.options.Part`.
+        In quanta, a column per :class:`~nest.search.options.PassComponent`.
     sync
         What is left of ``Y``, in quanta.
     static_bytes, kept_bytes, working_bytes
@@ -54,7 +54,7 @@ class Layers(NamedTuple):
 
 
 @dataclass(eq=False)
-class Places:
+class LayerCapacity:
     """The places of so many blocks, and what they have room for.
 
     Attributes
@@ -77,10 +77,10 @@ class Places:
     schedule: Schedule
     blocks: int
     num_micro_batches: int
-    layer: Layers
+    layer: LayerCosts
     count: int
-    first: Layers
-    last: Layers
+    first: LayerCosts
+    last: LayerCosts
     least: tuple[int, int, int]
     capacity_bytes: int
     receive: int = 0
@@ -91,7 +91,7 @@ class Places:
         return self.blocks * self.schedule.virtual_stages - 1
 
     @property
-    def others(self) -> dict[int, Layers]:
+    def others(self) -> dict[int, LayerCosts]:
         """The layers of other kinds, by their chunk."""
         return {0: self.first, self.last_chunk: self.last}
 
@@ -166,12 +166,17 @@ class Places:
                 *(self.schedule, self.blocks, self.num_micro_batches, block)
             )
             count = len(chain.passes)
-            weights = np.zeros((count, len(Part)), dtype=np.int64)
-            columns = [Part.FORWARD, Part.BACKWARD, Part.INPUTS, Part.WEIGHTS]
+            weights = np.zeros((count, len(PassComponent)), dtype=np.int64)
+            columns = [
+                PassComponent.FORWARD,
+                PassComponent.BACKWARD,
+                PassComponent.INPUTS,
+                PassComponent.WEIGHTS,
+            ]
             weights[:, columns] = np.array(chain.passes)
             for i, j, number in chain.pairs:
-                weights[i, Part.FORWARD_ALONE] += number
-                weights[j, Part.BACKWARD_ALONE] += number
+                weights[i, PassComponent.FORWARD_ALONE] += number
+                weights[j, PassComponent.BACKWARD_ALONE] += number
             chunks = self._chunks(block)
             each = (weights @ np.array(self.layer.passes)).tolist()
             fixed = sum(
@@ -193,12 +198,7 @@ class Places:
 
     def _received(self, weights: Ints) -> int:
         """Return what a chain receives at least."""
-        there = weights[:, Part.FORWARD] + weights[:, Part.FORWARD_ALONE]
-        back = (
-            weights[:, Part.BACKWARD]
-            + weights[:, Part.BACKWARD_ALONE]
-            + weights[:, Part.INPUTS]
-        )
+        there, back = receive_weights(weights)
         number = 0
         for chunk in range(1, len(weights)):
             beside = (
@@ -253,7 +253,7 @@ class Places:
         return low
 
 
-def places_of(relaxation: Relaxation) -> Places | None:
+def layer_capacity(relaxation: Relaxation) -> LayerCapacity | None:
     """Return the places of a relaxation, if all layers share a strategy.
 
     Or if none is better than one of the strategies in anything.
@@ -283,8 +283,8 @@ def places_of(relaxation: Relaxation) -> Places | None:
     sync = relaxation.sync[0].astype(np.int64)
     inner = relaxation.received[1:-1]
 
-    def together(number: Ints) -> Layers:
-        return Layers(
+    def together(number: Ints) -> LayerCosts:
+        return LayerCosts(
             tuple(int(x) for x in number @ passes),
             int(number @ sync),
             int(number @ static),
@@ -295,7 +295,7 @@ def places_of(relaxation: Relaxation) -> Places | None:
     one = np.zeros_like(total)
     one[kind] = 1
     others = 1 - one
-    return Places(
+    return LayerCapacity(
         schedule=scope.schedule,
         blocks=scope.blocks,
         num_micro_batches=scope.num_micro_batches,

@@ -27,7 +27,7 @@ from nest.search.layer_growth import (
     NOTHING,
     Demand,
     Growth,
-    Labels,
+    LayerLabels,
     StageLayers,
     StageWays,
     tails,
@@ -183,7 +183,7 @@ class StageFrontier(Growth):
             ]
             self._bounds.append((cost, prices))
 
-    def _value(self, cost: Cost, of: LayerOptions | Labels) -> Ints:
+    def _value(self, cost: Cost, of: LayerOptions | LayerLabels) -> Ints:
         """Return a cost of layers, or of labels."""
         total: Ints = (
             cost.once * self.stage.schedule.added(of.amounts)
@@ -192,7 +192,7 @@ class StageFrontier(Growth):
         )
         return total
 
-    def _useful(self, labels: Labels, after: int) -> Bools:
+    def _useful(self, labels: LayerLabels, after: int) -> Bools:
         """Which labels may lead to a stage that is of use."""
         held = labels.memory(self.demand.least_inflight)
         held = held + labels.working_bytes
@@ -206,7 +206,7 @@ class StageFrontier(Growth):
                 useful &= bound * (1 - SLACK) < most[step]
         return useful
 
-    def _kept(self, labels: Labels, after: int) -> Ints:
+    def _kept(self, labels: LayerLabels, after: int) -> Ints:
         """Return the labels that no other one of their state beats."""
         columns = self._criteria(labels, after)
         order = drop_neighbours(labels.state, columns)
@@ -220,7 +220,7 @@ class StageFrontier(Growth):
         found: Ints = np.sort(kept)
         return found
 
-    def _criteria(self, labels: Labels, after: int) -> list[Ints]:
+    def _criteria(self, labels: LayerLabels, after: int) -> list[Ints]:
         """Return the columns in which a label must be no worse to beat.
 
         As of any growth, but labels are alike in memory only up to the
@@ -240,7 +240,7 @@ class StageFrontier(Growth):
                 columns.append(np.where(always, -1, memory))
         return columns
 
-    def _times(self, labels: Labels, after: int) -> list[Ints]:
+    def _times(self, labels: LayerLabels, after: int) -> list[Ints]:
         """Return the columns of times."""
         floor = self.demand.sync_floor - self.most_sync[after]
         hides = self.stage.hidden is not None

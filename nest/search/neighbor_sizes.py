@@ -17,34 +17,34 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.search.bounds import Places
+from nest.search.bounds import PlacementGraph
 from nest.search.options import Ints, PlacedOptions, StageOptions
 from nest.topology import Route
 
 #: A size that stands for its like, by size. Sizes here are numbered as in
 #: ``StageOptions.sizes`` from 1 on; 0 is no stage.
-Likes = dict[int, int]
+SizeClasses = dict[int, int]
 
 
-class Meeting(NamedTuple):
+class CutSizes(NamedTuple):
     """The sizes in front of a cut and behind it, and which are alike."""
 
-    front: Likes
-    behind: Likes
+    front: SizeClasses
+    behind: SizeClasses
 
 
-def tell_apart(places: Places) -> Places:
+def split_by_neighbor_size(places: PlacementGraph) -> PlacementGraph:
     """Return the options that are left with their exact receives.
 
     Each once for all sizes beside it that make a difference, of those that
     some option beside it has.
     """
-    options, found = places.options, places.found
+    options, found = places.options, places.edges
     size = np.searchsorted(options.sizes, found.size) + 1
     width = len(options.sizes) + 1
     behind = _sizes(places.begin, size, width)
     front = _sizes(places.end, size, width)
-    known: dict[object, Meeting] = {}
+    known: dict[object, CutSizes] = {}
     meetings = []
     for node, offset in enumerate(places.offset.tolist()):
         key = offset, tuple(front.get(node, ())), tuple(behind.get(node, ()))
@@ -75,12 +75,12 @@ def tell_apart(places: Places) -> Places:
         enter=before * width + own_behind[row],
         leave=own_front[row] * width + after,
     )
-    return Places(
+    return PlacementGraph(
         options, _received(options, told), places.target, places.deadline
     )
 
 
-def sizes_beside(
+def neighbor_sizes(
     options: StageOptions, found: PlacedOptions
 ) -> tuple[Ints, Ints]:
     """Return sizes in front of options and behind them, 0 for no stage."""
@@ -101,7 +101,7 @@ def _meeting(
     offset: int,
     front: tuple[int, ...],
     behind: tuple[int, ...],
-) -> Meeting:
+) -> CutSizes:
     """Return which sizes are alike that end and begin at an offset."""
     sizes = [0, *options.sizes]
 
@@ -119,10 +119,10 @@ def _meeting(
             for size in front
         )
 
-    return Meeting(_alike(front, forward), _alike(behind, backward))
+    return CutSizes(_alike(front, forward), _alike(behind, backward))
 
 
-def _alike(sizes: Iterable[int], key: Callable[[int], object]) -> Likes:
+def _alike(sizes: Iterable[int], key: Callable[[int], object]) -> SizeClasses:
     """Return the first size with the same key, by size."""
     first: dict[object, int] = {}
     return {size: first.setdefault(key(size), size) for size in sizes}
@@ -135,7 +135,7 @@ def _joined(lists: list[list[int]]) -> tuple[Ints, Ints, Ints]:
     return count, np.cumsum(count) - count, flat
 
 
-def _likes(likes: list[Likes], node: Ints, size: Ints) -> Ints:
+def _likes(likes: list[SizeClasses], node: Ints, size: Ints) -> Ints:
     """Return the sizes that stand for those of options at nodes."""
     found = [
         likes[node][size]
@@ -160,7 +160,7 @@ def _received(options: StageOptions, found: PlacedOptions) -> PlacedOptions:
             for column in (
                 found.offset,
                 found.size,
-                *sizes_beside(options, found),
+                *neighbor_sizes(options, found),
             )
         ),
         strict=True,
