@@ -64,14 +64,14 @@ def document(**changes: Any) -> Document:
 def full() -> Document:
     """Return a document with every part and every chart, made by hand."""
     step_ns = scored().step_time_ns
-    no_options = dict.fromkeys(
+    nothing = dict.fromkeys(
         (
             *("version", "limit", "over_memory_bytes", "own_objective_ns"),
             "peak_rss_bytes",
         )
     )
     proven: Document = {
-        **no_options,
+        **nothing,
         "name": "dp",
         "exact": True,
         "outcome": "solved",

@@ -21,7 +21,7 @@ from rich.console import RenderableType
 from nest import instances
 from nest.analysis import offers
 from nest.analysis.explain import explain
-from nest.analysis.fit import IncumbentCurve, fewest_devices
+from nest.analysis.fit import StepTimeLimit, fewest_devices
 from nest.analysis.pareto import Curve, Frontier, FrontierPoint
 from nest.analysis.prove import Proof
 from nest.analysis.robust import Candidate, Robust
@@ -286,7 +286,7 @@ def explained() -> Parts:
 
 def fitted() -> Parts:
     """Return what ``nest fit`` says of devices."""
-    target = IncumbentCurve(130, "a step within 1.3e-07 s")
+    target = StepTimeLimit(130, "a step within 1.3e-07 s")
     with patch("nest.analysis.fit.run_solver", run_inside):
         found = fewest_devices(_chain(), target)
     return fit.fit_block(_chain(), found, "--pin zero=0")
