@@ -348,7 +348,7 @@ class Relaxation:
         self.passes = terms.least_passes[rows].astype(np.float64)
         held = terms.held
         self.missing = held.missing[rows]
-        self._capacity = terms.most_bytes - 1
+        self._capacity = terms.max_bytes - 1
         self._static = held.static_bytes[rows].astype(np.float64)
         self._kept = held.kept_bytes[rows].astype(np.float64)
         self._working = held.working_bytes[rows].astype(np.float64)

@@ -134,7 +134,7 @@ class Uniform:
             (len(self.ends) - 1) // virtual,
         )
         terms = self.table([None])
-        free = self.terms.most_bytes - 1 - int(terms.working_bytes.min())
+        free = self.terms.max_bytes - 1 - int(terms.working_bytes.min())
         need = terms.static_bytes + terms.kept_bytes
         # A device-byte less than nothing is as good as one.
         least = ceil_div(int(need[0, kinds].sum()), max(free, 1))
@@ -158,7 +158,7 @@ class Uniform:
     def table(self, blocks: Sequence[Block | None]) -> Table:
         """Return the terms of every kind, a row per block."""
         rows = [self.terms.terms(self.strategy, block) for block in blocks]
-        return Table.of(rows, pass_components, self.terms.most_bytes)
+        return Table.of(rows, pass_components, self.terms.max_bytes)
 
     def route(self, receiver: int, sender: int) -> Route:
         """Return how a block receives from another one."""

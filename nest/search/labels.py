@@ -67,7 +67,7 @@ class StageRule:
     @staticmethod
     def of(options: StageOptions) -> StageRule | None:
         """Return the rule of a split that has one, else ``None``."""
-        counts, max_possible = options.stage_counts, options.most_stages
+        counts, max_possible = options.stage_counts, options.max_stages
         if not options.restricted:
             return None
         complete = np.zeros(max_possible + 1, dtype=np.bool_)

@@ -103,7 +103,7 @@ class Demand:
 
     Attributes
     ----------
-    least_inflight, most_inflight
+    min_inflight, max_inflight
         Micro-batches in flight that it must and can have.
     sync_floor, wait, joint
         ``y``, ``W``, and the least ``w + Y`` of some other stage: smaller
@@ -112,8 +112,8 @@ class Demand:
         Less than this must be left for ``o + max(W, w) + max(y, Y)``.
     """
 
-    least_inflight: int
-    most_inflight: int
+    min_inflight: int
+    max_inflight: int
     sync_floor: int
     wait: int
     joint: int
@@ -121,8 +121,8 @@ class Demand:
 
     def widen(self, other: Demand) -> None:
         """Ask for what another demand asks for, too."""
-        self.least_inflight = min(self.least_inflight, other.least_inflight)
-        self.most_inflight = max(self.most_inflight, other.most_inflight)
+        self.min_inflight = min(self.min_inflight, other.min_inflight)
+        self.max_inflight = max(self.max_inflight, other.max_inflight)
         self.sync_floor = min(self.sync_floor, other.sync_floor)
         self.wait = min(self.wait, other.wait)
         self.joint = min(self.joint, other.joint)
@@ -236,7 +236,7 @@ def grow(
     OutOfTimeError
         If the deadline passed.
     """
-    stage = stage.fitting(demand.least_inflight)
+    stage = stage.fitting(demand.min_inflight)
     if not stage.possible:
         return NOTHING
     return Growth(stage, demand).run(beam, deadline)
@@ -263,7 +263,7 @@ class Growth:
 
     def _sum_rest(self) -> None:
         """Sum up what the layers from every position on add at least."""
-        stage, inflight = self.stage, self.demand.least_inflight
+        stage, inflight = self.stage, self.demand.min_inflight
         kinds = np.array(stage.kinds)
 
         def whole(field: Callable[[LayerOptions], Ints], most: bool) -> Ints:
@@ -287,7 +287,7 @@ class Growth:
         self.rest_sync = whole(lambda o: o.sync, False)
         self.rest_memory = whole(lambda o: o.memory(inflight), False)
         self.most_sync = whole(lambda o: o.sync, True)
-        most = self.demand.most_inflight
+        most = self.demand.max_inflight
         self.most_memory = whole(lambda o: o.memory(most), True)
         #: The same of ``w + Y``.
         self.joint_prices = self._priced(
@@ -295,7 +295,7 @@ class Growth:
         )
 
     def _priced(self, costs: list[Ints]) -> list[tuple[float, Floats]]:
-        stage, inflight = self.stage, self.demand.least_inflight
+        stage, inflight = self.stage, self.demand.min_inflight
         memory = [o.memory(inflight) for o in stage.options]
         slopes = best_slopes(costs, memory, stage.counts, self.free)
         rows = priced(costs, memory, slopes)[:, np.array(stage.kinds)]
@@ -326,7 +326,7 @@ class Growth:
             if beam is not None and len(kept) > beam:
                 once = schedule.sums.index(schedule.once)
                 slope, _ = self.prices[once][-1]
-                inflight = self.demand.least_inflight
+                inflight = self.demand.min_inflight
                 merit = labels.amounts[once] + slope * labels.memory(inflight)
                 order = np.argsort(merit[kept], kind="stable")
                 kept = np.sort(kept[order[:beam]])
@@ -380,7 +380,7 @@ class Growth:
     def _useful(self, labels: LayerLabels, after: int) -> Bools:
         """Which labels may lead to a stage that matters."""
         demand, stage = self.demand, self.stage
-        amounts, memory = labels.amounts, labels.memory(demand.least_inflight)
+        amounts, memory = labels.amounts, labels.memory(demand.min_inflight)
         if after < len(stage.kinds):
             tail = Times(0, int(stage.receive_back.min()))
             amounts = amounts + np.array([stage.schedule.amounts(tail)]).T
@@ -470,7 +470,7 @@ class Growth:
         case are alike in it.
         """
         demand = self.demand
-        least, most = demand.least_inflight, demand.most_inflight
+        least, most = demand.min_inflight, demand.max_inflight
         plenty = self.stage.capacity - self.heaviest - self.most_memory[after]
         always = labels.memory(most) <= plenty
         floor = demand.sync_floor - self.most_sync[after]
@@ -487,7 +487,7 @@ class Growth:
         return columns
 
     def _ways(self, labels: LayerLabels, steps: tuple[Step, ...]) -> StageWays:
-        most, kept = self.demand.most_inflight, labels.kept_bytes
+        most, kept = self.demand.max_inflight, labels.kept_bytes
         fixed = labels.static_bytes + labels.working_bytes
         room = self.stage.capacity - fixed
         fit = np.where(kept > 0, room // np.maximum(kept, 1), most)

@@ -144,35 +144,41 @@ class LayerStages(StageOptions):
             for size, chosen in self._of_size.items()
         }
         self._groups = self._inflight_groups()
-        self._known: dict[object, list[LayerOptions]] = {}
-        self._needs: dict[object, tuple[list[LayerOptions], list[Ints]]] = {}
+        self._kind_options_cache: dict[object, list[LayerOptions]] = {}
+        self._layer_needs: dict[
+            object, tuple[list[LayerOptions], list[Ints]]
+        ] = {}
         self._fits: dict[object, Fitting] = {}
-        self._found_layers: dict[tuple[int, int], LayerSequence] = {}
+        self._sequences: dict[tuple[int, int], LayerSequence] = {}
         self._changes: dict[object, tuple[Ints, Ints]] = {}
         self._ways: list[StageWays] = []
         self._starts: list[int] = []
 
     def _inflight_groups(self) -> list[tuple[int, int]]:
         """Group in-flight counts: least and largest of every group."""
-        start, most = self.need(1), self.most_inflight
+        start, max_inflight = self.need(1), self.max_inflight
         groups, width = [], 1
-        while start <= most:
+        while start <= max_inflight:
             if start > EXACT_INFLIGHT:
                 width *= 2
-            groups.append((start, min(start + width - 1, most)))
+            groups.append((start, min(start + width - 1, max_inflight)))
             start += width
         return groups
 
-    def shards(self, found: PlacedOptions) -> Ints:
+    def shards(self, options: PlacedOptions) -> Ints:
         """Return the most ranks that relaxed options may split over."""
-        most = {size: max(shards) for size, shards in self._shards.items()}
-        return np.array([most[x] for x in found.size.tolist()], np.int64)
+        max_shards = {
+            size: max(shards) for size, shards in self._shards.items()
+        }
+        return np.array(
+            [max_shards[x] for x in options.size.tolist()], np.int64
+        )
 
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
         """Return the strategies of a grown option, in topological order."""
-        number = bisect_right(self._starts, chosen) - 1
-        found = self._ways[number].strategies(chosen - self._starts[number])
-        return tuple(self.terms.strategies[i] for i in found)
+        index = bisect_right(self._starts, chosen) - 1
+        rows = self._ways[index].strategies(chosen - self._starts[index])
+        return tuple(self.terms.strategies[i] for i in rows)
 
     # What the layers cost
 
@@ -189,13 +195,13 @@ class LayerStages(StageOptions):
         if block is not None:
             block = self.model.alike(block)
         key = size, block, site
-        if key not in self._known:
+        if key not in self._kind_options_cache:
             load = None if site is None else self.terms.load_on(site)
-            self._known[key] = [
+            self._kind_options_cache[key] = [
                 self._kind_options(size, kind, block, load)
                 for kind in range(len(self.shapes.representatives))
             ]
-        return self._known[key]
+        return self._kind_options_cache[key]
 
     def _kind_options(
         self, size: int, kind: int, block: Block | None, load: Ints | None
@@ -204,28 +210,28 @@ class LayerStages(StageOptions):
         rows = []
         for index in self._of_size[size]:
             strategy = terms.strategies[index]
-            found = self.model.layer_terms(
+            layer = self.model.layer_terms(
                 self.shapes.representatives[kind],
                 strategy,
                 self.split.micro_batch,
                 block,
                 replicas=terms.replicas,
             )
-            if found is None:
+            if layer is None:
                 continue
             amounts = (
-                self.schedule.amounts(found)
+                self.schedule.amounts(layer)
                 if load is None
                 else load[:, index, kind].tolist()
             )
-            sizes = found.static_bytes, found.kept_bytes, found.working_bytes
-            hidden = self._most_hidden(found.hideable_sync)
+            sizes = layer.static_bytes, layer.kept_bytes, layer.working_bytes
+            hidden = self._most_hidden(layer.hideable_sync)
             rows.append(
                 (
                     *(index, layouts.index(strategy.layout)),
-                    *(found.sync - hidden, hidden),
-                    *(found.hideable_sync, found.backward),
-                    *(min(x, terms.most_bytes) for x in sizes),
+                    *(layer.sync - hidden, hidden),
+                    *(layer.hideable_sync, layer.backward),
+                    *(min(x, terms.max_bytes) for x in sizes),
                     *amounts,
                 )
             )
@@ -250,23 +256,23 @@ class LayerStages(StageOptions):
 
     def _relaxed(self, size: int, group: int) -> int:
         """Return the number of the relaxed options of so many devices."""
-        place: int = self.sizes.index(size)
-        return -1 - place * len(self._groups) - group
+        size_index: int = self.sizes.index(size)
+        return -1 - size_index * len(self._groups) - group
 
     def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
         """Return relaxed options that are of use, without a place.
 
         What they hold says with how many micro-batches in flight they fit.
         """
-        parts = []
+        tables = []
         shapes = np.arange(len(self.shapes))
         zones = self.zones
-        for size, number in product(self.sizes, range(len(zones.spans))):
-            low, high = zones.window(zones.spans[number], np.array(size))
+        for size, span in product(self.sizes, range(len(zones.spans))):
+            low, high = zones.window(zones.spans[span], np.array(size))
             if low > high:
                 continue
-            room = min(cap_bytes, int(self.span_bytes[number]))
-            options = self._options(size, None, zones.sites[number])
+            room = min(cap_bytes, int(self.span_bytes[span]))
+            options = self._options(size, None, zones.sites[span])
             sync = self._least_sync(options, shapes)
             rows = shapes
             for group, (first, last) in enumerate(self._groups):
@@ -277,9 +283,9 @@ class LayerStages(StageOptions):
                 fast = limit.admits(once, wait)
                 rows, once, wait = rows[fast], once[fast], wait[fast]
                 full = np.full_like(rows, 1)
-                parts.append(
+                tables.append(
                     LooseOptions(
-                        span=number * full,
+                        span=span * full,
                         shape=rows,
                         strategy=self._relaxed(size, group) * full,
                         size=size * full,
@@ -290,10 +296,10 @@ class LayerStages(StageOptions):
                         kept_bytes=full,
                     )
                 )
-        if not parts:
+        if not tables:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
-        found = LooseOptions.concatenate(parts)
+        found = LooseOptions.concatenate(tables)
         found = found.take(np.argsort(found.shape, kind="stable"))
         return self.permitted(found)
 
@@ -333,9 +339,10 @@ class LayerStages(StageOptions):
         possible = ~(present & fitting.missing).any(axis=1) & (needed <= free)
         counts, free = counts[possible], free[possible]
         # No stage that some plan can have has more.
-        most = INFINITE // self.split.num_micro_batches
+        max_amount = INFINITE // self.split.num_micro_batches
         amounts = [
-            np.minimum(cost.of(counts, free), most) for cost in fitting.amounts
+            np.minimum(cost.of(counts, free), max_amount)
+            for cost in fitting.amounts
         ]
         together = np.zeros(0, dtype=np.int64)
         if joint:
@@ -362,7 +369,7 @@ class LayerStages(StageOptions):
         which, of_row = np.unique(
             np.stack((group, room)), axis=1, return_inverse=True
         )
-        for row, (number, held) in enumerate(which.T.tolist()):
+        for row, (group_index, held) in enumerate(which.T.tolist()):
             rows = np.flatnonzero(of_row.reshape(-1) == row)
             distinct, inverse = np.unique(shape[rows], return_inverse=True)
             table = np.full((len(values), len(distinct)), INFINITE)
@@ -370,7 +377,7 @@ class LayerStages(StageOptions):
                 options,
                 size,
                 distinct,
-                self._groups[number][0],
+                self._groups[group_index][0],
                 held,
                 joint=True,
             )
@@ -383,9 +390,9 @@ class LayerStages(StageOptions):
     ) -> Fitting:
         """Return bounds of layers that fit alone."""
         key = id(options), inflight
-        if key not in self._needs:
+        if key not in self._layer_needs:
             # The options are kept, so that no others get their number.
-            self._needs[key] = (
+            self._layer_needs[key] = (
                 options,
                 [
                     np.sort(o.memory(inflight) + o.working_bytes)
@@ -395,43 +402,44 @@ class LayerStages(StageOptions):
         # As many fit, so the same do.
         count = [
             int(np.searchsorted(needs, capacity, "right"))
-            for needs in self._needs[key][1]
+            for needs in self._layer_needs[key][1]
         ]
         full = (*key, *count)
         if full not in self._fits:
-            found = [o.fitting(inflight, capacity) for o in options]
-            memory = [o.memory(inflight) for o in found]
+            fitting = [o.fitting(inflight, capacity) for o in options]
+            memory = [o.memory(inflight) for o in fitting]
             self._fits[full] = Fitting(
                 np.array([least(m) for m in memory]),
-                np.array([least(o.working_bytes) for o in found]),
-                np.array([not len(o.strategy) for o in found]),
+                np.array([least(o.working_bytes) for o in fitting]),
+                np.array([not len(o.strategy) for o in fitting]),
                 [
                     StageBounds(cost, memory)
-                    for cost in zip(*(o.amounts for o in found), strict=True)
+                    for cost in zip(*(o.amounts for o in fitting), strict=True)
                 ],
                 StageBounds(
-                    [self.costs(o.amounts)[1] + o.sync for o in found], memory
+                    [self.costs(o.amounts)[1] + o.sync for o in fitting],
+                    memory,
                 ),
             )
         return self._fits[full]
 
     def _priced(
-        self, found: PairOptions, block: Block, limit: StageFilter
+        self, pairs: PairOptions, block: Block, limit: StageFilter
     ) -> tuple[PlacedOptions, Ints]:
         """Bound relaxed options at one place; return those kept, and which."""
         sets, shapes, size = self.shapes.sets, self.shapes, block.devices
         options = self._options(size, block)
         capacity = self.model.capacity_bytes(block)
-        group = (-1 - found.strategy) % len(self._groups)
-        last = np.array([most for _, most in self._groups])
+        group = (-1 - pairs.strategy) % len(self._groups)
+        last = np.array([max_inflight for _, max_inflight in self._groups])
         # What they were bounded with, of every level its own.
-        room = np.minimum(found.fixed_bytes + last[group], capacity)
-        shape = shapes.of_pair[found.pair]
+        room = np.minimum(pairs.fixed_bytes + last[group], capacity)
+        shape = shapes.of_pair[pairs.pair]
         values = self._bounds_within(options, size, shape, group, room)
-        source = sets.pair_source[found.pair]
-        target = sets.pair_target[found.pair]
+        source = sets.pair_source[pairs.pair]
+        target = sets.pair_target[pairs.pair]
         before, after = self.least_routes(block.offset, block.devices)
-        most_shards = np.full(len(found), max(self._shards[size]))
+        most_shards = np.full(len(pairs), max(self._shards[size]))
         received = self._received(
             self._receive(before, shapes.cut_of[source], most_shards),
             self._receive(after, shapes.cut_of[target], most_shards),
@@ -440,17 +448,17 @@ class LayerStages(StageOptions):
         amounts = np.where(possible, values[:-1], 0) + received
         once, wait = self.costs(amounts)
         joint = np.minimum(values[-1], INFINITE) + self.costs(received)[1]
-        kept = np.flatnonzero(possible & limit.admits(once, wait, found.level))
-        base = found.level * sets.count
-        none = np.zeros(len(found), dtype=np.int64)
+        fast = np.flatnonzero(possible & limit.admits(once, wait, pairs.level))
+        base = pairs.level * sets.count
+        none = np.zeros(len(pairs), dtype=np.int64)
         priced = PlacedOptions(
             offset=none,
-            size=found.size,
+            size=pairs.size,
             source=base + source,
             target=base + target,
             enter=none,
             leave=none,
-            strategy=found.strategy,
+            strategy=pairs.strategy,
             once=once,
             paces=amounts[: len(self.rounds)],
             sync=self._least_sync(options, shape),
@@ -461,18 +469,18 @@ class LayerStages(StageOptions):
             kept_bytes=none,
             max_inflight=last[group],
         )
-        return priced.take(kept), kept
+        return priced.take(fast), fast
 
     # Exact options
 
     def grown(
-        self, places: PlacementGraph, beam: int | None, deadline: Deadline
+        self, graph: PlacementGraph, beam: int | None, deadline: Deadline
     ) -> PlacedOptions:
         """Return all ways to run the stages that may still be of use.
 
         Parameters
         ----------
-        places
+        graph
             Relaxed options with their bounds.
         beam
             If given, look only for some good ways.
@@ -480,20 +488,20 @@ class LayerStages(StageOptions):
             When to give up.
         """
         self._ways, self._starts = [], []
-        parts = []
-        for demands, stage, rows in self._wanted(places):
+        tables = []
+        for demands, stage, rows in self._stages_by_cost(graph):
             demand = replace(demands[0])
             for other in demands[1:]:
                 demand.widen(other)
             ways = grow(stage, demand, beam, deadline)
             if len(ways):
-                number = np.tile(np.arange(len(ways)), len(rows))
+                way = np.tile(np.arange(len(ways)), len(rows))
                 row = np.repeat(rows, len(ways))
-                parts.append(self._run(places.edges, row, ways, number))
-        return self._joined(parts)
+                tables.append(self._run(graph.edges, row, ways, way))
+        return self._ordered(tables)
 
     def _run(
-        self, found: PlacedOptions, row: Ints, ways: StageWays, number: Ints
+        self, relaxed: PlacedOptions, row: Ints, ways: StageWays, way: Ints
     ) -> PlacedOptions:
         """Return relaxed options, each run in one of the ways; keep these."""
         start = sum(map(len, self._ways[-1:]), sum(self._starts[-1:]))
@@ -502,99 +510,101 @@ class LayerStages(StageOptions):
         once, wait = self.costs(ways.amounts)
         none = np.zeros_like(row)
         return replace(
-            found.take(row),
-            strategy=start + number,
-            once=once[number],
-            paces=ways.amounts[: len(self.rounds), number],
-            sync=ways.sync[number],
-            joint=wait[number] + ways.sync[number],
+            relaxed.take(row),
+            strategy=start + way,
+            once=once[way],
+            paces=ways.amounts[: len(self.rounds), way],
+            sync=ways.sync[way],
+            joint=wait[way] + ways.sync[way],
             hidden=none,
             backward=none,
-            fixed_bytes=ways.fixed_bytes[number],
-            kept_bytes=ways.kept_bytes[number],
-            max_inflight=ways.max_inflight[number],
+            fixed_bytes=ways.fixed_bytes[way],
+            kept_bytes=ways.kept_bytes[way],
+            max_inflight=ways.max_inflight[way],
         )
 
-    def _joined(self, parts: list[PlacedOptions]) -> PlacedOptions:
+    def _ordered(self, tables: list[PlacedOptions]) -> PlacedOptions:
         """Return all options, ordered by offset and source."""
-        if not parts:
+        if not tables:
             return no_options(len(self.rounds))
-        joined = PlacedOptions.concatenate(parts)
+        joined = PlacedOptions.concatenate(tables)
         return joined.take(np.lexsort((joined.source, joined.offset)))
 
-    def _wanted(
-        self, places: PlacementGraph
+    def _stages_by_cost(
+        self, graph: PlacementGraph
     ) -> Iterator[tuple[list[Demand], StageLayers, Ints]]:
         """Yield stages that cost the same once, with what is asked of them.
 
         The last are their options, one for each place and pair, with a
         demand each.
         """
-        found = places.edges
+        edges = graph.edges
         key = np.stack(
             (
-                found.offset,
-                found.size,
-                found.source,
-                found.target,
-                found.enter,
-                found.leave,
+                edges.offset,
+                edges.size,
+                edges.source,
+                edges.target,
+                edges.enter,
+                edges.leave,
             )
         )
         _, first, inverse = np.unique(
             key, axis=1, return_index=True, return_inverse=True
         )
-        demands = self._demands(places, first, inverse.reshape(-1))
-        wanted: dict[object, tuple[list[Demand], StageLayers, list[int]]] = {}
-        known: dict[object, tuple[object, Routes]] = {}
-        beside = np.stack(neighbor_sizes(self, found))
+        demands = self._demands(graph, first, inverse.reshape(-1))
+        by_cost: dict[object, tuple[list[Demand], StageLayers, list[int]]] = {}
+        cache: dict[object, tuple[object, Routes]] = {}
+        neighbors = np.stack(neighbor_sizes(self, edges))
         for demand, row in zip(demands, first.tolist(), strict=True):
-            offset, size = int(found.offset[row]), int(found.size[row])
-            place = (offset, size, *beside[:, row].tolist())
-            if place not in known:
-                routes = self.routes(*place)
-                known[place] = (self._place(offset, size, routes), routes)
-            pair = int(found.source[row]), int(found.target[row])
-            pair = pair[0] % places.num_sets, pair[1] % places.num_sets
-            alike, routes = known[place]
+            offset, size = int(edges.offset[row]), int(edges.size[row])
+            position = (offset, size, *neighbors[:, row].tolist())
+            if position not in cache:
+                routes = self.routes(*position)
+                cache[position] = (self._place(offset, size, routes), routes)
+            pair = int(edges.source[row]), int(edges.target[row])
+            pair = pair[0] % graph.num_sets, pair[1] % graph.num_sets
+            cost_key, routes = cache[position]
             layers = self._layers(*pair)
-            where = alike, layers
-            if where in wanted:
-                wanted[where][0].append(demand)
-                wanted[where][2].append(row)
+            stage_key = cost_key, layers
+            if stage_key in by_cost:
+                by_cost[stage_key][0].append(demand)
+                by_cost[stage_key][2].append(row)
             else:
                 stage = self._stage(layers, self._block(offset, size), routes)
-                wanted[where] = [demand], stage, [row]
-        for demands_here, stage, rows in wanted.values():
+                by_cost[stage_key] = [demand], stage, [row]
+        for demands_here, stage, rows in by_cost.values():
             yield demands_here, stage, np.array(rows)
 
     def _demands(
-        self, places: PlacementGraph, first: Ints, inverse: Ints
+        self, graph: PlacementGraph, first: Ints, inverse: Ints
     ) -> Iterator[Demand]:
         """Yield what stages are asked for, given one option of each."""
-        found = places.edges
-        most = np.zeros(len(first), dtype=np.int64)
-        np.maximum.at(most, inverse, found.max_inflight)
-        front = places.prefix[:, places.begin[first]]
-        back = places.suffix[:, places.end[first]]
-        around = np.maximum(front, back)
+        edges = graph.edges
+        max_inflight = np.zeros(len(first), dtype=np.int64)
+        np.maximum.at(max_inflight, inverse, edges.max_inflight)
+        before = graph.prefix[:, graph.begin[first]]
+        after = graph.suffix[:, graph.end[first]]
+        around = np.maximum(before, after)
         wait, (floor, joint) = self.rounds @ around[1:-3], around[-3:-1]
-        target = places.target
-        level = places.level[places.begin[first]]
-        budget = target.upper(target.floors)[level] - front[0] - back[0]
-        fewest = back[-1] + 1
+        target = graph.target
+        level = graph.level[graph.begin[first]]
+        budget = target.upper(target.floors)[level] - before[0] - after[0]
+        fewest = after[-1] + 1
         # A layer and the devices of the smallest stage for each behind.
-        end = found.offset[first] + found.size[first]
+        end = edges.offset[first] + edges.size[first]
         layers = self.shapes.kind_counts.sum(axis=1)
-        behind = np.minimum(
-            layers[-1] - layers[found.target[first] % places.num_sets],
+        stages_after = np.minimum(
+            layers[-1] - layers[edges.target[first] % graph.num_sets],
             (self.split.devices - end) // self.smallest,
         )
-        most = np.minimum(most, self.inflight(behind + 1))
+        max_inflight = np.minimum(
+            max_inflight, self.inflight(stages_after + 1)
+        )
         need = self.inflight(fewest)
         for row in zip(
             need.tolist(),
-            np.maximum(most, need).tolist(),
+            np.maximum(max_inflight, need).tolist(),
             floor.tolist(),
             wait.tolist(),
             joint.tolist(),
@@ -605,10 +615,10 @@ class LayerStages(StageOptions):
 
     def _layers(self, source: int, target: int) -> LayerSequence:
         """Return what the layers of a stage are."""
-        if (source, target) not in self._found_layers:
-            found = self._find_layers(source, target)
-            self._found_layers[source, target] = found
-        return self._found_layers[source, target]
+        if (source, target) not in self._sequences:
+            layers = self._find_layers(source, target)
+            self._sequences[source, target] = layers
+        return self._sequences[source, target]
 
     def _find_layers(self, source: int, target: int) -> LayerSequence:
         sets, shapes = self.shapes.sets, self.shapes
@@ -635,8 +645,10 @@ class LayerStages(StageOptions):
     ) -> StageLayers:
         """Return what a stage's layers cost on a block."""
         size, shards = block.devices, np.array(self._shards[block.devices])
-        before, after = routes
-        front, back = (np.full(len(shards), cut) for cut in layers.cuts)
+        route_before, route_after = routes
+        cuts_before, cuts_after = (
+            np.full(len(shards), cut) for cut in layers.cuts
+        )
         route = self.model.network.inside(block)
         return StageLayers(
             kinds=layers.kinds,
@@ -645,8 +657,8 @@ class LayerStages(StageOptions):
                 (consumer, producer, *self._change(route, size, size_bytes))
                 for consumer, producer, size_bytes in layers.edges
             ],
-            receive=self._receive(before, front, shards),
-            receive_back=self._receive(after, back, shards),
+            receive=self._receive(route_before, cuts_before, shards),
+            receive_back=self._receive(route_after, cuts_after, shards),
             passing_bytes=np.array(
                 [self.passing_bytes(x)[layers.shape] for x in shards.tolist()]
             ),

@@ -162,7 +162,7 @@ class FrontierSearch:
     def run(self) -> None:
         """Search until all is proven or the time is up."""
         splits: list[FrontierSplit] = []
-        parts: list[OpenRanges] = []
+        ranges: list[OpenRanges] = []
         try:
             items = open_splits(
                 *(self.model, self.sets, self.deadline),
@@ -172,21 +172,23 @@ class FrontierSearch:
                 FrontierSplit(item, least_bytes(item.options))
                 for item in sorted(items, key=lambda item: item.bound)
             ]
-            if not splits or not self._find_least(splits):
+            if not splits or not self._find_min_memory(splits):
                 self.gaps = []
                 return
             self._first_sweep(splits)
             levels = self._cut(self.least_bytes, self.capacity)
-            parts = self._parts(splits, levels)
-            self._settle(parts)
+            ranges = self._open_ranges(splits, levels)
+            self._settle(ranges)
         except OutOfTimeError:
             if not splits:
                 return
             whole = self.least_bytes, self.capacity
-            parts = parts or self._parts(splits, [whole])
-        self.gaps = merge_gaps(gap for part in parts for gap in part.unsettled)
+            ranges = ranges or self._open_ranges(splits, [whole])
+        self.gaps = merge_gaps(
+            gap for open_ranges in ranges for gap in open_ranges.unsettled
+        )
 
-    def _parts(
+    def _open_ranges(
         self,
         splits: Sequence[FrontierSplit],
         levels: Sequence[tuple[int, int]],
@@ -198,27 +200,27 @@ class FrontierSearch:
             for level in levels
         ]
 
-    def _settle(self, parts: Sequence[OpenRanges]) -> None:
+    def _settle(self, ranges: Sequence[OpenRanges]) -> None:
         """Search all parts; note what is left."""
 
-        def run(number: int, link: Link) -> list[Gap]:
+        def run(index: int, link: Link) -> list[Gap]:
             try:
-                self._search(parts[number], link)
+                self._search(ranges[index], link)
             except OutOfTimeError:
-                raise OutOfTimeError(parts[number].unsettled) from None
+                raise OutOfTimeError(ranges[index].unsettled) from None
             return []
 
-        def begin(number: int) -> None:
-            split = parts[number].split.item.options.split
+        def begin(index: int) -> None:
+            split = ranges[index].split.item.options.split
             self.say(
-                f"part {number + 1} of {len(parts)}: R={split.replicas}, "
+                f"part {index + 1} of {len(ranges)}: R={split.replicas}, "
                 f"B={split.micro_batch}; {len(self.staircase.points)} points"
             )
 
-        def done(number: int, left: object) -> None:
-            parts[number].unsettled = cast("list[Gap]", left)
+        def done(index: int, gaps: object) -> None:
+            ranges[index].unsettled = cast("list[Gap]", gaps)
 
-        share(len(parts), self.workers, run, self._take, done, begin)
+        share(len(ranges), self.workers, run, self._take, done, begin)
 
     def _take(self, point: object) -> None:
         """Add a point that some process found."""
@@ -244,19 +246,19 @@ class FrontierSearch:
 
     # Plans to start from
 
-    def _find_least(self, splits: list[FrontierSplit]) -> bool:
+    def _find_min_memory(self, splits: list[FrontierSplit]) -> bool:
         """Find about the least memory with which there is a plan.
 
         Sets :attr:`least_bytes`, which is less than what any plan needs by
         at most a fraction of ``1 / NEAR``. Returns whether there is any
         plan. A path within the budget is a plan, so no place matters.
         """
-        least = None
+        min_bytes = None
         # One runtime of those whose plans hold the same.
         first = {split.memory_key: split for split in reversed(splits)}
         for split in sorted(first.values(), key=lambda x: x.least_bytes):
             low = split.least_bytes - 1
-            high = self.capacity if least is None else _near(least)
+            high = self.capacity if min_bytes is None else _near(min_bytes)
             if low >= high:
                 continue
             options = split.item.options
@@ -270,13 +272,13 @@ class FrontierSearch:
                 if path is None:
                     low = cap
                 else:
-                    least = self._add(options, path.stages).memory_bytes
-                    high = _near(least)
-                    self.say(f"least memory at most {least} bytes")
+                    min_bytes = self._add(options, path.stages).memory_bytes
+                    high = _near(min_bytes)
+                    self.say(f"least memory at most {min_bytes} bytes")
                 cap = (low + high + 1) // 2
-        if least is None:
+        if min_bytes is None:
             return False
-        self.least_bytes = _near(least)
+        self.least_bytes = _near(min_bytes)
         return True
 
     def _first_sweep(self, splits: Sequence[FrontierSplit]) -> None:
@@ -290,9 +292,9 @@ class FrontierSearch:
         todo = sorted({cap for cap in caps if low < cap < high} | {high})
         items = [split.item for split in splits]
 
-        def run(number: int, link: Link) -> None:
+        def run(index: int, link: Link) -> None:
             # Large capacities first: their plans come soonest.
-            cap = todo[-1 - number]
+            cap = todo[-1 - index]
             for guess in guesses(items):
                 for split in splits:
                     self._listen(link)
@@ -307,7 +309,7 @@ class FrontierSearch:
             self.workers,
             run,
             self._take,
-            lambda number, result: None,
+            lambda index, result: None,
         )
 
     def _bound(
@@ -325,9 +327,9 @@ class FrontierSearch:
 
         def offer(item: OpenSplit, path: Path) -> None:
             options = item.options
-            known = self.staircase.least_time(path.memory_bytes)
+            incumbent = self.staircase.least_time(path.memory_bytes)
             key = (options.split, options.model.runtime, path.stages)
-            if promising(path, known) and key not in self._tried:
+            if promising(path, incumbent) and key not in self._tried:
                 self._tried.add(key)
                 self._add(options, path.stages)
 
@@ -351,27 +353,27 @@ class FrontierSearch:
         return list(pairwise([floor, *steps[stride - 1 :: stride], cap]))
 
     @property
-    def _most_at_once(self) -> int:
+    def _batch_size(self) -> int:
         """So many options are searched together, of several levels."""
         return BATCH
 
     def _wide(
-        self, split: FrontierSplit, number: int, floor: int, cap: int
+        self, split: FrontierSplit, num_options: int, floor: int, cap: int
     ) -> bool:
         """Whether a level with so many options left is worth a cut."""
-        return number > ENOUGH and cap - floor > max(cap // NEAR, 1)
+        return num_options > ENOUGH and cap - floor > max(cap // NEAR, 1)
 
-    def _search(self, part: OpenRanges, link: Link) -> None:
+    def _search(self, ranges: OpenRanges, link: Link) -> None:
         """Find all plans of a part of a split that are on the frontier."""
-        split, item = part.split, part.split.item
-        todo = [(gap.above_bytes, gap.up_to_bytes) for gap in part.unsettled]
+        split, item = ranges.split, ranges.split.item
+        todo = [(gap.above_bytes, gap.up_to_bytes) for gap in ranges.unsettled]
         batch: list[tuple[Gap, list[PairOptions]]] = []
         num_options = 0
         while todo or batch:
-            part.unsettled = [gap for gap, _ in batch]
-            part.unsettled += [Gap(*level, item.bound) for level in todo]
+            ranges.unsettled = [gap for gap, _ in batch]
+            ranges.unsettled += [Gap(*level, item.bound) for level in todo]
             self._listen(link)
-            if batch and (not todo or num_options >= self._most_at_once):
+            if batch and (not todo or num_options >= self._batch_size):
                 todo += self._label(split, batch)
                 batch, num_options = [], 0
                 continue
@@ -384,12 +386,12 @@ class FrontierSearch:
             survivors = bounded.survivors(upper)
             if not survivors:
                 continue
-            number = sum(map(len, survivors))
-            if self._wide(split, number, floor, cap):
+            num_survivors = sum(map(len, survivors))
+            if self._wide(split, num_survivors, floor, cap):
                 todo += self._cut(floor, cap, split)[::-1]
             else:
                 batch.append((Gap(floor, cap, bounded.bound), survivors))
-                num_options += number
+                num_options += num_survivors
 
     def _label(
         self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
@@ -398,11 +400,11 @@ class FrontierSearch:
 
         Levels to be searched again, in parts.
         """
-        places = self._placed(split, batch)
-        if (places.bounds() < INFINITE).any():
-            places = split_by_neighbor_size(places)
-            if (places.bounds() < INFINITE).any():
-                for pipeline in LabelSearch(places).pipelines(None):
+        graph = self._placed(split, batch)
+        if (graph.bounds() < INFINITE).any():
+            graph = split_by_neighbor_size(graph)
+            if (graph.bounds() < INFINITE).any():
+                for pipeline in LabelSearch(graph).pipelines(None):
                     self._add(split.item.options, pipeline.stages)
         return []
 
@@ -415,15 +417,15 @@ class FrontierSearch:
         uppers = np.array(
             [self.staircase.least_time(floor) for floor in floors.tolist()]
         )
-        parts = [
-            replace(part, level=np.full(len(part), level, dtype=np.int64))
-            for level, (_, parts) in enumerate(batch)
-            for part in parts
+        tables = [
+            replace(table, level=np.full(len(table), level, dtype=np.int64))
+            for level, (_, tables) in enumerate(batch)
+            for table in tables
         ]
         return PlacementGraph(
             options,
             options.placed(
-                merged(parts), split.item.limit(uppers), self._check_time
+                merged(tables), split.item.limit(uppers), self._check_time
             ),
             IncumbentCurve(floors, *self.staircase.arrays()),
             self.deadline,
@@ -445,8 +447,8 @@ def least_bytes(options: StageOptions) -> int:
     usable = options.usable[:, None] & ~free.missing
     space = sizes * (free.static_bytes + free.kept_bytes)
     counts = options.shapes.kind_counts[-1].tolist()
-    least = np.where(usable, space, INFINITE).min(axis=0).tolist()
-    total = sum(c * s for c, s in zip(counts, least, strict=True))
+    min_bytes = np.where(usable, space, INFINITE).min(axis=0).tolist()
+    total = sum(c * s for c, s in zip(counts, min_bytes, strict=True))
     return ceil_div(total, options.split.devices) + int(
         np.where(usable, free.working_bytes, INFINITE).min()
     )

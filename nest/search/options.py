@@ -105,9 +105,9 @@ class StageShapes:
         for position, layer in enumerate(layers):
             first.setdefault(layer.kind, position)
         self.representatives = list(first.values())
-        number = {kind: i for i, kind in enumerate(first)}
+        kind_index = {kind: i for i, kind in enumerate(first)}
         #: Position in :attr:`representatives` of every layer's kind.
-        self.kind_of = [number[layer.kind] for layer in layers]
+        self.kind_of = [kind_index[layer.kind] for layer in layers]
         one_hot = np.eye(len(first), dtype=np.int64)[self.kind_of]
         self.kind_counts: Ints = sets.member.astype(np.int64) @ one_hot
 
@@ -305,7 +305,7 @@ class BatchTerms:
         model = shapes.model.under(runtime)
         self.model = model
         #: More than any device has, so that clipping changes no answer.
-        self.most_bytes = model.problem.cluster.memory_bytes() + 1
+        self.max_bytes = model.problem.cluster.memory_bytes() + 1
         self.strategies: list[Strategy] = []
         rows = []
         for strategy in runtime.strategies(model.problem, micro_batch):
@@ -332,11 +332,11 @@ class BatchTerms:
     @cached_property
     def held(self) -> Table:
         """Terms without communication, paces left out."""
-        return Table.of(self._free_rows, lambda _: (), self.most_bytes)
+        return Table.of(self._free_rows, lambda _: (), self.max_bytes)
 
     def table(self, rows: list[list[LayerTerms | None]]) -> Table:
         """Return the table of some terms."""
-        return Table.of(rows, self.schedule.paces, self.most_bytes)
+        return Table.of(rows, self.schedule.paces, self.max_bytes)
 
     def terms(
         self, strategy: Strategy, block: Block | None
@@ -360,12 +360,14 @@ class BatchTerms:
         place of any number of replicas has a smaller one.
         """
         count = len(self.model.problem.cluster.types)
-        return np.array([self._least(number) for number in range(count)])
+        return np.array(
+            [self._min_load(device_type) for device_type in range(count)]
+        )
 
     @cached_property
     def least_anywhere(self) -> Ints:
         """Least amounts over all places, of whatever types."""
-        return self._least(None)
+        return self._min_load(None)
 
     @cached_property
     def least_passes(self) -> Ints:
@@ -373,13 +375,13 @@ class BatchTerms:
 
         Of shape (strategies, kinds, parts).
         """
-        found = self._least_of(
+        amounts = self._min_amounts(
             ("passes", None),
             self.model,
-            lambda: self._places(None),
+            lambda: self._distinct_blocks(None),
             pass_components,
         )
-        least: Ints = np.ascontiguousarray(np.moveaxis(found, 0, -1))
+        least: Ints = np.ascontiguousarray(np.moveaxis(amounts, 0, -1))
         return least
 
     @cached_property
@@ -388,12 +390,12 @@ class BatchTerms:
         count = len(self.model.problem.cluster.types)
         return np.array(
             [
-                self._least_of(
-                    ("free", number),
-                    self.model.on_type(number),
+                self._min_amounts(
+                    ("free", device_type),
+                    self.model.on_type(device_type),
                     lambda: dict.fromkeys(self.devices.tolist(), (None,)),
                 )
-                for number in range(count)
+                for device_type in range(count)
             ]
         )
 
@@ -406,24 +408,28 @@ class BatchTerms:
             return self.least_anywhere
         worst: Ints = np.max(
             [
-                *(self.least_load[number] for number in site.alone),
+                *(self.least_load[device_type] for device_type in site.alone),
                 *(
-                    self.free_load[number]
-                    for number in site.types
-                    if number not in site.alone
+                    self.free_load[device_type]
+                    for device_type in site.types
+                    if device_type not in site.alone
                 ),
             ],
             axis=0,
         )
         return worst
 
-    def _least(self, number: int | None) -> Ints:
+    def _min_load(self, device_type: int | None) -> Ints:
         """Return the least amounts over places of one type, or all."""
-        return self._least_of(
-            ("placed", number), self.model, lambda: self._places(number)
+        return self._min_amounts(
+            ("placed", device_type),
+            self.model,
+            lambda: self._distinct_blocks(device_type),
         )
 
-    def _places(self, number: int | None) -> dict[int, Sequence[Block | None]]:
+    def _distinct_blocks(
+        self, device_type: int | None
+    ) -> dict[int, Sequence[Block | None]]:
         """Return the blocks of one type, or all, that may differ, by size."""
         cluster, network = self.model.problem.cluster, self.model.network
         unit = math.gcd(*self.devices.tolist())
@@ -436,21 +442,21 @@ class BatchTerms:
             unit = math.gcd(
                 unit, *(x.devices for x in splits if x.replicas > 1)
             )
-        places: dict[int, Sequence[Block | None]] = {}
+        blocks: dict[int, Sequence[Block | None]] = {}
         for size in np.unique(self.devices).tolist():
             end = min(cluster.num_devices - size + 1, period)
-            found: dict[object, Block] = {}
+            distinct: dict[object, Block] = {}
             for offset in range(0, max(1, end), unit):
                 if not offset % (256 * unit):
                     self._check_time()
                 block = Block(1, 0, offset, size)
                 types = cluster.types_in(block.ranges())
-                if number is None or types == (number,):
-                    found.setdefault((network.alike(block), types), block)
-            places[size] = list(found.values())
-        return places
+                if device_type is None or types == (device_type,):
+                    distinct.setdefault((network.alike(block), types), block)
+            blocks[size] = list(distinct.values())
+        return blocks
 
-    def _least_of(
+    def _min_amounts(
         self,
         what: tuple[str, int | None],
         model: CostModel,
@@ -471,24 +477,24 @@ class BatchTerms:
         """
         overlap = model.runtime.overlap - {"gradients"}
         sizes = tuple(np.unique(self.devices).tolist())
-        known = self.shapes.least.setdefault(
+        cache = self.shapes.least.setdefault(
             (what, self.micro_batch, overlap, sizes), {}
         )
-        places: Mapping[int, Sequence[Block | None]] = {}
-        if any(strategy not in known for strategy in self.strategies):
-            places = make_places()
+        blocks: Mapping[int, Sequence[Block | None]] = {}
+        if any(strategy not in cache for strategy in self.strategies):
+            blocks = make_places()
         amounts = amounts or self.schedule.amounts
         none: tuple[Any, ...] = (0,) * len(amounts(Times(0, 0)))
         nowhere = [none] * len(self.shapes.representatives)
         fastest: dict[object, list[Block | None]] = {}
         for strategy in self.strategies:
-            if strategy in known:
+            if strategy in cache:
                 continue
             self._check_time()
             spread = strategy.spread
             if spread not in fastest:
                 fastest[spread] = self._fastest(
-                    model, strategy, places[strategy.devices]
+                    model, strategy, blocks[strategy.devices]
                 )
             rows = [
                 [
@@ -503,8 +509,8 @@ class BatchTerms:
                 ]
                 for block in fastest[spread]
             ]
-            known[strategy] = np.min(rows or [nowhere], axis=0)
-        table = np.array([known[x] for x in self.strategies], dtype=np.int64)
+            cache[strategy] = np.min(rows or [nowhere], axis=0)
+        table = np.array([cache[x] for x in self.strategies], dtype=np.int64)
         return np.ascontiguousarray(np.moveaxis(table, -1, 0))
 
     def _check_time(self) -> None:
@@ -519,16 +525,16 @@ class BatchTerms:
     ) -> list[Block | None]:
         """Return some places: no layer takes less on any other one."""
         of_types: dict[object, list[Block]] = {}
-        found: list[Block | None] = []
+        fastest: list[Block | None] = []
         for block in places:
             if block is None:
-                found.append(block)
+                fastest.append(block)
             else:
                 types = model.problem.cluster.types_in(block.ranges())
                 of_types.setdefault(types, []).append(block)
-        for blocks in of_types.values():
-            found += model.groups.fastest(strategy, blocks)
-        return found
+        for same_types in of_types.values():
+            fastest += model.groups.fastest(strategy, same_types)
+        return fastest
 
 
 def batch_terms(
@@ -564,12 +570,12 @@ class Rows:
         )
 
     @classmethod
-    def concatenate(cls, parts: list[Self]) -> Self:
+    def concatenate(cls, tables: list[Self]) -> Self:
         """Return the rows of several parts, one part after the other."""
         return cls(
             *(
                 np.concatenate(
-                    [getattr(part, field.name) for part in parts], axis=-1
+                    [getattr(table, field.name) for table in tables], axis=-1
                 )
                 for field in fields(cls)
             )
@@ -706,15 +712,17 @@ class PlacedOptions(Rows):
 def no_options(num_paces: int) -> PlacedOptions:
     """Return no options."""
     none = np.zeros(0, dtype=np.int64)
-    found = PlacedOptions(*(none for _ in fields(PlacedOptions)))
-    return replace(found, paces=np.zeros((num_paces, 0), dtype=np.int64))
+    options = PlacedOptions(*(none for _ in fields(PlacedOptions)))
+    return replace(options, paces=np.zeros((num_paces, 0), dtype=np.int64))
 
 
 def min_memory_bytes(cluster: Cluster, types: tuple[int, ...] | None) -> int:
     """Return the memory of devices of all these types; ``None``: of any."""
     if types is None:
         return cluster.memory_bytes()
-    return min(cluster.types[number].memory_bytes for number in types)
+    return min(
+        cluster.types[device_type].memory_bytes for device_type in types
+    )
 
 
 class StageOptions:
@@ -756,9 +764,10 @@ class StageOptions:
             self.schedule.rounds(split.num_micro_batches), dtype=np.int64
         )
         self.family = family
-        own = {*family.strategies}
+        allowed = {*family.strategies}
         self.usable = (terms.devices <= split.devices) & np.array(
-            [strategy in own for strategy in terms.strategies], dtype=np.bool_
+            [strategy in allowed for strategy in terms.strategies],
+            dtype=np.bool_,
         )
         self.zones = Zones(problem.cluster, split)
         #: Memory of the devices of every span, at most.
@@ -772,21 +781,21 @@ class StageOptions:
         self.sizes: list[int] = np.unique(terms.devices[self.usable]).tolist()
         #: Devices of the smallest stage.
         self.smallest = self.sizes[0] if self.sizes else 1
-        self.most_stages = min(
+        self.max_stages = min(
             max_stages(problem, split), split.devices // self.smallest
         )
         self.stage_counts = [
-            count for count in family.stage_counts if count <= self.most_stages
+            count for count in family.stage_counts if count <= self.max_stages
         ]
         #: Whether the job rules out some numbers of stages.
-        self.restricted = len(self.stage_counts) < self.most_stages
+        self.restricted = len(self.stage_counts) < self.max_stages
         #: Whether stages of a shape may be; ``None`` for all.
         self.shapes_allowed = self._allowed_shapes()
         #: In-flight counts by number of stages left; they never fall.
         self._inflight: Ints = np.array(
             [
-                self.schedule.inflight(left, split.num_micro_batches)
-                for left in range(1, self.most_stages + 1)
+                self.schedule.inflight(remaining, split.num_micro_batches)
+                for remaining in range(1, self.max_stages + 1)
             ]
         )
         self._receives: dict[object, Ints] = {}
@@ -810,27 +819,29 @@ class StageOptions:
                 allowed &= shapes.counts[:, column] * count == repeated[kind]
         return allowed
 
-    def permitted(self, found: LooseOptions) -> LooseOptions:
+    def permitted(self, options: LooseOptions) -> LooseOptions:
         """Return the options of shapes that are allowed."""
         if self.shapes_allowed is None:
-            return found
-        return found.take(self.shapes_allowed[found.shape])
+            return options
+        return options.take(self.shapes_allowed[options.shape])
 
-    def inflight(self, left: Ints) -> Ints:
+    def inflight(self, remaining: Ints) -> Ints:
         """Return the in-flight counts with so many stages left."""
-        found: Ints = self._inflight[np.minimum(left, self.most_stages) - 1]
-        return found
+        in_flight: Ints = self._inflight[
+            np.minimum(remaining, self.max_stages) - 1
+        ]
+        return in_flight
 
-    def need(self, left: int) -> int:
+    def need(self, remaining: int) -> int:
         """Return the in-flight count of a stage with so many stages left."""
-        return int(self._inflight[left - 1])
+        return int(self._inflight[remaining - 1])
 
     @property
-    def most_inflight(self) -> int:
+    def max_inflight(self) -> int:
         """The largest in-flight count of any stage."""
         return int(self._inflight[-1])
 
-    def most_behind(self, fit: Ints) -> Ints:
+    def max_stages_after(self, fit: Ints) -> Ints:
         """Return how many stages can be behind one that fits so many."""
         return np.searchsorted(self._inflight, fit, "right") - 1
 
@@ -852,17 +863,17 @@ class StageOptions:
     # Without a place
 
     def fit(
-        self, found: LooseOptions | PairOptions, cap_bytes: Ints | int
+        self, options: LooseOptions | PairOptions, cap_bytes: Ints | int
     ) -> Ints:
         """Return the largest in-flight counts that fit."""
-        free = cap_bytes - found.fixed_bytes
-        most = self.most_inflight
+        free = cap_bytes - options.fixed_bytes
+        max_inflight = self.max_inflight
         fit = np.where(
-            (found.kept_bytes > 0) | (free < 0),
-            free // np.maximum(found.kept_bytes, 1),
-            most,
+            (options.kept_bytes > 0) | (free < 0),
+            free // np.maximum(options.kept_bytes, 1),
+            max_inflight,
         )
-        return np.minimum(fit, most)
+        return np.minimum(fit, max_inflight)
 
     def passing_bytes(self, shards: int) -> Ints:
         """Return per shape what passing tensors take per micro-batch."""
@@ -875,22 +886,22 @@ class StageOptions:
         """Return what is of use and fits alone, without a place."""
         shapes, zones = self.shapes, self.zones
         width = max(1, CHUNK // max(1, len(shapes)))
-        parts = []
-        for number, span in enumerate(zones.spans):
+        tables = []
+        for index, span in enumerate(zones.spans):
             first, last = zones.window(span, self.terms.devices)
             chosen = np.flatnonzero(self.usable & (first <= last))
-            parts += [
+            tables += [
                 self._loose(
-                    chosen[start : start + width], number, limit, cap_bytes
+                    chosen[start : start + width], index, limit, cap_bytes
                 )
                 for start in range(0, len(chosen), width)
             ]
-        if not parts:
+        if not tables:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
-        found = LooseOptions.concatenate(parts)
-        found = found.take(np.argsort(found.shape, kind="stable"))
-        return self.permitted(found)
+        options = LooseOptions.concatenate(tables)
+        options = options.take(np.argsort(options.shape, kind="stable"))
+        return self.permitted(options)
 
     def _loose(
         self, chosen: Ints, span: int, limit: StageFilter, cap_bytes: int
@@ -912,7 +923,7 @@ class StageOptions:
         missing = summed(free.missing[chosen].astype(np.int64))
         row, shape = np.nonzero(limit.admits(once, wait) & (missing == 0))
         fixed = summed(free.static_bytes[chosen])[row, shape]
-        kept = summed(free.kept_bytes[chosen])[row, shape]
+        kept_bytes = summed(free.kept_bytes[chosen])[row, shape]
         sync = summed(free.sync[chosen])[row, shape]
         working = np.zeros(len(row), dtype=np.int64)
         for kind, column in enumerate(free.working_bytes[chosen].T):
@@ -921,10 +932,10 @@ class StageOptions:
         fixed += working
         strategy = chosen[row]
         if shapes.passing.shape[1]:
-            kept += np.array(
+            kept_bytes += np.array(
                 [self.passing_bytes(shards) for shards in terms.shards]
             )[strategy, shape]
-        fits = np.flatnonzero(fixed + self.need(1) * kept <= cap_bytes)
+        fits = np.flatnonzero(fixed + self.need(1) * kept_bytes <= cap_bytes)
         return LooseOptions(
             span=np.full(len(fits), span),
             shape=shape[fits],
@@ -934,14 +945,14 @@ class StageOptions:
             wait=wait[row, shape][fits],
             sync=sync[fits],
             fixed_bytes=fixed[fits],
-            kept_bytes=kept[fits],
+            kept_bytes=kept_bytes[fits],
         )
 
     # At its place
 
     def placed(
         self,
-        found: PairOptions,
+        pairs: PairOptions,
         limit: StageFilter,
         check_time: Callable[[], object],
     ) -> PlacedOptions:
@@ -952,7 +963,7 @@ class StageOptions:
 
         Parameters
         ----------
-        found
+        pairs
             What the bounds have left over.
         limit
             What is of use, per level.
@@ -961,8 +972,8 @@ class StageOptions:
         """
         tables, rows, places = [], [], []
         count = 0
-        for size, offsets in self._offsets(found).items():
-            chosen = found.take(found.size == size)
+        for size, offsets in self._offsets(pairs).items():
+            chosen = pairs.take(pairs.size == size)
             for priced, row, offset in self._placed(
                 chosen, size, offsets, limit
             ):
@@ -974,19 +985,19 @@ class StageOptions:
         if not tables:
             return no_options(len(self.rounds))
         table = PlacedOptions.concatenate(tables)
-        where, place = np.concatenate(rows), np.concatenate(places)
-        order = np.lexsort((table.source[where], place))
-        return replace(table.take(where[order]), offset=place[order])
+        where, offset_of_row = np.concatenate(rows), np.concatenate(places)
+        order = np.lexsort((table.source[where], offset_of_row))
+        return replace(table.take(where[order]), offset=offset_of_row[order])
 
-    def _offsets(self, found: PairOptions) -> dict[int, list[int]]:
+    def _offsets(self, pairs: PairOptions) -> dict[int, list[int]]:
         """Return per size the offsets that some pipeline reaches."""
         devices = self.split.devices
         spans = {
             int(size): (
-                int(found.first[found.size == size].min()),
-                int(found.last[found.size == size].max()),
+                int(pairs.first[pairs.size == size].min()),
+                int(pairs.last[pairs.size == size].max()),
             )
-            for size in np.unique(found.size)
+            for size in np.unique(pairs.size)
         }
         reached = np.zeros(devices + 1, dtype=np.bool_)
         reached[0] = True
@@ -1001,7 +1012,7 @@ class StageOptions:
 
     def _placed(
         self,
-        found: PairOptions,
+        pairs: PairOptions,
         size: int,
         offsets: list[int],
         limit: StageFilter,
@@ -1014,22 +1025,24 @@ class StageOptions:
             Options with their prices at places that are alike; which of them
             can stand where: rows and offsets.
         """
-        alike: dict[object, list[int]] = {}
+        by_cost: dict[object, list[int]] = {}
         for offset in offsets:
-            place = self._place(offset, size, self.least_routes(offset, size))
-            alike.setdefault(place, []).append(offset)
-        for places in alike.values():
-            where = np.array(places, dtype=np.int64)
-            low = np.searchsorted(where, found.first)
-            high = np.searchsorted(where, found.last, "right")
+            cost_key = self._place(
+                offset, size, self.least_routes(offset, size)
+            )
+            by_cost.setdefault(cost_key, []).append(offset)
+        for equivalent in by_cost.values():
+            where = np.array(equivalent, dtype=np.int64)
+            low = np.searchsorted(where, pairs.first)
+            high = np.searchsorted(where, pairs.last, "right")
             here = np.flatnonzero(low < high)
             if not len(here):
                 continue
-            priced, kept = self._priced(
-                found.take(here), self._block(places[0], size), limit
+            priced, fast = self._priced(
+                pairs.take(here), self._block(equivalent[0], size), limit
             )
-            low, width = low[here[kept]], (high - low)[here[kept]]
-            repeat = np.repeat(np.arange(len(kept)), width)
+            low, width = low[here[fast]], (high - low)[here[fast]]
+            repeat = np.repeat(np.arange(len(fast)), width)
             position = np.arange(len(repeat)) - np.repeat(
                 np.cumsum(width) - width, width
             )
@@ -1040,7 +1053,7 @@ class StageOptions:
         return Block(split.replicas, split.devices, offset, size)
 
     def routes(
-        self, offset: int, size: int, front: int, behind: int
+        self, offset: int, size: int, size_before: int, size_after: int
     ) -> Routes:
         """Return how a block receives from blocks of some sizes beside it.
 
@@ -1048,8 +1061,12 @@ class StageOptions:
         """
         network, block = self.model.network, self._block(offset, size)
         return (
-            network.route(block, block.before(front)) if front else None,
-            network.route(block, block.behind(behind)) if behind else None,
+            network.route(block, block.before(size_before))
+            if size_before
+            else None,
+            network.route(block, block.behind(size_after))
+            if size_after
+            else None,
         )
 
     def least_routes(self, offset: int, size: int) -> Routes:
@@ -1060,14 +1077,16 @@ class StageOptions:
         if (offset, size) not in self._least_routes:
             network, block = self.model.network, self._block(offset, size)
             free = self.split.devices - offset - size
-            front, behind = (
+            sizes_before, sizes_after = (
                 self.sizes[: bisect_right(self.sizes, room)]
                 for room in (offset, free)
             )
             self._least_routes[offset, size] = (
-                network.fastest(block, front, forward=True) if front else None,
-                network.fastest(block, behind, forward=False)
-                if behind
+                network.fastest(block, sizes_before, forward=True)
+                if sizes_before
+                else None,
+                network.fastest(block, sizes_after, forward=False)
+                if sizes_after
                 else None,
             )
         return self._least_routes[offset, size]
@@ -1084,7 +1103,7 @@ class StageOptions:
 
     def _priced(
         self,
-        found: PairOptions,
+        pairs: PairOptions,
         block: Block,
         limit: StageFilter,
     ) -> tuple[PlacedOptions, Ints]:
@@ -1093,13 +1112,13 @@ class StageOptions:
         cluster = self.model.problem.cluster
         reserve_bytes = cluster.reserve_bytes(block.ranges())
         reserve_bytes -= cluster.reserve_bytes()
-        found = replace(found, fixed_bytes=found.fixed_bytes + reserve_bytes)
+        pairs = replace(pairs, fixed_bytes=pairs.fixed_bytes + reserve_bytes)
         before, after = self.least_routes(block.offset, block.devices)
         sets, shapes = self.shapes.sets, self.shapes
-        shape = shapes.of_pair[found.pair]
-        source = sets.pair_source[found.pair]
-        target = sets.pair_target[found.pair]
-        used, row = np.unique(found.strategy, return_inverse=True)
+        shape = shapes.of_pair[pairs.pair]
+        source = sets.pair_source[pairs.pair]
+        target = sets.pair_target[pairs.pair]
+        used, row = np.unique(pairs.strategy, return_inverse=True)
         table = self._table(block, used)
         shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
         received_back = self._receive(after, shapes.cut_of[target], shards)
@@ -1108,31 +1127,31 @@ class StageOptions:
             received_back,
         )[: len(self.rounds)]
         work = np.zeros_like(received)
-        sync, hideable, backward = np.zeros((3, len(found)), dtype=np.int64)
+        sync, hideable, backward = np.zeros((3, len(pairs)), dtype=np.int64)
         for kind in range(len(shapes.representatives)):
-            number = shapes.counts[shape, kind]
+            count = shapes.counts[shape, kind]
             for pace, column in zip(
                 work, np.moveaxis(table.paces[:, kind], -1, 0), strict=True
             ):
-                pace += number * column[row]
-            sync += number * table.sync[row, kind]
-            hideable += number * table.hideable_sync[row, kind]
-            backward += number * table.backward[row, kind]
+                pace += count * column[row]
+            sync += count * table.sync[row, kind]
+            hideable += count * table.hideable_sync[row, kind]
+            backward += count * table.backward[row, kind]
         hidden = self.hidden(hideable)
         sync -= hidden
         paces = work + received
         once = weighted(self.schedule.once, paces)
         wait = self.rounds @ paces
         fit = np.minimum(
-            found.max_inflight,
-            self.fit(found, self.model.capacity_bytes(block)),
+            pairs.max_inflight,
+            self.fit(pairs, self.model.capacity_bytes(block)),
         )
         fast = np.flatnonzero(
-            limit.admits(once, wait, found.level) & (fit >= self.need(1))
+            limit.admits(once, wait, pairs.level) & (fit >= self.need(1))
         )
         # Options of other zones may stand at other offsets. From a sender of
         # any size, more shards receive no slower.
-        group = found.level * len(self.zones.spans) + found.span
+        group = pairs.level * len(self.zones.spans) + pairs.span
         late = sync + hidden - backward
         if self.hides:
             # Behind a faster receive less hides.
@@ -1147,31 +1166,31 @@ class StageOptions:
                     -shards,
                     sync,
                     *([late] if self.hides else []),
-                    found.fixed_bytes + self.need(1) * found.kept_bytes,
-                    found.fixed_bytes + self.most_inflight * found.kept_bytes,
+                    pairs.fixed_bytes + self.need(1) * pairs.kept_bytes,
+                    pairs.fixed_bytes + self.max_inflight * pairs.kept_bytes,
                 )
             ],
             rounds=1,
         )
         kept = fast[order]
-        base = found.level * sets.count
-        none = np.zeros(len(found), dtype=np.int64)
+        base = pairs.level * sets.count
+        none = np.zeros(len(pairs), dtype=np.int64)
         priced = PlacedOptions(
             offset=none,
-            size=found.size,
+            size=pairs.size,
             source=base + source,
             target=base + target,
             enter=none,
             leave=none,
-            strategy=found.strategy,
+            strategy=pairs.strategy,
             once=once,
             paces=paces,
             sync=sync,
             joint=wait + sync,
             hidden=hidden,
             backward=backward + received_back,
-            fixed_bytes=found.fixed_bytes,
-            kept_bytes=found.kept_bytes,
+            fixed_bytes=pairs.fixed_bytes,
+            kept_bytes=pairs.kept_bytes,
             max_inflight=fit,
         )
         return priced.take(kept), kept
@@ -1193,9 +1212,9 @@ class StageOptions:
             )
         )
 
-    def shards(self, found: PlacedOptions) -> Ints:
+    def shards(self, options: PlacedOptions) -> Ints:
         """Return over how many ranks options split what they receive."""
-        return np.array(self.terms.shards, dtype=np.int64)[found.strategy]
+        return np.array(self.terms.shards, dtype=np.int64)[options.strategy]
 
     def hidden(self, hideable: Ints) -> Ints:
         """Return what hides of the gradient sync of stages at most."""
@@ -1204,13 +1223,13 @@ class StageOptions:
         return hidden
 
     def received(
-        self, found: PlacedOptions, routes: Sequence[Routes], which: Ints
+        self, options: PlacedOptions, routes: Sequence[Routes], which: Ints
     ) -> tuple[Ints, Ints]:
         """Return what options receive.
 
         Parameters
         ----------
-        found
+        options
             The options.
         routes, which
             From both sides, and which of them each option has.
@@ -1221,17 +1240,17 @@ class StageOptions:
             The amounts, a row each, and how long receiving gradients takes.
         """
         cut_of, count = self.shapes.cut_of, self.shapes.sets.count
-        distinct, degree = np.unique(self.shards(found), return_inverse=True)
+        distinct, degree = np.unique(self.shards(options), return_inverse=True)
         degrees = distinct.tolist()
         times = []
-        for side, state in enumerate((found.source, found.target)):
+        for side, state in enumerate((options.source, options.target)):
             numbers: dict[Route | None, int] = {}
-            number = np.array(
+            route_index = np.array(
                 [numbers.setdefault(x[side], len(numbers)) for x in routes],
                 dtype=np.int64,
             )
             key, row = np.unique(
-                number[which] * len(degrees) + degree, return_inverse=True
+                route_index[which] * len(degrees) + degree, return_inverse=True
             )
             every = list(numbers)
             table = [
@@ -1247,15 +1266,15 @@ class StageOptions:
     def _received(self, forward: Ints, backward: Ints) -> Ints:
         """Return the amounts of receives: first the paces, a row each."""
         load = Times(forward, backward, np.zeros_like(forward))
-        found: Ints = np.array(self.schedule.amounts(load))
-        return found
+        amounts: Ints = np.array(self.schedule.amounts(load))
+        return amounts
 
     def _receive(self, route: Route | None, cut: Ints, shards: Ints) -> Ints:
         """Return the receive times in quanta across cuts."""
         result = np.zeros(len(cut), dtype=np.int64)
-        for number in np.unique(shards).tolist():
-            chosen = shards == number
-            result[chosen] = self._times(route, number)[cut[chosen]]
+        for degree in np.unique(shards).tolist():
+            chosen = shards == degree
+            result[chosen] = self._times(route, degree)[cut[chosen]]
         return result
 
     def _times(self, route: Route | None, shards: int) -> Ints:

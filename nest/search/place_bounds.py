@@ -103,7 +103,7 @@ class LayerCapacity:
             if self.schedule.block_of(chunk, self.blocks) == block
         ]
 
-    def _least(self, chunk: int) -> int:
+    def _min_layers(self, chunk: int) -> int:
         """Return how many layers a chunk has at least."""
         return self.least[{0: 0, self.last_chunk: 1}.get(chunk, 2)]
 
@@ -123,8 +123,8 @@ class LayerCapacity:
             self.schedule, self.blocks, self.num_micro_batches, block
         )
         each = layer.static_bytes + flying * layer.kept_bytes
-        least = np.array([self._least(chunk) for chunk in chunks])
-        used, working = self._beside(block, flying)
+        least = np.array([self._min_layers(chunk) for chunk in chunks])
+        used, working = self._other_layers(block, flying)
         used = used + each[:, 1:] @ least[1:]
         most = np.full(self.count + 1, -1, dtype=np.int64)
         for own in range(int(least[0]), self.count + 1):
@@ -142,7 +142,7 @@ class LayerCapacity:
             most[own] = min(rest, self.count)
         return most
 
-    def _beside(self, block: int, flying: Ints) -> tuple[Ints, int]:
+    def _other_layers(self, block: int, flying: Ints) -> tuple[Ints, int]:
         """Return what other layers take at each moment, and as a work area."""
         used, working = np.zeros(len(flying), dtype=np.int64), 0
         for column, chunk in enumerate(self._chunks(block)):
@@ -154,7 +154,7 @@ class LayerCapacity:
         return used, working
 
     @cached_property
-    def _paces(self) -> list[tuple[int, int, int, int]]:
+    def _layer_times(self) -> list[tuple[int, int, int, int]]:
         """Per block: what a layer in its first chunk and in the others adds.
 
         To the chain through it, and what else is in it and its sync do; and
@@ -216,15 +216,17 @@ class LayerCapacity:
         most[0] = 0
         numbers = np.arange(self.count + 1)
         for block in range(self.blocks):
-            own, other, fixed, front = self._paces[block]
+            own, other, fixed, front = self._layer_times[block]
             chunks = self._chunks(block)
-            least = sum(self._least(chunk) for chunk in chunks[1:])
+            least = sum(self._min_layers(chunk) for chunk in chunks[1:])
             left = step_quanta - fixed - front * numbers
             after = np.full_like(most, none)
             for first in np.flatnonzero(self.room[block] >= 0).tolist():
                 spare = left - first * own
                 rest = np.where(
-                    spare < 0, -1, self._most(spare, other, len(chunks) > 1)
+                    spare < 0,
+                    -1,
+                    self._max_layers(spare, other, len(chunks) > 1),
                 )
                 rest = np.minimum(rest, self.room[block][first])
                 ways = (most >= 0) & (rest >= least)
@@ -234,7 +236,7 @@ class LayerCapacity:
             most = np.minimum(after, self.count)
         return bool(most.max() >= self.count)
 
-    def _most(self, spare: Ints, each: int, several: bool) -> Ints:
+    def _max_layers(self, spare: Ints, each: int, several: bool) -> Ints:
         """Return how many layers take no longer, if there are chunks."""
         if not several:
             return np.zeros_like(spare)
@@ -304,6 +306,6 @@ def layer_capacity(relaxation: Relaxation) -> LayerCapacity | None:
         first=together(first * others),
         last=together(last * others),
         least=(int(first[kind]), int(last[kind]), int(between[kind])),
-        capacity_bytes=terms.most_bytes - 1,
+        capacity_bytes=terms.max_bytes - 1,
         receive=int(inner.min()) if len(inner) else 0,
     )

@@ -129,7 +129,7 @@ def grow_frontier(
     TooManyWaysError
         If there are more than ``most`` labels after some layer.
     """
-    stage = stage.fitting(demand.least_inflight)
+    stage = stage.fitting(demand.min_inflight)
     if not stage.possible:
         return NOTHING
     growth = StageFrontier(stage, demand, floor, costs, alone=alone, most=most)
@@ -167,7 +167,7 @@ class StageFrontier(Growth):
         super().__init__(stage, demand)
         self.floor, self.alone, self.most = floor, alone, most
         used = sorted(set(stage.kinds))
-        memory = [o.memory(demand.least_inflight) for o in stage.options]
+        memory = [o.memory(demand.min_inflight) for o in stage.options]
         self._bounds: list[tuple[Cost, list[_Price]]] = []
         for cost in costs:
             values = [self._value(cost, o) for o in stage.options]
@@ -194,7 +194,7 @@ class StageFrontier(Growth):
 
     def _useful(self, labels: LayerLabels, after: int) -> Bools:
         """Which labels may lead to a stage that is of use."""
-        held = labels.memory(self.demand.least_inflight)
+        held = labels.memory(self.demand.min_inflight)
         held = held + labels.working_bytes
         least = held + self.rest_memory[after]
         useful: Bools = least <= self.stage.capacity
@@ -227,7 +227,7 @@ class StageFrontier(Growth):
         floor.
         """
         demand = self.demand
-        least, most = demand.least_inflight, demand.most_inflight
+        least, most = demand.min_inflight, demand.max_inflight
         plenty = self.floor - self.heaviest - self.most_memory[after]
         always = labels.memory(most) <= plenty
         columns = self._times(labels, after)
@@ -273,8 +273,8 @@ class StageFrontier(Growth):
         def memory(inflight: int) -> Ints:
             return found.fixed_bytes + inflight * found.kept_bytes
 
-        always = memory(demand.most_inflight) <= self.floor
-        for inflight in sorted({demand.least_inflight, demand.most_inflight}):
+        always = memory(demand.max_inflight) <= self.floor
+        for inflight in sorted({demand.min_inflight, demand.max_inflight}):
             columns.append(np.where(always, -1, memory(inflight)))
         return columns
 

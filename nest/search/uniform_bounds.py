@@ -53,7 +53,7 @@ def stage_bounds(
             for left in range(1, max(counts, default=0) + 1)
         ]
     )
-    most_bytes = terms.most_bytes - 1
+    most_bytes = terms.max_bytes - 1
     for kind, count in enumerate(number.tolist()):
         room = most_bytes - free.working_bytes[:, kind, None]
         each = free.static_bytes[:, kind, None] + (

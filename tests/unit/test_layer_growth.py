@@ -20,8 +20,8 @@ def test_stages_alike_ask_for_what_any_of_them_does(swapped):
         one, other = other, one
     one.widen(other)
     assert one == Demand(
-        least_inflight=1,
-        most_inflight=6,
+        min_inflight=1,
+        max_inflight=6,
         sync_floor=10,
         wait=3,
         joint=30,
@@ -51,7 +51,7 @@ def ways(
     """
     move = change * (1 - np.eye(2, dtype=np.int64))
     no_options = np.zeros(2, dtype=np.int64)
-    asked = {"least_inflight": 1, "most_inflight": 4, "sync_floor": 0}
+    asked = {"min_inflight": 1, "max_inflight": 4, "sync_floor": 0}
     found = grow(
         StageLayers(
             kinds=tuple(range(len(layers))),
