@@ -128,14 +128,14 @@ def moments(
         if schedule.block_of(chunk, blocks) == block
     ]
     flying = dict.fromkeys(chunks, 0)
-    found = {tuple(flying.values())}
+    distinct = {tuple(flying.values())}
     for run in schedule.passes(block, blocks, count):
         if not run.backward:
             flying[run.chunk] += 1
         elif run.gradients != "inputs":
             flying[run.chunk] -= 1
-        found.add(tuple(flying.values()))
-    return np.array(sorted(found), dtype=np.int64)
+        distinct.add(tuple(flying.values()))
+    return np.array(sorted(distinct), dtype=np.int64)
 
 
 class _Chains:
@@ -155,8 +155,8 @@ class _Chains:
     def add(self, chain: Chain, at: Sequence[Times], block: int) -> bool:
         """Add a chain, its pairs as they are at some times of passes."""
         row = _parts_of(chain, at)
-        for known, beside in zip(self.parts, self.block, strict=True):
-            if beside == block and (known == row).all():
+        for parts, own_block in zip(self.parts, self.block, strict=True):
+            if own_block == block and (parts == row).all():
                 return False
         self.parts = np.concatenate((self.parts, row[None]))
         self.block.append(block)
@@ -173,16 +173,16 @@ def _parts_of(chain: Chain, at: Sequence[Times]) -> Floats:
         PassComponent.WEIGHTS,
     )
     row[:, columns] += np.array(chain.passes, dtype=np.float64)
-    for i, j, number in chain.pairs:
+    for i, j, times in chain.pairs:
         there, back = at[i], at[j]
         if there.forward - there.pairable_forward >= (back.pairable_backward):
-            row[i, PassComponent.FORWARD_ALONE] += number
+            row[i, PassComponent.FORWARD_ALONE] += times
         else:
-            row[j, PassComponent.BACKWARD_HIDING] += number
+            row[j, PassComponent.BACKWARD_HIDING] += times
         if back.backward - back.pairable_backward >= (there.pairable_forward):
-            row[j, PassComponent.BACKWARD_ALONE] += number
+            row[j, PassComponent.BACKWARD_ALONE] += times
         else:
-            row[i, PassComponent.FORWARD_HIDING] += number
+            row[i, PassComponent.FORWARD_HIDING] += times
     return row
 
 
@@ -197,15 +197,15 @@ def _first_chains(
     """
     count = blocks * schedule.virtual_stages
     even = [Times(6, 12, 6)] * count
-    found = [
+    chains = [
         (chain_through(schedule, blocks, num_micro_batches, block), block)
         for block in range(blocks)
     ]
     if schedule.placement == "v":
         _, chain = critical_chain(schedule, even, num_micro_batches)
-        found += [(chain, 0), (chain, blocks - 1)]
-    rows = np.array([_parts_of(chain, even) for chain, _ in found])
-    return rows, tuple(block for _, block in found)
+        chains += [(chain, 0), (chain, blocks - 1)]
+    rows = np.array([_parts_of(chain, even) for chain, _ in chains])
+    return rows, tuple(block for _, block in chains)
 
 
 class Chosen(NamedTuple):
@@ -241,19 +241,19 @@ class Suffix(NamedTuple):
     shape: Ints
     source: Ints
 
-    def chunk(self, number: int, pair: int, strategy: Strategy) -> float:
+    def chunk(self, chunk: int, pair: int, strategy: Strategy) -> float:
         """Return what a chunk adds, its cut in front included."""
         if self.shape[pair] < 0:
             return NEVER * NEVER
         # A strategy that another one beats takes no less than that.
-        costs = self.chunks[number, :, self.shape[pair]]
+        costs = self.chunks[chunk, :, self.shape[pair]]
         row = self.row.get(strategy)
-        own = costs.min() if row is None else costs[row]
-        return float(own + self.cuts[number, self.source[pair]])
+        cost = costs.min() if row is None else costs[row]
+        return float(cost + self.cuts[chunk, self.source[pair]])
 
-    def at_least(self, spent: float, number: int, start: int) -> float:
+    def at_least(self, spent: float, chunk: int, start: int) -> float:
         """Return a bound in quanta, given what chunks in front add."""
-        total = spent + float(self.left[number, start])
+        total = spent + float(self.left[chunk, start])
         return (total * (1 - SLACK) - self.paid * (1 + SLACK)) * self.scale
 
 
@@ -340,8 +340,8 @@ class Relaxation:
         self.block = np.array(
             [schedule.block_of(chunk, size) for chunk in range(self.count)]
         )
-        own = {*scope.strategies}
-        rows = [i for i, x in enumerate(terms.strategies) if x in own]
+        allowed = {*scope.strategies}
+        rows = [i for i, x in enumerate(terms.strategies) if x in allowed]
         self.strategies = [terms.strategies[row] for row in rows]
         self.devices = terms.devices[rows]
         #: ``(strategies, kinds, parts)``
@@ -388,20 +388,25 @@ class Relaxation:
             ),
             axis=1,
         )
-        kept = np.ones(len(self.devices), dtype=np.bool_)
-        for row in range(len(kept)):
+        survives = np.ones(len(self.devices), dtype=np.bool_)
+        for row in range(len(survives)):
             no_worse = (columns <= columns[row]).all(axis=1)
             no_worse &= ~(self.missing & ~self.missing[row]).any(axis=1)
             no_worse &= self.devices == self.devices[row]
             no_worse[row] = False
-            kept[row] = not (no_worse & kept).any()
+            survives[row] = not (no_worse & survives).any()
         self.strategies = [
-            x for x, stays in zip(self.strategies, kept, strict=True) if stays
+            x
+            for x, stays in zip(self.strategies, survives, strict=True)
+            if stays
         ]
-        self.devices, self.missing = self.devices[kept], self.missing[kept]
-        self.passes, self.sync = self.passes[kept], self.sync[kept]
-        self._static, self._kept = self._static[kept], self._kept[kept]
-        self._working = self._working[kept]
+        self.devices, self.missing = (
+            self.devices[survives],
+            self.missing[survives],
+        )
+        self.passes, self.sync = self.passes[survives], self.sync[survives]
+        self._static, self._kept = self._static[survives], self._kept[survives]
+        self._working = self._working[survives]
 
     def _choose_pairs(self, best: int) -> None:
         """Choose the pairs that may be chunks, and their shapes.
@@ -434,29 +439,31 @@ class Relaxation:
         scope, terms = self.scope, self.scope.terms
         model, width = terms.model, int(self.devices[0])
         blocks = [
-            Block(scope.replicas, scope.devices, number * width, width)
-            for number in range(scope.blocks)
+            Block(scope.replicas, scope.devices, index * width, width)
+            for index in range(scope.blocks)
         ]
-        alike = list({model.alike(block): block for block in blocks}.values())
+        distinct = list(
+            {model.alike(block): block for block in blocks}.values()
+        )
         for row, strategy in enumerate(self.strategies):
             for kind, layer in enumerate(terms.shapes.representatives):
                 if self.missing[row, kind]:
                     continue
-                found = [
+                terms_of = [
                     model.layer_terms(
                         layer, strategy, terms.micro_batch, block
                     )
-                    for block in alike
+                    for block in distinct
                 ]
                 self.sync[row, kind] = min(
-                    x.sync - x.hideable_sync for x in found if x is not None
+                    x.sync - x.hideable_sync for x in terms_of if x is not None
                 )
         last = scope.blocks - 1
-        beside = {(r, r + 1) for r in range(last)}
+        neighbors = {(r, r + 1) for r in range(last)}
         if scope.schedule.placement == "loop" and last > 0:
-            beside.add((last, 0))
+            neighbors.add((last, 0))
         routes: set[Route] = set()
-        for a, b in beside:
+        for a, b in neighbors:
             routes.add(model.network.route(blocks[a], blocks[b]))
             routes.add(model.network.route(blocks[b], blocks[a]))
         if not routes:
@@ -464,11 +471,9 @@ class Relaxation:
         shards = {model.shards(strategy) for strategy in self.strategies}
         times = [
             min(
-                model.transfers.receive(
-                    route, sizes, terms.micro_batch, number
-                )
+                model.transfers.receive(route, sizes, terms.micro_batch, index)
                 for route in routes
-                for number in shards
+                for index in shards
             )
             for sizes in terms.shapes.cuts
         ]
@@ -483,25 +488,28 @@ class Relaxation:
             seen = moments(
                 scope.schedule, scope.blocks, scope.num_micro_batches, block
             )
-            own = self.block == block
-            flying[own] = seen[seen.sum(axis=1).argmax()]
-            alone[own] = seen.max(axis=0)
+            of_block = self.block == block
+            flying[of_block] = seen[seen.sum(axis=1).argmax()]
+            alone[of_block] = seen.max(axis=0)
         self._flying = flying
         lacking: Floats = self._by_group(np.where(self.missing, NEVER, 0.0))
         has = (self.counts > 0).astype(np.float64)
         never: Bools = np.greater(lacking @ has.T, 0.0)
-        least = self._by_group(self._working)
+        working_bytes = self._by_group(self._working)
         working = np.max(
-            [np.outer(least[:, k], has[:, k]) for k in range(has.shape[1])],
+            [
+                np.outer(working_bytes[:, k], has[:, k])
+                for k in range(has.shape[1])
+            ],
             axis=0,
         )
         static = self._by_group(self._static) @ self.counts.T
-        kept = self._by_group(self._kept) @ self.counts.T
+        kept_bytes = self._by_group(self._kept) @ self.counts.T
         #: ``(numbers in flight, groups, shapes)``
         numbers, self._number = np.unique(alone, return_inverse=True)
         self._unfit: Bools = np.array(
             [
-                never | (static + n * kept + working > self._capacity)
+                never | (static + n * kept_bytes + working > self._capacity)
                 for n in numbers.tolist()
             ]
         )
@@ -548,11 +556,11 @@ class Relaxation:
         """
         scope, scale = self.scope, self.scale
         mean = np.tensordot(prices.chains, self.chains.parts, 1) / scale
-        behind = np.zeros(scope.blocks)
-        np.add.at(behind, self.chains.block, prices.chains / scale)
+        sync_weights = np.zeros(scope.blocks)
+        np.add.at(sync_weights, self.chains.block, prices.chains / scale)
         nu = prices.memory[self.block] / self._capacity
         layers = np.einsum("cp,skp->csk", mean, self.passes)
-        layers += behind[self.block, None, None] * self.sync
+        layers += sync_weights[self.block, None, None] * self.sync
         layers += nu[:, None, None] * self._static
         layers += (nu * self._flying)[:, None, None] * self._kept
         share = self.devices[:, None] / scope.devices
@@ -562,7 +570,7 @@ class Relaxation:
         layers += self._flying[:, None, None] * (together * self._kept)
         layers += np.where(self.missing, NEVER, 0.0)
         if self._layered:
-            parts = [
+            by_group = [
                 layers[:, self._group == group]
                 for group in range(len(self._groups))
             ]
@@ -572,12 +580,16 @@ class Relaxation:
             ]
             row_of = np.stack(
                 [
-                    own[part.argmin(axis=1)]
-                    for own, part in zip(members, parts, strict=True)
+                    rows_of_group[group_costs.argmin(axis=1)]
+                    for rows_of_group, group_costs in zip(
+                        members, by_group, strict=True
+                    )
                 ],
                 axis=1,
             )
-            layers = np.stack([part.min(axis=1) for part in parts], axis=1)
+            layers = np.stack(
+                [group_costs.min(axis=1) for group_costs in by_group], axis=1
+            )
             devices = self._groups
         else:
             devices = self.devices
@@ -640,24 +652,25 @@ class Relaxation:
         assert self.best is not None
         weights = np.zeros(len(self.chains))
         weights[: len(self.best.chains)] = self.best.chains
-        found = self.least(self.best._replace(chains=weights))
-        cheapest = found.chunks.min(axis=1)
-        left = np.full((self.count + 1, self.sets.count), NEVER * NEVER)
-        left[self.count, -1] = 0.0
+        relaxed = self.least(self.best._replace(chains=weights))
+        cheapest = relaxed.chunks.min(axis=1)
+        costs_after = np.full((self.count + 1, self.sets.count), NEVER * NEVER)
+        costs_after[self.count, -1] = 0.0
         for chunk in range(self.count - 1, -1, -1):
             through = (
-                cheapest[chunk, self._shape] + left[chunk + 1][self._target]
+                cheapest[chunk, self._shape]
+                + costs_after[chunk + 1][self._target]
             )
-            np.minimum.at(left[chunk], self._source, through)
-            left[chunk] += found.cuts[chunk]
+            np.minimum.at(costs_after[chunk], self._source, through)
+            costs_after[chunk] += relaxed.cuts[chunk]
         shape = np.full(len(self.sets.pair_source), -1)
         shape[self._pairs] = self._shape
         return Suffix(
             scale=self.scale,
-            paid=found.paid,
-            chunks=found.chunks,
-            cuts=found.cuts,
-            left=left,
+            paid=relaxed.paid,
+            chunks=relaxed.chunks,
+            cuts=relaxed.cuts,
+            left=costs_after,
             row={x: row for row, x in enumerate(self.strategies)},
             shape=shape,
             source=self.sets.pair_source,
@@ -665,12 +678,12 @@ class Relaxation:
 
     # What a plan says
 
-    def times(self, found: _RelaxedPlan) -> list[Times]:
+    def times(self, plan: _RelaxedPlan) -> list[Times]:
         """Return the least passes of the chunks of a plan."""
-        counts = self.counts[self._shape[found.pairs]]
+        counts = self.counts[self._shape[plan.pairs]]
         kinds = np.arange(counts.shape[1])
-        total = np.einsum("ck,ckp->cp", counts, self.passes[found.rows, kinds])
-        start = self.received[self._source[found.pairs]]
+        total = np.einsum("ck,ckp->cp", counts, self.passes[plan.rows, kinds])
+        start = self.received[self._source[plan.pairs]]
         start[1:][self.block[1:] == self.block[:-1]] = 0.0
         there = total[:, PassComponent.FORWARD] + start
         back = total[:, PassComponent.BACKWARD] + np.append(start[1:], 0.0)
@@ -685,20 +698,22 @@ class Relaxation:
             )
         ]
 
-    def _used(self, found: _RelaxedPlan) -> _Used:
+    def _used(self, plan: _RelaxedPlan) -> _Used:
         """Return how long all chains of a plan are, and what it uses."""
         scope = self.scope
-        counts = self.counts[self._shape[found.pairs]]
+        counts = self.counts[self._shape[plan.pairs]]
         kinds = np.arange(counts.shape[1])
 
         def summed(values: Any) -> Floats:
-            own: Floats = (counts * values[found.rows, kinds]).sum(axis=1)
-            return own
+            total_of_chunk: Floats = (counts * values[plan.rows, kinds]).sum(
+                axis=1
+            )
+            return total_of_chunk
 
-        total = np.einsum("ck,ckp->cp", counts, self.passes[found.rows, kinds])
+        total = np.einsum("ck,ckp->cp", counts, self.passes[plan.rows, kinds])
         parts = self.chains.parts
         length = np.einsum("pcx,cx->p", parts, total)
-        start = self.received[self._source[found.pairs]]
+        start = self.received[self._source[plan.pairs]]
         start[1:][self.block[1:] == self.block[:-1]] = 0.0
         back = np.append(start[1:], 0.0)
         forward, backward = receive_weights(parts)
@@ -710,7 +725,7 @@ class Relaxation:
         np.add.at(sync, self.block, own_sync)
         np.add.at(held, self.block, own_held)
         length += sync[self.chains.block]
-        devices = self.devices[found.rows[:, 0]] / scope.devices
+        devices = self.devices[plan.rows[:, 0]] / scope.devices
         work = float(devices @ (summed(self._load) + own_sync))
         return _Used(
             np.append(length, work) / self.scale,
@@ -724,17 +739,17 @@ class Relaxation:
 
         Chains through all blocks alike, or the work of all devices.
         """
-        alike = self._prices
-        work = alike._replace(chains=0.0 * alike.chains, work=1.0 - 1e-12)
+        uniform = self._prices
+        work = uniform._replace(chains=0.0 * uniform.chains, work=1.0 - 1e-12)
         if len({*self.devices.tolist()}) > 1:
             priced = [work._replace(together=x) for x in FIRST_PRICES]
         else:
             priced = [
-                alike._replace(memory=np.full(self.scope.blocks, x))
+                uniform._replace(memory=np.full(self.scope.blocks, x))
                 for x in (0.0, 0.5 / self.scope.blocks)
             ]
-        known = [(self.least(prices).value, prices) for prices in priced]
-        value, self._prices = max(known, key=lambda x: x[0])
+        bounds = [(self.least(prices).value, prices) for prices in priced]
+        value, self._prices = max(bounds, key=lambda x: x[0])
         self.value, self.best = max(value, 0.0), self._prices
 
     def climb(
@@ -766,12 +781,12 @@ class Relaxation:
         for _ in range(ROUNDS):
             if deadline.passed:
                 break
-            found = self.least(self._prices)
+            relaxed = self.least(self._prices)
             self._rounds += 1
-            if found.value <= self.value * (1 + 1e-4):
+            if relaxed.value <= self.value * (1 + 1e-4):
                 self._stuck += 1
-            if found.value > self.value:
-                self.value, self.best = found.value, self._prices
+            if relaxed.value > self.value:
+                self.value, self.best = relaxed.value, self._prices
             if self.value * self.scale >= enough:
                 break
             if self._stuck >= PATIENCE:
@@ -781,13 +796,13 @@ class Relaxation:
                 break
             prices = self._prices
             if self._rounds % CHAIN_EVERY == 1:
-                prices = self._with_chain(found, best, try_plan)
-            self._prices = self._moved(found, prices, self._bold, aim)
+                prices = self._with_chain(relaxed, best, try_plan)
+            self._prices = self._moved(relaxed, prices, self._bold, aim)
         return int(np.ceil(min(float(best), self.value * self.scale)))
 
     def _with_chain(
         self,
-        found: _RelaxedPlan,
+        relaxed: _RelaxedPlan,
         best: int,
         try_plan: Callable[[Chosen], None] | None,
     ) -> _Prices:
@@ -795,22 +810,22 @@ class Relaxation:
         scope, prices = self.scope, self._prices
         if len(self.chains) >= scope.blocks + 2 + MAX_CHAINS:
             return prices
-        times = self.times(found)
+        times = self.times(relaxed)
         time, chain = critical_chain(
             scope.schedule, times, scope.num_micro_batches
         )
         sync = np.zeros(scope.blocks)
-        counts = self.counts[self._shape[found.pairs]]
+        counts = self.counts[self._shape[relaxed.pairs]]
         kinds = np.arange(counts.shape[1])
         np.add.at(
             sync,
             self.block,
-            (counts * self.sync[found.rows, kinds]).sum(axis=1),
+            (counts * self.sync[relaxed.rows, kinds]).sum(axis=1),
         )
         step = time + float(sync.max())
         if try_plan is not None and step < min(best, self._tried):
             self._tried = step
-            chosen = self._consistent(found, prices)
+            chosen = self._consistent(relaxed, prices)
             if chosen is not None:
                 try_plan(chosen)
         if not self.chains.add(chain, times, int(sync.argmax())):
@@ -818,52 +833,54 @@ class Relaxation:
         return prices._replace(chains=np.append(prices.chains, 0.0))
 
     def _consistent(
-        self, found: _RelaxedPlan, prices: _Prices
+        self, relaxed: _RelaxedPlan, prices: _Prices
     ) -> Chosen | None:
         """Return a plan whose blocks have devices for all their chunks."""
         if self._layered:
             return None
-        scope, widths = self.scope, self.devices[found.rows[:, 0]]
-        own = np.array(
+        scope, widths = self.scope, self.devices[relaxed.rows[:, 0]]
+        block_widths = np.array(
             [widths[self.block == r].min() for r in range(scope.blocks)]
         )
-        if int(own.sum()) > scope.devices:
+        if int(block_widths.sum()) > scope.devices:
             return None
-        if (widths != own[self.block]).any():
-            found = self.least(prices, own)
-            if found.value > NEVER / 10:
+        if (widths != block_widths[self.block]).any():
+            relaxed = self.least(prices, block_widths)
+            if relaxed.value > NEVER / 10:
                 return None
         return Chosen(
-            tuple(self._pairs[found.pairs].tolist()),
-            tuple(self.strategies[row] for row in found.rows[:, 0].tolist()),
+            tuple(self._pairs[relaxed.pairs].tolist()),
+            tuple(self.strategies[row] for row in relaxed.rows[:, 0].tolist()),
         )
 
     def _moved(
-        self, found: _RelaxedPlan, prices: _Prices, bold: float, aim: float
+        self, relaxed: _RelaxedPlan, prices: _Prices, bold: float, aim: float
     ) -> _Prices:
         """Return the prices one step up the subgradient."""
-        used = self._used(found)
+        used = self._used(relaxed)
         weights = np.append(prices.chains, prices.work)
-        known = np.array([prices.devices, *prices.memory, prices.together])
+        multipliers = np.array(
+            [prices.devices, *prices.memory, prices.together]
+        )
         more = np.array([used.devices, *used.memory, used.together])
         up = used.lengths - used.lengths.mean()
         # Where nothing can become cheaper or lighter, nothing moves.
-        more = np.where((more < 0) & (known == 0), 0.0, more)
+        more = np.where((more < 0) & (multipliers == 0), 0.0, more)
         up = np.where(
             (used.lengths < used.lengths @ weights) & (weights == 0), 0.0, up
         )
         norm = float((up**2).sum() + (more**2).sum())
         if norm == 0.0:
             return prices
-        step = bold * max(aim - found.value, 1e-3) / norm
+        step = bold * max(aim - relaxed.value, 1e-3) / norm
         weights = _on_simplex(weights + step * up)
-        known = np.maximum(known + step * more, 0.0)
+        multipliers = np.maximum(multipliers + step * more, 0.0)
         return _Prices(
             weights[:-1],
             float(weights[-1]),
-            float(known[0]),
-            known[1:-1],
-            float(known[-1]),
+            float(multipliers[0]),
+            multipliers[1:-1],
+            float(multipliers[-1]),
         )
 
 
@@ -876,6 +893,6 @@ def _on_simplex(weights: Floats) -> Floats:
     order = np.sort(weights)[::-1]
     over = (np.cumsum(order) - 1.0) / np.arange(1, len(order) + 1)
     last = np.flatnonzero(order > over)[-1]
-    found: Floats = np.maximum(weights - over[last], 0.0)
-    found /= found.sum() * (1 + 1e-12)
-    return found
+    projected: Floats = np.maximum(weights - over[last], 0.0)
+    projected /= projected.sum() * (1 + 1e-12)
+    return projected

@@ -120,18 +120,18 @@ def descend(
     cap = cluster.memory_bytes()
     while cap >= cluster.reserve_bytes():
         upper = staircase.least_time(cap)
-        known = [p for p in staircase.points if p.memory_bytes <= cap]
+        points = [p for p in staircase.points if p.memory_bytes <= cap]
         task = SearchTask(model.within(cap), sets, deadline)
-        if known:
-            task = replace(task, upper=upper, plan=known[-1].plan)
-        found = exact.search(task)
-        if found.plan is not None:
-            point = make_point(model, found.plan)
+        if points:
+            task = replace(task, upper=upper, plan=points[-1].plan)
+        output = exact.search(task)
+        if output.plan is not None:
+            point = make_point(model, output.plan)
             staircase.add(point)
-        if found.limit is not None:
-            bound = found.lower_bound_quanta or 0
+        if output.limit is not None:
+            bound = output.lower_bound_quanta or 0
             return [Gap(nothing_below(model), cap, bound)]
-        if found.plan is None:
+        if output.plan is None:
             return []
         say(f"proven down to {point.memory_bytes} bytes")
         cap = point.memory_bytes - 1
@@ -166,30 +166,30 @@ def interleaved(
     cluster = model.problem.cluster
     cap, gaps = cluster.memory_bytes(), list[Gap]()
     while cap >= cluster.reserve_bytes():
-        known = [p for p in staircase.points if p.memory_bytes <= cap]
+        points = [p for p in staircase.points if p.memory_bytes <= cap]
         best = SolverOutput(status=Status.INFEASIBLE)
-        if known:
-            quanta = known[-1].step_quanta
+        if points:
+            quanta = points[-1].step_quanta
             best = SolverOutput(
                 status=Status.OPTIMAL,
-                plan=known[-1].plan,
+                plan=points[-1].plan,
                 claimed_quanta=quanta,
                 lower_bound_quanta=quanta,
             )
         task = SearchTask(model.within(cap), sets, deadline)
-        found = interleave(task, best)
-        late, bound = deadline.passed, found.lower_bound_quanta or 0
+        output = interleave(task, best)
+        late, bound = deadline.passed, output.lower_bound_quanta or 0
         floor = nothing_below(model)
-        if found.plan is None:
-            if found.status is not Status.INFEASIBLE:
+        if output.plan is None:
+            if output.status is not Status.INFEASIBLE:
                 gaps.append(Gap(floor, cap, bound))
             return gaps
-        point = make_point(model, found.plan)
+        point = make_point(model, output.plan)
         staircase.add(point)
         if late:
             return [*gaps, Gap(floor, cap, bound)]
         below = point.memory_bytes - 1
-        if found.status is not Status.OPTIMAL:
+        if output.status is not Status.OPTIMAL:
             gaps.append(Gap(below, cap, bound))
         say(f"interleaved plans searched down to {point.memory_bytes} bytes")
         cap = below

@@ -336,7 +336,7 @@ class Pipelines(LayerStages):
                 demand.widen(other)
             ways = grow_frontier(
                 *(stage, demand, demanded.floor, demanded.costs, deadline),
-                most=max_labels,
+                max_labels=max_labels,
             )
             if len(ways):
                 row, way, fit = self._useful_ways(demanded, ways)

@@ -181,11 +181,11 @@ class StageWays:
     def strategies(self, row: int) -> list[int]:
         """Return the strategy of every layer, in topological order."""
         label = int(self.label[row])
-        found = []
+        strategies = []
         for step in reversed(self.steps):
-            found.append(int(step.strategy[label]))
+            strategies.append(int(step.strategy[label]))
             label = int(step.parent[label])
-        return found[::-1]
+        return strategies[::-1]
 
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -266,9 +266,11 @@ class Growth:
         stage, inflight = self.stage, self.demand.min_inflight
         kinds = np.array(stage.kinds)
 
-        def whole(field: Callable[[LayerOptions], Ints], most: bool) -> Ints:
+        def whole(
+            field: Callable[[LayerOptions], Ints], max_inflight: bool
+        ) -> Ints:
             values = [
-                int(field(o).max() if most else field(o).min())
+                int(field(o).max() if max_inflight else field(o).min())
                 if len(o.strategy)
                 else 0
                 for o in stage.options
@@ -286,9 +288,9 @@ class Growth:
             self.prices[row] = self._priced(costs)
         self.rest_sync = whole(lambda o: o.sync, False)
         self.rest_memory = whole(lambda o: o.memory(inflight), False)
-        self.most_sync = whole(lambda o: o.sync, True)
-        most = self.demand.max_inflight
-        self.most_memory = whole(lambda o: o.memory(most), True)
+        self.max_sync = whole(lambda o: o.sync, True)
+        max_inflight = self.demand.max_inflight
+        self.max_memory = whole(lambda o: o.memory(max_inflight), True)
         #: The same of ``w + Y``.
         self.joint_prices = self._priced(
             [stage.wait(o.amounts) + o.sync for o in stage.options]
@@ -322,15 +324,15 @@ class Growth:
             labels = labels._replace(
                 state=self._next_states(labels.state, layout[useful], position)
             )
-            kept = self._kept(labels, position + 1)
-            if beam is not None and len(kept) > beam:
+            survivors = self._undominated(labels, position + 1)
+            if beam is not None and len(survivors) > beam:
                 once = schedule.sums.index(schedule.once)
                 slope, _ = self.prices[once][-1]
                 inflight = self.demand.min_inflight
                 merit = labels.amounts[once] + slope * labels.memory(inflight)
-                order = np.argsort(merit[kept], kind="stable")
-                kept = np.sort(kept[order[:beam]])
-            labels = labels.take(kept)
+                order = np.argsort(merit[survivors], kind="stable")
+                survivors = np.sort(survivors[order[:beam]])
+            labels = labels.take(survivors)
             steps.append(Step(labels.parent, labels.strategy))
         return self._ways(labels, tuple(steps))
 
@@ -353,10 +355,10 @@ class Growth:
                 ]
                 forward = forward + there[from_layout, layout]
                 backward = backward + back[from_layout, layout]
-        kept = before.kept_bytes + layer.kept_bytes
+        kept_bytes = before.kept_bytes + layer.kept_bytes
         if position == 0:
             forward = forward + stage.receive[layout]
-            kept = kept + stage.passing_bytes[layout]
+            kept_bytes = kept_bytes + stage.passing_bytes[layout]
         if position == len(stage.kinds) - 1:
             backward = backward + stage.receive_back[layout]
         moved = Times(forward, backward, np.zeros_like(choice))
@@ -370,7 +372,7 @@ class Growth:
             hideable=before.hideable + layer.hideable,
             backward=before.backward + layer.backward + backward,
             static_bytes=before.static_bytes + layer.static_bytes,
-            kept_bytes=kept,
+            kept_bytes=kept_bytes,
             working_bytes=np.maximum(working, self.lightest),
             parent=parent,
             strategy=layer.strategy,
@@ -454,10 +456,10 @@ class Growth:
         self.states, again = np.unique(
             rows[:, still], axis=0, return_inverse=True
         )
-        found: Ints = again.reshape(-1)[inverse]
-        return found
+        states: Ints = again.reshape(-1)[inverse]
+        return states
 
-    def _kept(self, labels: LayerLabels, after: int) -> Ints:
+    def _undominated(self, labels: LayerLabels, after: int) -> Ints:
         """Return the labels that no other one of their state beats."""
         return unbeaten(labels.state, self._criteria(labels, after))
 
@@ -470,52 +472,54 @@ class Growth:
         case are alike in it.
         """
         demand = self.demand
-        least, most = demand.min_inflight, demand.max_inflight
-        plenty = self.stage.capacity - self.heaviest - self.most_memory[after]
-        always = labels.memory(most) <= plenty
-        floor = demand.sync_floor - self.most_sync[after]
+        min_inflight, max_inflight = demand.min_inflight, demand.max_inflight
+        plenty = self.stage.capacity - self.heaviest - self.max_memory[after]
+        always = labels.memory(max_inflight) <= plenty
+        floor = demand.sync_floor - self.max_sync[after]
         columns = [*labels.amounts]
         columns += (
             [np.maximum(labels.sync, floor)]
             if self.stage.hidden is None
             else sync_columns(labels)
         )
-        for inflight in sorted({least, most}):
+        for inflight in sorted({min_inflight, max_inflight}):
             memory = labels.memory(inflight)
             columns.append(np.where(always, -1, memory))
             columns.append(np.where(always, -1, memory + labels.working_bytes))
         return columns
 
     def _ways(self, labels: LayerLabels, steps: tuple[Step, ...]) -> StageWays:
-        most, kept = self.demand.max_inflight, labels.kept_bytes
+        max_inflight, kept_bytes = self.demand.max_inflight, labels.kept_bytes
         fixed = labels.static_bytes + labels.working_bytes
         room = self.stage.capacity - fixed
-        fit = np.where(kept > 0, room // np.maximum(kept, 1), most)
-        fit = np.minimum(fit, most)
+        fit = np.where(
+            kept_bytes > 0, room // np.maximum(kept_bytes, 1), max_inflight
+        )
+        fit = np.minimum(fit, max_inflight)
         sync = labels.sync
         if self.stage.hidden is not None:
             most_hidden = self.stage.hidden(labels.hideable)
             sync = sync + labels.hidden
             sync = sync - np.minimum(most_hidden, labels.backward)
-        found = StageWays(
+        ways = StageWays(
             amounts=labels.amounts,
             sync=sync,
             max_inflight=fit,
             fixed_bytes=fixed,
-            kept_bytes=kept,
+            kept_bytes=kept_bytes,
             label=np.arange(len(fit)),
             steps=steps,
         )
-        return found.take(
+        return ways.take(
             unbeaten(
-                np.zeros(len(fit), dtype=np.int64), self._final_criteria(found)
+                np.zeros(len(fit), dtype=np.int64), self._final_criteria(ways)
             )
         )
 
-    def _final_criteria(self, found: StageWays) -> list[Ints]:
+    def _final_criteria(self, ways: StageWays) -> list[Ints]:
         """Return the columns in which a way must be no worse to beat."""
-        sync = np.maximum(found.sync, self.demand.sync_floor)
-        return [*found.amounts, sync, -found.max_inflight]
+        sync = np.maximum(ways.sync, self.demand.sync_floor)
+        return [*ways.amounts, sync, -ways.max_inflight]
 
 
 def tails(values: NDArray[T]) -> NDArray[T]:

@@ -122,47 +122,47 @@ class _Search:
         """
         splits.sort(key=lambda split: split.least_bytes)
         self.lows = {
-            number: max(self.floor, split.least_bytes - 1)
-            for number, split in enumerate(splits)
+            index: max(self.floor, split.least_bytes - 1)
+            for index, split in enumerate(splits)
         }
         try:
-            for part in (NEAR, None):
-                for number, split in enumerate(splits):
+            for divisor in (NEAR, None):
+                for index, split in enumerate(splits):
                     if enough_bytes is not None and (
                         self.least is not None and self.least <= enough_bytes
                     ):
                         return
-                    self._close(number, split, part)
+                    self._close(index, split, divisor)
         except OutOfTimeError:
             return
 
-    def _high(self, part: int | None) -> int:
+    def _high(self, divisor: int | None) -> int:
         """Return the most memory that is worth a question."""
         if self.least is None:
             return self.capacity
-        return self.least - 1 - (self.least // part if part else 0)
+        return self.least - 1 - (self.least // divisor if divisor else 0)
 
     def _close(
-        self, number: int, split: FrontierSplit, part: int | None
+        self, index: int, split: FrontierSplit, divisor: int | None
     ) -> None:
         """Find the least memory of a split, if it is below what is known."""
-        high = cap = self._high(part)
+        high = cap = self._high(divisor)
         options = split.item.options
         limit = split.item.limit(int(INFINITE))
-        while self.lows[number] < high:
+        while self.lows[index] < high:
             if self.deadline.passed:
                 raise OutOfTimeError
             path = Paths(options, split.loose_options, limit, cap).smallest()
             if path is None:
-                self.lows[number] = cap
+                self.lows[index] = cap
             else:
                 plan = make_plan(options, path.stages)
                 point = make_point(self.model, plan)
                 assert point.memory_bytes <= cap
                 self.plan, self.least = plan, point.memory_bytes
-                high = self._high(part)
+                high = self._high(divisor)
                 self.say(f"least memory at most {self.least} bytes")
-            cap = (self.lows[number] + high + 1) // 2
+            cap = (self.lows[index] + high + 1) // 2
 
     def memory_bounds(self) -> MemoryBounds:
         """Return what is known."""

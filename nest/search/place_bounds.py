@@ -123,24 +123,25 @@ class LayerCapacity:
             self.schedule, self.blocks, self.num_micro_batches, block
         )
         each = layer.static_bytes + flying * layer.kept_bytes
-        least = np.array([self._min_layers(chunk) for chunk in chunks])
+        min_layers = np.array([self._min_layers(chunk) for chunk in chunks])
         used, working = self._other_layers(block, flying)
-        used = used + each[:, 1:] @ least[1:]
-        most = np.full(self.count + 1, -1, dtype=np.int64)
-        for own in range(int(least[0]), self.count + 1):
-            if own or least.any():
+        used = used + each[:, 1:] @ min_layers[1:]
+        max_layers = np.full(self.count + 1, -1, dtype=np.int64)
+        for in_first in range(int(min_layers[0]), self.count + 1):
+            if in_first or min_layers.any():
                 working = max(working, layer.working_bytes)
-            left = self.capacity_bytes - working - used - own * each[:, 0]
-            if left.min() < 0:
+            free_bytes = self.capacity_bytes - working - used
+            free_bytes = free_bytes - in_first * each[:, 0]
+            if free_bytes.min() < 0:
                 break
-            rest = int(least[1:].sum())
+            rest = int(min_layers[1:].sum())
             if len(chunks) > 1:
                 lightest = each[:, 1:].min(axis=1)
                 heavy = lightest > 0
-                more = left[heavy] // lightest[heavy]
+                more = free_bytes[heavy] // lightest[heavy]
                 rest += int(more.min(initial=self.count))
-            most[own] = min(rest, self.count)
-        return most
+            max_layers[in_first] = min(rest, self.count)
+        return max_layers
 
     def _other_layers(self, block: int, flying: Ints) -> tuple[Ints, int]:
         """Return what other layers take at each moment, and as a work area."""
@@ -160,7 +161,7 @@ class LayerCapacity:
         To the chain through it, and what else is in it and its sync do; and
         what a layer in the first chunks of the blocks in front adds.
         """
-        found = []
+        times = []
         for block in range(self.blocks):
             chain = chain_through(
                 *(self.schedule, self.blocks, self.num_micro_batches, block)
@@ -174,9 +175,9 @@ class LayerCapacity:
                 PassComponent.WEIGHTS,
             ]
             weights[:, columns] = np.array(chain.passes)
-            for i, j, number in chain.pairs:
-                weights[i, PassComponent.FORWARD_ALONE] += number
-                weights[j, PassComponent.BACKWARD_ALONE] += number
+            for i, j, repeats in chain.pairs:
+                weights[i, PassComponent.FORWARD_ALONE] += repeats
+                weights[j, PassComponent.BACKWARD_ALONE] += repeats
             chunks = self._chunks(block)
             each = (weights @ np.array(self.layer.passes)).tolist()
             fixed = sum(
@@ -186,7 +187,7 @@ class LayerCapacity:
             )
             fixed += self._received(weights)
             sync = self.layer.sync
-            found.append(
+            times.append(
                 (
                     each[chunks[0]] + sync,
                     min((each[x] for x in chunks[1:]), default=0) + sync,
@@ -194,47 +195,47 @@ class LayerCapacity:
                     min(each[:block], default=0),
                 )
             )
-        return found
+        return times
 
     def _received(self, weights: Ints) -> int:
         """Return what a chain receives at least."""
         there, back = receive_weights(weights)
-        number = 0
+        num_receives = 0
         for chunk in range(1, len(weights)):
-            beside = (
+            blocks_of = (
                 self.schedule.block_of(chunk - 1, self.blocks),
                 self.schedule.block_of(chunk, self.blocks),
             )
-            if beside[0] != beside[1]:
-                number += int(there[chunk] + back[chunk - 1])
-        return number * self.receive
+            if blocks_of[0] != blocks_of[1]:
+                num_receives += int(there[chunk] + back[chunk - 1])
+        return num_receives * self.receive
 
     def has_room(self, step_quanta: int) -> bool:
         """Whether all layers may be on some places within a step time."""
         none = -1
-        most = np.full(self.count + 1, none, dtype=np.int64)
-        most[0] = 0
+        max_layers = np.full(self.count + 1, none, dtype=np.int64)
+        max_layers[0] = 0
         numbers = np.arange(self.count + 1)
         for block in range(self.blocks):
-            own, other, fixed, front = self._layer_times[block]
+            first_time, other_time, fixed, fill_time = self._layer_times[block]
             chunks = self._chunks(block)
-            least = sum(self._min_layers(chunk) for chunk in chunks[1:])
-            left = step_quanta - fixed - front * numbers
-            after = np.full_like(most, none)
+            min_layers = sum(self._min_layers(chunk) for chunk in chunks[1:])
+            free = step_quanta - fixed - fill_time * numbers
+            after = np.full_like(max_layers, none)
             for first in np.flatnonzero(self.room[block] >= 0).tolist():
-                spare = left - first * own
+                spare = free - first * first_time
                 rest = np.where(
                     spare < 0,
                     -1,
-                    self._max_layers(spare, other, len(chunks) > 1),
+                    self._max_layers(spare, other_time, len(chunks) > 1),
                 )
                 rest = np.minimum(rest, self.room[block][first])
-                ways = (most >= 0) & (rest >= least)
-                reached = np.where(ways, most + first + rest, none)
+                ways = (max_layers >= 0) & (rest >= min_layers)
+                reached = np.where(ways, max_layers + first + rest, none)
                 ends = self.count + 1 - first
                 np.maximum(after[first:], reached[:ends], out=after[first:])
-            most = np.minimum(after, self.count)
-        return bool(most.max() >= self.count)
+            max_layers = np.minimum(after, self.count)
+        return bool(max_layers.max() >= self.count)
 
     def _max_layers(self, spare: Ints, each: int, several: bool) -> Ints:
         """Return how many layers take no longer, if there are chunks."""
@@ -267,31 +268,31 @@ def layer_capacity(relaxation: Relaxation) -> LayerCapacity | None:
     source = sets.pair_source[scope.allowed]
     target = sets.pair_target[scope.allowed]
     counts = shapes.counts[shapes.of_pair[scope.allowed]]
-    front, behind = source == 0, target == sets.count - 1
+    is_first, is_last = source == 0, target == sets.count - 1
     total = shapes.kind_counts[-1]
     kind = int(total.argmax())
 
-    def least(own: Bools) -> Ints:
-        found: Ints = counts[own].min(axis=0, initial=int(total.max()))
-        return found
+    def least(pairs: Bools) -> Ints:
+        min_counts: Ints = counts[pairs].min(axis=0, initial=int(total.max()))
+        return min_counts
 
-    first, last = least(front & ~behind), least(behind & ~front)
-    between = least(~front & ~behind)
+    first, last = least(is_first & ~is_last), least(is_last & ~is_first)
+    between = least(~is_first & ~is_last)
     terms, held = scope.terms, scope.terms.held
     row = terms.strategies.index(relaxation.strategies[0])
     passes = terms.least_passes[row]
-    static, kept = held.static_bytes[row], held.kept_bytes[row]
+    static, kept_bytes = held.static_bytes[row], held.kept_bytes[row]
     working = held.working_bytes[row]
     sync = relaxation.sync[0].astype(np.int64)
     inner = relaxation.received[1:-1]
 
-    def together(number: Ints) -> LayerCosts:
+    def together(num_layers: Ints) -> LayerCosts:
         return LayerCosts(
-            tuple(int(x) for x in number @ passes),
-            int(number @ sync),
-            int(number @ static),
-            int(number @ kept),
-            int((working * (number > 0)).max()),
+            tuple(int(x) for x in num_layers @ passes),
+            int(num_layers @ sync),
+            int(num_layers @ static),
+            int(num_layers @ kept_bytes),
+            int((working * (num_layers > 0)).max()),
         )
 
     one = np.zeros_like(total)

@@ -84,9 +84,9 @@ def nothing_below(model: CostModel) -> int:
 
 def make_point(model: CostModel, plan: Plan) -> Point:
     """Return what a plan reaches by the shared cost model."""
-    found = score(model.problem, plan, model)
-    memory_bytes = max(block.memory_bytes for block in found.blocks)
-    return Point(found.step_quanta, memory_bytes, plan)
+    result = score(model.problem, plan, model)
+    memory_bytes = max(block.memory_bytes for block in result.blocks)
+    return Point(result.step_quanta, memory_bytes, plan)
 
 
 class Staircase:
@@ -111,10 +111,14 @@ class Staircase:
 
     def least_time(self, memory_bytes: int) -> int:
         """Return ``U(m)``; :data:`INFINITE` below all points."""
-        place = bisect.bisect_right(
+        position = bisect.bisect_right(
             self.points, memory_bytes, key=lambda p: p.memory_bytes
         )
-        return self.points[place - 1].step_quanta if place else int(INFINITE)
+        return (
+            self.points[position - 1].step_quanta
+            if position
+            else int(INFINITE)
+        )
 
     def arrays(self) -> tuple[Ints, Ints]:
         """Return memories, and ``U`` below the first and from each on."""

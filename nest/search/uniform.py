@@ -81,8 +81,8 @@ def cases(model: CostModel, shapes: StageShapes) -> Iterator[BatchCase]:
     """
     for runtime in leading_runtimes(model.problem):
         for split, terms in batch_terms(shapes, runtime):
-            found = families(model.problem, split, terms.strategies, runtime)
-            for family, bounds in bound_families(terms, split, found):
+            every = families(model.problem, split, terms.strategies, runtime)
+            for family, bounds in bound_families(terms, split, every):
                 yield BatchCase(terms, split, family, bounds)
 
 
@@ -94,17 +94,17 @@ class UniformSearch(BestSearch):
         self._heap: list[tuple[int, int, BatchCase]] = []
         try:
             shapes = StageShapes(self.model, self.sets, self.deadline)
-            for number, case in enumerate(cases(self.model, shapes)):
+            for index, case in enumerate(cases(self.model, shapes)):
                 self._check_time()
-                heapq.heappush(self._heap, (case.bound, number, case))
+                heapq.heappush(self._heap, (case.bound, index, case))
         except OutOfTimeError:
             return self._output(0, Limit.TIME, "while bounding cases")
         try:
             while self._heap and self._heap[0][0] < self._enough():
-                bound, number, case = self._heap[0]
+                bound, index, case = self._heap[0]
                 self._check_time()
                 self.report(Progress(lower_bound_quanta=bound))
-                self._settle_case(number, case)
+                self._settle_case(index, case)
         except OutOfTimeError:
             detail = f"{len(self._heap)} cases with one strategy not settled"
             return self._output(self._proven(), Limit.TIME, detail)
@@ -123,7 +123,7 @@ class UniformSearch(BestSearch):
     def _proven(self) -> int:
         return min([self.best] + [bound for bound, _, _ in self._heap[:1]])
 
-    def _settle_case(self, number: int, case: BatchCase) -> None:
+    def _settle_case(self, index: int, case: BatchCase) -> None:
         """Search the plans of the first case that are close to its bound."""
         limit = min(case.limit(), self._enough())
         self._limit = limit
@@ -131,11 +131,11 @@ class UniformSearch(BestSearch):
         bound, min_total = work_bound(options)
         step_quanta = int(INFINITE)
         if bound < limit:
-            item = OpenSplit(options, bound, min_total, number)
+            item = OpenSplit(options, bound, min_total, index)
             step_quanta, _ = self._search_split(item)
         case.tries += 1
         case.bounds = np.maximum(case.bounds, min(limit, step_quanta))
-        heapq.heapreplace(self._heap, (case.bound, number, case))
+        heapq.heapreplace(self._heap, (case.bound, index, case))
 
 
 def search(task: SearchTask) -> SolverOutput:

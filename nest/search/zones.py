@@ -162,10 +162,18 @@ class Zones:
 
 def _site(cluster: Cluster, block: Block) -> Site:
     """Return the types of stages anywhere on a block and to both its ends."""
-    own = {cluster.types_in([span]) for span in block.ranges()}
+    types_of_ends = {cluster.types_in([span]) for span in block.ranges()}
     return Site(
-        tuple(sorted({number for types in own for number in types})),
-        tuple(sorted(types[0] for types in own if len(types) == 1)),
+        tuple(
+            sorted(
+                {
+                    device_type
+                    for types in types_of_ends
+                    for device_type in types
+                }
+            )
+        ),
+        tuple(sorted(types[0] for types in types_of_ends if len(types) == 1)),
     )
 
 
@@ -173,19 +181,19 @@ def _changes(
     cluster: Cluster, split: BatchSplit
 ) -> tuple[list[int], Sequence[tuple[int, ...]]]:
     """Return where the types of a replica's devices change, and the types."""
-    pitch = split.devices
-    bounds = {0, pitch}
+    stride = split.devices
+    bounds = {0, stride}
     for start, _, _ in cluster.runs:
-        if start < pitch * split.replicas:
-            bounds.add(start % pitch)
-    found: list[int] = []
+        if start < stride * split.replicas:
+            bounds.add(start % stride)
+    starts: list[int] = []
     types: list[tuple[int, ...]] = []
     for start, end in pairwise(sorted(bounds)):
-        block = Block(split.replicas, pitch, start, end - start)
+        block = Block(split.replicas, stride, start, end - start)
         here = cluster.types_in(block.ranges())
         if not types or here != types[-1]:
-            found.append(start)
+            starts.append(start)
             types.append(here)
         if len(types) > MAX_ZONES:
             break
-    return [*found, pitch], types
+    return [*starts, stride], types
