@@ -55,28 +55,30 @@ from nest.topology import Route
 
 Floats = NDArray[np.float64]
 
-#: Times that weights and prices change, at most.
+#: Maximum number of rounds in which weights and prices change.
 MAX_ROUNDS = 60
 
-#: So many at a time; so often without much progress before steps get smaller.
+#: Rounds of one call; and rounds without progress before steps get smaller.
 ROUNDS = 12
 PATIENCE = 4
 
-#: Passes are run in every third round: that is what takes time.
+#: A critical chain is added in every third round only, because simulating the
+#: passes takes most of the time.
 CHAIN_EVERY = 3
 
-#: Prices of all bytes together that are tried first, in parts of the step.
+#: First prices of all bytes together, as fractions of the step time.
 FIRST_PRICES = (0.0, 0.03, 0.1, 0.3, 1.0)
 
-#: Chains that are added to those through every block, at most.
+#: Maximum number of chains in addition to those through every block.
 MAX_CHAINS = 16
 
-#: What is not possible costs so much, in units of the scale. It is a price
-#: as others: no bound is false where something costs more.
+#: Penalty for an impossible choice, such as a strategy without a cost, in
+#: units of ``scale``. No legal plan contains such a choice, so the lower bound
+#: is valid for any penalty.
 NEVER = 1e6
 
-#: Passes of a block that lists of many micro-batches repeat are counted for
-#: so many times ``S`` micro-batches.
+#: Lists of passes repeat. They are counted for this multiple of ``S``
+#: microbatches only.
 MAX_LISTED = 3
 
 
@@ -116,10 +118,10 @@ class RelaxationScope(NamedTuple):
 def moments(
     schedule: Schedule, blocks: int, num_micro_batches: int, block: int
 ) -> Ints:
-    """Return the passes in flight of a block's chunks, whenever that differs.
+    """Return the distinct numbers of passes in flight of a block's chunks.
 
-    Of shape (moments, chunks). From the end of the warm-up on lists repeat,
-    so that those of ``3 S`` micro-batches say it for more.
+    The shape is (moments, chunks). Lists repeat after the warm-up, so ``3 S``
+    microbatches are enough.
     """
     count = min(num_micro_batches, MAX_LISTED * blocks)
     chunks = [
@@ -216,20 +218,21 @@ class Chosen(NamedTuple):
 
 
 class Suffix(NamedTuple):
-    """What chunks add to a bound, and what those behind them add at least.
+    """The costs of chunks in a bound, and lower bounds on later chunks.
 
     Attributes
     ----------
     scale, paid
-        Quanta per unit, and what is paid back for devices and memory.
+        Quanta per unit, and the refund for devices and memory.
     chunks
-        ``(chunks, strategies, shapes)``.
+        Costs of chunks, ``(chunks, strategies, shapes)``.
     cuts
-        ``(chunks, sets)``: the cut in front of a chunk.
+        Costs of the cut before each chunk, ``(chunks, sets)``.
     left
-        ``(chunks + 1, sets)``: a chunk and all behind it, from a set on.
+        Least cost of a chunk and all later ones from a set on, ``(chunks + 1,
+        sets)``.
     row, shape, source
-        Of strategies and pairs.
+        Row of each strategy, and shape and source of each pair.
     """
 
     scale: float
@@ -242,7 +245,7 @@ class Suffix(NamedTuple):
     source: Ints
 
     def chunk(self, chunk: int, pair: int, strategy: Strategy) -> float:
-        """Return what a chunk adds, its cut in front included."""
+        """Return the cost of a chunk, with the cut before it."""
         if self.shape[pair] < 0:
             return NEVER * NEVER
         # A strategy that another one beats takes no less than that.
@@ -252,7 +255,7 @@ class Suffix(NamedTuple):
         return float(cost + self.cuts[chunk, self.source[pair]])
 
     def at_least(self, spent: float, chunk: int, start: int) -> float:
-        """Return a bound in quanta, given what chunks in front add."""
+        """Return a bound in quanta, given the costs of the earlier chunks."""
         total = spent + float(self.left[chunk, start])
         return (total * (1 - SLACK) - self.paid * (1 + SLACK)) * self.scale
 

@@ -1,12 +1,12 @@
 """The best plan where every layer of a stage has its own strategy.
 
 A stage is a pair of closed sets ``a ⊂ b`` and a strategy for every layer of
-``b - a``, all with the same number of devices: far too many to list. So the
-search knows a *relaxed* option per stage, number of devices and group of
-in-flight counts first, no load and no sync of which can be smaller
-(:mod:`nest.search.layer_options`). For the stages that the bounds of all
-places cannot rule out with these, it grows all ways to run them that can
-matter (:mod:`nest.search.layer_growth`), and searches those.
+``b - a``, all with the same number of devices. These are too many to list. The
+search therefore starts with one *relaxed* option for each stage, number of
+devices and group of in-flight counts. Its load and sync are lower bounds for
+any choice of strategies (:mod:`nest.search.layer_options`). For the stages
+that the bounds leave, the search then lists all non-dominated choices of
+strategies (:mod:`nest.search.layer_growth`).
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ from nest.solvers.base import Deadline, SolverOutput
 from nest.topology import Block, Route
 from nest.units import decimal
 
-#: In-flight counts up to this have a relaxed option each; larger ones share
-#: them in groups that double in size.
+#: Each in-flight count up to this has a relaxed option of its own. Larger
+#: counts share one in groups that double in size.
 EXACT_INFLIGHT = 12
 
-#: Labels per layer in the sweep that only looks for good plans.
+#: Number of labels per layer in the first search, which only finds plans.
 BEAM = 60
 
 
 class LayerSequence(NamedTuple):
-    """What the layers of a stage are, whichever they are.
+    """The layers of a stage, up to layers that have the same costs.
 
     Attributes
     ----------
@@ -75,8 +75,7 @@ class LayerSequence(NamedTuple):
         (consumer, producer, bytes per sample) of the edges inside, by the
         position of the layers in that order.
     cuts, shape
-        Which cuts are in front and behind, and its shape: what crosses and
-        what passes.
+        The cuts before and after the stage, and the shape of the stage.
     """
 
     kinds: tuple[int, ...]
@@ -86,16 +85,16 @@ class LayerSequence(NamedTuple):
 
 
 class Fitting(NamedTuple):
-    """The options of layers that fit alone, and what bounds stages of them.
+    """The options of layers that fit alone, and bounds on their stages.
 
     Attributes
     ----------
     memory, working
-        The least of every kind.
+        Least memory and least working set of each kind of layer.
     missing
-        Kinds that have none.
+        The kinds without an option.
     amounts, together
-        Bounds of the amounts, and of what waits for them with ``Y``.
+        Bounds on the amounts, and on the time that all wait plus ``Y``.
     """
 
     memory: Ints
@@ -108,8 +107,8 @@ class Fitting(NamedTuple):
 class LayerStages(StageOptions):
     """The stage options of one ``(R, B)`` at layer granularity.
 
-    Relaxed ones until :meth:`grown` has built them exactly. The number of a
-    relaxed option stands for its devices and in-flight counts, see
+    They are relaxed until :meth:`grown` lists the exact ones. The strategy of
+    a relaxed option encodes its devices and in-flight counts, see
     :meth:`_relaxed`.
     """
 
@@ -155,7 +154,7 @@ class LayerStages(StageOptions):
         self._starts: list[int] = []
 
     def _inflight_groups(self) -> list[tuple[int, int]]:
-        """Group in-flight counts: least and largest of every group."""
+        """Return the least and the largest in-flight count of each group."""
         start, max_inflight = self.need(1), self.max_inflight
         groups, width = [], 1
         while start <= max_inflight:
@@ -166,7 +165,7 @@ class LayerStages(StageOptions):
         return groups
 
     def shards(self, options: PlacedOptions) -> Ints:
-        """Return the most ranks that relaxed options may split over."""
+        """Return the largest number of ranks over which options shard."""
         max_shards = {
             size: max(shards) for size, shards in self._shards.items()
         }
@@ -188,9 +187,9 @@ class LayerStages(StageOptions):
         block: Block | None,
         site: Site | None = None,
     ) -> list[LayerOptions]:
-        """Return the options of every kind on a block, or at least anywhere.
+        """Return the options of every kind of layer on a block.
 
-        Without a block their loads are the least on devices of some types.
+        Without a block, the loads are the least on devices of the site.
         """
         if block is not None:
             block = self.model.alike(block)
@@ -239,30 +238,33 @@ class LayerStages(StageOptions):
         table = np.array(rows, dtype=np.int64).reshape(len(rows), width).T
         strategies, found_layouts, *others = table[:9]
         options = LayerOptions(strategies, found_layouts, table[9:], *others)
-        # Of the same layout only terms matter; without a place none does.
+        # Options of one layout differ in costs only. Without a block, the
+        # layout does not matter either.
         group = options.layout
         if block is None:
             group = np.zeros_like(group)
         return options.undominated(group, hides=self.hides)
 
     def _most_hidden(self, hideable: int) -> int:
-        """Return what a layer adds at most to what hides of a stage's sync.
+        """Return an upper bound on the sync of a layer that is overlapped.
 
-        ``⌈φ s⌉`` exactly: their sum is at least ``⌊φ Σs + 0.5⌋``.
+        It is ``⌈φ s⌉`` exactly, because the sum over the layers of a stage is
+        at least ``⌊φ Σs + 0.5⌋``.
         """
         return math.ceil(decimal(self.fraction) * hideable)
 
     # Relaxed options
 
     def _relaxed(self, size: int, group: int) -> int:
-        """Return the number of the relaxed options of so many devices."""
+        """Return the strategy index of relaxed options of a size and group."""
         size_index: int = self.sizes.index(size)
         return -1 - size_index * len(self._groups) - group
 
     def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
-        """Return relaxed options that are of use, without a place.
+        """Return the relaxed options that pass the filter.
 
-        What they hold says with how many micro-batches in flight they fit.
+        Their bytes are set so that they fit the in-flight counts of their
+        group.
         """
         tables = []
         shapes = np.arange(len(self.shapes))
@@ -318,14 +320,14 @@ class LayerStages(StageOptions):
         *,
         joint: bool,
     ) -> tuple[Ints, Ints, Ints]:
-        """Bound stages by their shapes, with so many micro-batches in flight.
+        """Bound stages by their shapes, for one in-flight count.
 
         Returns
         -------
         tuple
-            The shapes that may fit, and bounds of their amounts, a row each,
-            and of what waits for them with ``Y``, if asked for. Receives are
-            left out.
+            The shapes that may fit; bounds on their amounts, a row each; and,
+            with ``joint``, on the time that all wait plus ``Y``. Receive
+            times are left out.
         """
         fitting = self._fitting(options, inflight, capacity)
         counts = self.shapes.counts[shape]
@@ -338,7 +340,7 @@ class LayerStages(StageOptions):
         needed = counts @ fitting.memory
         possible = ~(present & fitting.missing).any(axis=1) & (needed <= free)
         counts, free = counts[possible], free[possible]
-        # No stage that some plan can have has more.
+        # No stage of a plan has more.
         max_amount = INFINITE // self.split.num_micro_batches
         amounts = [
             np.minimum(cost.of(counts, free), max_amount)
@@ -357,13 +359,14 @@ class LayerStages(StageOptions):
         group: Ints,
         room: Ints,
     ) -> Ints:
-        """Bound stages, each in its group of in-flight counts and its room.
+        """Bound stages, each for its group of in-flight counts and memory.
 
         Returns
         -------
         array
-            Bounds of the amounts, a row each, and of what waits for them with
-            ``Y``; :data:`~nest.search.options.INFINITE` where nothing fits.
+            Bounds on the amounts, a row each, and on the time that all wait
+            plus ``Y``; :data:`~nest.search.options.INFINITE` where nothing
+            fits.
         """
         values = np.full((len(self.schedule.sums) + 1, len(shape)), INFINITE)
         which, of_row = np.unique(
@@ -388,10 +391,10 @@ class LayerStages(StageOptions):
     def _fitting(
         self, options: list[LayerOptions], inflight: int, capacity: int
     ) -> Fitting:
-        """Return bounds of layers that fit alone."""
+        """Return the bounds on stages of layers that fit alone."""
         key = id(options), inflight
         if key not in self._layer_needs:
-            # The options are kept, so that no others get their number.
+            # The options are stored, so that their id is not used again.
             self._layer_needs[key] = (
                 options,
                 [
@@ -399,7 +402,7 @@ class LayerStages(StageOptions):
                     for o in options
                 ],
             )
-        # As many fit, so the same do.
+        # If equally many options fit, the same options fit.
         count = [
             int(np.searchsorted(needs, capacity, "right"))
             for needs in self._layer_needs[key][1]
@@ -426,13 +429,19 @@ class LayerStages(StageOptions):
     def _priced(
         self, pairs: PairOptions, block: Block, limit: StageFilter
     ) -> tuple[PlacedOptions, Ints]:
-        """Bound relaxed options at one place; return those kept, and which."""
+        """Bound relaxed options at one device range.
+
+        Returns
+        -------
+        tuple
+            The options that remain, and their rows in ``pairs``.
+        """
         sets, shapes, size = self.shapes.sets, self.shapes, block.devices
         options = self._options(size, block)
         capacity = self.model.capacity_bytes(block)
         group = (-1 - pairs.strategy) % len(self._groups)
         last = np.array([max_inflight for _, max_inflight in self._groups])
-        # What they were bounded with, of every level its own.
+        # The memory with which they were bounded, which depends on the level.
         room = np.minimum(pairs.fixed_bytes + last[group], capacity)
         shape = shapes.of_pair[pairs.pair]
         values = self._bounds_within(options, size, shape, group, room)
@@ -476,16 +485,16 @@ class LayerStages(StageOptions):
     def grown(
         self, graph: PlacementGraph, beam: int | None, deadline: Deadline
     ) -> PlacedOptions:
-        """Return all ways to run the stages that may still be of use.
+        """Return all choices of strategies for the stages that remain.
 
         Parameters
         ----------
         graph
             Relaxed options with their bounds.
         beam
-            If given, look only for some good ways.
+            Maximum number of labels per layer; ``None`` for an exact search.
         deadline
-            When to give up.
+            The clock.
         """
         self._ways, self._starts = [], []
         tables = []
@@ -503,7 +512,10 @@ class LayerStages(StageOptions):
     def _run(
         self, relaxed: PlacedOptions, row: Ints, ways: StageWays, way: Ints
     ) -> PlacedOptions:
-        """Return relaxed options, each run in one of the ways; keep these."""
+        """Return relaxed options with the exact costs of their ways.
+
+        The ways are stored, so that the strategies can be looked up.
+        """
         start = sum(map(len, self._ways[-1:]), sum(self._starts[-1:]))
         self._ways.append(ways)
         self._starts.append(start)
@@ -533,10 +545,13 @@ class LayerStages(StageOptions):
     def _stages_by_cost(
         self, graph: PlacementGraph
     ) -> Iterator[tuple[list[Demand], StageLayers, Ints]]:
-        """Yield stages that cost the same once, with what is asked of them.
+        """Group the stages of equal costs, with a demand for each of them.
 
-        The last are their options, one for each place and pair, with a
-        demand each.
+        Yields
+        ------
+        tuple
+            The demands, the layers of the stage, and the row of one option for
+            each device range and pair.
         """
         edges = graph.edges
         key = np.stack(
@@ -579,7 +594,7 @@ class LayerStages(StageOptions):
     def _demands(
         self, graph: PlacementGraph, first: Ints, inverse: Ints
     ) -> Iterator[Demand]:
-        """Yield what stages are asked for, given one option of each."""
+        """Yield the demands on stages, given one option of each."""
         edges = graph.edges
         max_inflight = np.zeros(len(first), dtype=np.int64)
         np.maximum.at(max_inflight, inverse, edges.max_inflight)
@@ -591,7 +606,7 @@ class LayerStages(StageOptions):
         level = graph.level[graph.begin[first]]
         budget = target.upper(target.floors)[level] - before[0] - after[0]
         fewest = after[-1] + 1
-        # A layer and the devices of the smallest stage for each behind.
+        # Each later stage has at least one layer and the fewest devices.
         end = edges.offset[first] + edges.size[first]
         layers = self.shapes.kind_counts.sum(axis=1)
         stages_after = np.minimum(
@@ -614,7 +629,7 @@ class LayerStages(StageOptions):
             yield Demand(*row)
 
     def _layers(self, source: int, target: int) -> LayerSequence:
-        """Return what the layers of a stage are."""
+        """Return the layers of a stage, from the cache."""
         if (source, target) not in self._sequences:
             layers = self._find_layers(source, target)
             self._sequences[source, target] = layers
@@ -643,7 +658,7 @@ class LayerStages(StageOptions):
     def _stage(
         self, layers: LayerSequence, block: Block, routes: Routes
     ) -> StageLayers:
-        """Return what a stage's layers cost on a block."""
+        """Return the costs of the layers of a stage on a block."""
         size, shards = block.devices, np.array(self._shards[block.devices])
         route_before, route_after = routes
         cuts_before, cuts_after = (
@@ -671,10 +686,11 @@ class LayerStages(StageOptions):
     def _change(
         self, route: Route, size: int, size_bytes: int
     ) -> tuple[Ints, Ints]:
-        """Return the cost of an edge between layouts, forward and backward.
+        """Return the time of an edge between layouts, forward and backward.
 
-        Forward it moves to the consumer's layout, backward to the
-        producer's; rows are the producer's layouts.
+        The forward pass moves the tensor to the layout of the consumer, the
+        backward pass to that of the producer. Rows are the layouts of the
+        producer.
         """
         key = (route, size, size_bytes)
         if key not in self._changes:
@@ -698,7 +714,7 @@ class LayerSearch(BestSearch):
     stage_options: ClassVar[type[StageOptions]] = LayerStages
 
     def _offer_path(self, item: OpenSplit, path: Path) -> None:
-        """Take no plan: what paths are made of are bounds."""
+        """Ignore the path: its stages are relaxed, so it is not a plan."""
 
     def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
         """Return the best plan of a split that is below the goal, if any."""

@@ -64,47 +64,54 @@ from nest.search.staircase import (
 from nest.solvers.base import Deadline, OutOfTimeError
 from nest.units import ceil_div
 
-#: Capacities at which plans to start from are looked for.
+#: Number of capacities at which the first plans are searched.
 FIRST_CAPS = 32
 
-#: Parts that an interval of memory is cut into.
+#: Number of intervals into which a level is cut.
 NUM_PARTS = 4
 
-#: Levels go to the labels when so many options are left of them: few at a
-#: time keep memory small, and what one batch finds bounds the next.
+#: The label search starts when the collected levels have this many options.
+#: Small batches need little memory, and each batch bounds the next one.
 BATCH = 200_000
 
-#: So few options of a level go to the labels; more are bounded again in a
-#: part of its memory.
+#: A level with more options is cut, and its intervals are bounded again.
 ENOUGH = 16_000
 
-#: Memory within this fraction of another is not worth a cut.
+#: A level narrower than this fraction of its memory is not cut.
 NEAR = 64
 
 Say = Callable[[str], None]
 
 
 def ignore(text: str) -> None:
-    """Say nothing."""
+    """Ignore a message."""
 
 
 @dataclass(eq=False)
 class FrontierSplit:
-    """A split; the fullest device of any plan holds ``least_bytes``."""
+    """A split with a lower bound on the memory of its plans.
+
+    Attributes
+    ----------
+    item
+        The split.
+    least_bytes
+        Lower bound on the memory of the fullest device of any of its plans.
+    """
 
     item: OpenSplit
     least_bytes: int
 
     @property
     def memory_key(self) -> object:
-        """What plans that hold the same memory share: overlap takes none."""
+        """Key of splits with equal memory, because overlap needs no memory."""
         options = self.item.options
         sharded = options.model.runtime.distributed_optimizer
         return options.split, options.family, sharded
 
     @cached_property
     def loose_options(self) -> LooseOptions:
-        """What its stages may be within the capacity, without a place."""
+        """Its options within the capacity, without a device range."""
         options = self.item.options
         capacity = options.model.problem.cluster.memory_bytes()
         return options.loose(self.item.limit(int(INFINITE)), capacity)
@@ -112,7 +119,7 @@ class FrontierSplit:
 
 @dataclass(eq=False)
 class OpenRanges:
-    """A part of a split: intervals of memory that are not settled."""
+    """A split with the intervals of memory that are still open."""
 
     split: FrontierSplit
     unsettled: list[Gap]
@@ -126,18 +133,18 @@ class FrontierSearch:
     model, sets
         Cost terms and closed sets.
     deadline
-        When to give up.
+        The clock.
     say
-        Told now and then what goes on.
+        Called with messages about the progress.
     workers
-        Processes that share the splits.
+        Number of processes that share the splits.
 
     Attributes
     ----------
     staircase
-        What is known.
+        The known points.
     gaps
-        What is not proven, by ascending memory.
+        The intervals without a proof, by ascending memory.
     """
 
     def __init__(
@@ -156,11 +163,11 @@ class FrontierSearch:
         self.capacity = model.problem.cluster.memory_bytes()
         self.staircase = Staircase()
         self.gaps = [Gap(nothing_below(model), self.capacity, 0)]
-        #: Every plan needs more memory.
+        #: Lower bound: every plan needs more memory.
         self.least_bytes = nothing_below(model)
 
     def run(self) -> None:
-        """Search until all is proven or the time is up."""
+        """Search until everything is proven or the time is up."""
         splits: list[FrontierSplit] = []
         ranges: list[OpenRanges] = []
         try:
@@ -193,7 +200,7 @@ class FrontierSearch:
         splits: Sequence[FrontierSplit],
         levels: Sequence[tuple[int, int]],
     ) -> list[OpenRanges]:
-        """Return all splits at all levels."""
+        """Return every split with every level."""
         return [
             OpenRanges(split, [Gap(*level, split.item.bound)])
             for split in splits
@@ -201,7 +208,7 @@ class FrontierSearch:
         ]
 
     def _settle(self, ranges: Sequence[OpenRanges]) -> None:
-        """Search all parts; note what is left."""
+        """Search all open ranges; store the gaps that remain."""
 
         def run(index: int, link: Link) -> list[Gap]:
             try:
@@ -223,7 +230,7 @@ class FrontierSearch:
         share(len(ranges), self.workers, run, self._take, done, begin)
 
     def _take(self, point: object) -> None:
-        """Add a point that some process found."""
+        """Add a point that another process found."""
         self.staircase.add(cast("Point", point))
 
     def _check_time(self) -> None:
@@ -231,30 +238,30 @@ class FrontierSearch:
             raise OutOfTimeError
 
     def _listen(self, link: Link) -> None:
-        """Add what other processes found to what is known."""
+        """Add the points that other processes found."""
         self._check_time()
         self._tell = link.tell
         for point in link.heard():
             self._take(point)
 
     def _add(self, options: StageOptions, stages: Stages) -> Point:
-        """Add a plan to what is known."""
+        """Add the point of a plan."""
         point = make_point(self.model, make_plan(options, stages))
         if self.staircase.add(point):
             self._tell(point)
         return point
 
-    # Plans to start from
+    # The first plans
 
     def _find_min_memory(self, splits: list[FrontierSplit]) -> bool:
-        """Find about the least memory with which there is a plan.
+        """Find a close lower bound on the memory of any plan.
 
-        Sets :attr:`least_bytes`, which is less than what any plan needs by
-        at most a fraction of ``1 / NEAR``. Returns whether there is any
-        plan. A path within the budget is a plan, so no place matters.
+        Sets :attr:`least_bytes`, which is at most a fraction ``1 / NEAR``
+        below the least memory of any plan. Returns whether there is a plan.
+        Paths suffice, because a path within the budget is a plan.
         """
         min_bytes = None
-        # One runtime of those whose plans hold the same.
+        # One runtime of those whose plans need equal memory.
         first = {split.memory_key: split for split in reversed(splits)}
         for split in sorted(first.values(), key=lambda x: x.least_bytes):
             low = split.least_bytes - 1
@@ -263,7 +270,7 @@ class FrontierSearch:
                 continue
             options = split.item.options
             limit = split.item.limit(int(INFINITE))
-            # Few splits get below what is known: first try that.
+            # Few splits need less than the least known memory: test it first.
             cap = high
             while low < high:
                 self._check_time()
@@ -282,7 +289,7 @@ class FrontierSearch:
         return True
 
     def _first_sweep(self, splits: Sequence[FrontierSplit]) -> None:
-        """Find plans to start from, at some capacities."""
+        """Find the first plans, at some capacities."""
         self.say("looking for plans to start from")
         low, high = self.least_bytes, self.capacity
         ratio = high / max(low, 1)
@@ -293,7 +300,7 @@ class FrontierSearch:
         items = [split.item for split in splits]
 
         def run(index: int, link: Link) -> None:
-            # Large capacities first: their plans come soonest.
+            # Large capacities come first: their plans are found fastest.
             cap = todo[-1 - index]
             for guess in guesses(items):
                 for split in splits:
@@ -340,7 +347,7 @@ class FrontierSearch:
     def _cut(
         self, floor: int, cap: int, split: FrontierSplit | None = None
     ) -> list[tuple[int, int]]:
-        """Cut an interval of memory where ``U`` has steps."""
+        """Cut an interval of memory at the steps of ``U``."""
         steps = [
             point.memory_bytes
             for point in self.staircase.points
@@ -354,17 +361,17 @@ class FrontierSearch:
 
     @property
     def _batch_size(self) -> int:
-        """So many options are searched together, of several levels."""
+        """Number of options that one label search gets."""
         return BATCH
 
     def _wide(
         self, split: FrontierSplit, num_options: int, floor: int, cap: int
     ) -> bool:
-        """Whether a level with so many options left is worth a cut."""
+        """Whether to cut a level with this number of options."""
         return num_options > ENOUGH and cap - floor > max(cap // NEAR, 1)
 
     def _search(self, ranges: OpenRanges, link: Link) -> None:
-        """Find all plans of a part of a split that are on the frontier."""
+        """Find all plans in the open ranges that are on the frontier."""
         split, item = ranges.split, ranges.split.item
         todo = [(gap.above_bytes, gap.up_to_bytes) for gap in ranges.unsettled]
         batch: list[tuple[Gap, list[PairOptions]]] = []
@@ -396,10 +403,7 @@ class FrontierSearch:
     def _label(
         self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> list[tuple[int, int]]:
-        """Search levels that are left with few options; return what is left.
-
-        Levels to be searched again, in parts.
-        """
+        """Search collected levels; return levels that need another search."""
         graph = self._placed(split, batch)
         if (graph.bounds() < INFINITE).any():
             graph = split_by_neighbor_size(graph)
@@ -411,7 +415,7 @@ class FrontierSearch:
     def _placed(
         self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> PlacementGraph:
-        """Return the places of what is left of some levels."""
+        """Return the placement graph of the options of some levels."""
         options = split.item.options
         floors = np.array([gap.above_bytes for gap, _ in batch])
         uppers = np.array(
@@ -437,10 +441,10 @@ def _near(memory_bytes: int) -> int:
 
 
 def least_bytes(options: StageOptions) -> int:
-    """Return a lower bound on what the fullest device of a split holds.
+    """Return a lower bound on the memory of the fullest device.
 
-    The layers take ``Σ min n (static + kept)`` device-bytes, so some device
-    holds a ``P``-th of it, and its stage works on some layer.
+    The layers need ``Σ min n (static + kept)`` device-bytes. Some device holds
+    at least a ``P``-th of them, plus the working set of a layer.
     """
     free, sizes = options.terms.free, options.terms.devices[:, None]
     assert free is not None

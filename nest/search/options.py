@@ -1,11 +1,12 @@
-"""Stage options: what a stage may be, and what it costs at least or exactly.
+"""Stage options: the stages that a plan may have, and their costs.
 
-A stage is a pair of closed sets ``a ⊂ b``, a number of devices and a
-strategy. What it does and holds are sums over the layers of ``b - a``, so
-stages with as many layers of each kind and the same tensors passing through
-are one *shape*. Prices come in two steps: :meth:`StageOptions.loose` knows no
-place, so its loads are the least over all places of replica 0;
-:meth:`StageOptions.placed` prices exactly what the bounds have left over.
+A stage option is a pair of closed sets ``a ⊂ b``, a number of devices and a
+strategy. Its work and memory are sums over the layers of ``b - a``. Stages
+with equally many layers of each kind and the same passing tensors therefore
+have one *shape*. Costs are computed in two steps. :meth:`StageOptions.loose`
+returns options without a device range, with the least load over all device
+ranges of replica 0. :meth:`StageOptions.placed` computes the costs of the
+options that the bounds leave, at each of their offsets.
 """
 
 from __future__ import annotations
@@ -50,44 +51,42 @@ Bools = NDArray[np.bool_]
 #: still fits 64 bits with a time on top.
 INFINITE = np.int64(2**61 + 2**58)
 
-#: So many (strategy, shape) pairs are priced at a time.
+#: Number of (strategy, shape) pairs whose costs are computed at a time.
 CHUNK = 2_000_000
 
 
-#: How a block receives from in front and from behind.
+#: Routes on which a block receives from the stage before and the stage after.
 Routes = tuple[Route | None, Route | None]
 
 
 class StageShapes:
-    """What the stages of a graph consist of, whatever runs them.
+    """The shapes of all stages of a graph.
 
     Parameters
     ----------
     model, sets
         Cost terms, and the closed sets of the graph.
     deadline
-        When whoever asks for terms wants to have an answer; ``None`` is
-        never.
+        The clock of the search; ``None`` for no limit.
 
     Attributes
     ----------
     order
         Positions of the layers, sources first.
     representatives
-        One layer per kind: layers of a kind cost the same.
+        One layer of each kind; all layers of a kind have the same costs.
     kind_counts
         Layers of each kind in every closed set, ``(sets, kinds)``.
     cuts, cut_of
-        Sizes per sample of the tensors that cross a cut, per distinct cut,
-        and which one every closed set has. A tensor of no bytes crosses
-        nothing.
+        Sizes per sample of the tensors that cross each distinct cut, and the
+        cut of each closed set. Tensors of 0 bytes are left out.
     of_pair
-        Shape of every pair ``a ⊂ b``.
+        Shape of each pair ``a ⊂ b``.
     counts, passing
-        Layers of each kind in every shape, and bytes per sample of each of
-        the tensors that are produced before it and needed after it.
+        Layers of each kind in each shape; and bytes per sample of each tensor
+        that is produced before the stage and needed after it.
     source, target
-        Closed sets of one pair of every shape.
+        Closed sets of one pair of each shape.
     """
 
     def __init__(
@@ -111,8 +110,8 @@ class StageShapes:
         one_hot = np.eye(len(first), dtype=np.int64)[self.kind_of]
         self.kind_counts: Ints = sets.member.astype(np.int64) @ one_hot
 
-        # Per tensor and set: is it produced inside, and how large is what
-        # the layers outside need of it?
+        # For each tensor and set: whether the set produces it, and how much
+        # of it the layers outside need.
         inside = [sets.member[:, t.producer] for t in model.transfers.tensors]
         beyond = [
             np.max(
@@ -163,10 +162,10 @@ class StageShapes:
 
 @dataclass(frozen=True)
 class Table:
-    """Terms of strategies and kinds, arrays of shape (strategies, kinds).
+    """Cost terms in quanta and bytes, arrays of shape (strategies, kinds).
 
-    Quanta and bytes; ``missing`` where a kind has no cost. Paces are along a
-    third axis.
+    ``paces`` has a third axis. ``missing`` marks the kinds that have no cost
+    under a strategy.
     """
 
     paces: Ints
@@ -184,10 +183,10 @@ class Table:
         paces: Callable[[PassTimes], tuple[int, ...]],
         most_bytes: int,
     ) -> Table:
-        """Return the table of some terms.
+        """Return the table of cost terms.
 
-        A layer that does not fit alone never fits; clipping its bytes keeps
-        the sums of a stage within 64 bits.
+        Bytes are clipped so that the sums of a stage fit 64 bits. A layer
+        whose bytes are clipped does not fit alone, so no plan contains it.
         """
 
         def table(field: Callable[[LayerTerms], int]) -> Ints:
@@ -273,7 +272,7 @@ def receive_weights(weights: Any) -> tuple[Any, Any]:
 
 
 class BatchTerms:
-    """The strategies at one micro-batch size, and terms without a place.
+    """The strategies at one ``B``, and their terms without a device range.
 
     Parameters
     ----------
@@ -284,13 +283,13 @@ class BatchTerms:
     runtime
         How plans run their stages.
     replicas
-        Over how many replicas the optimiser is sharded, if it is.
+        Number of replicas over which the optimizer is sharded, else 1.
 
     Attributes
     ----------
     strategies, devices, shards
-        The strategies with their devices, and over how many ranks each
-        splits a boundary tensor.
+        The strategies, their devices, and the number of ranks over which each
+        of them shards a tensor at a cut.
     """
 
     def __init__(
@@ -321,17 +320,17 @@ class BatchTerms:
 
     @cached_property
     def schedule(self) -> StageSchedule:
-        """The job's schedule, if it has paces."""
+        """The schedule of the job; its step time is a sum of paces."""
         return paced(self.model.problem.job.schedule)
 
     @cached_property
     def free(self) -> Table | None:
-        """Terms without communication, if there are any strategies."""
+        """Terms without communication; ``None`` without strategies."""
         return self.table(self._free_rows) if self._free_rows else None
 
     @cached_property
     def held(self) -> Table:
-        """Terms without communication, paces left out."""
+        """Terms without communication and without paces."""
         return Table.of(self._free_rows, lambda _: (), self.max_bytes)
 
     def table(self, rows: list[list[LayerTerms | None]]) -> Table:
@@ -352,12 +351,12 @@ class BatchTerms:
 
     @cached_property
     def least_load(self) -> Ints:
-        """Least amounts over all places of one replica, by type.
+        """Least amounts over all device ranges of one replica, by type.
 
-        Of shape (types, amounts, strategies, kinds), by the ``sums`` of the
-        schedule, over the places with devices of that type alone; 0 where
-        there are none. A stage's load is the worst over the replicas, so no
-        place of any number of replicas has a smaller one.
+        The shape is (types, amounts, strategies, kinds). The amounts are the
+        ``sums`` of the schedule, on ranges that have devices of this type
+        only; 0 where there are none. The load of a stage is the largest of
+        all replicas, so no device range has a smaller load.
         """
         count = len(self.model.problem.cluster.types)
         return np.array(
@@ -366,7 +365,7 @@ class BatchTerms:
 
     @cached_property
     def least_anywhere(self) -> Ints:
-        """Least amounts over all places, of whatever types."""
+        """Least amounts over all device ranges of all types."""
         return self._min_load(None)
 
     @cached_property
@@ -386,7 +385,7 @@ class BatchTerms:
 
     @cached_property
     def free_load(self) -> Ints:
-        """Amounts without communication, by type as :attr:`least_load`."""
+        """Amounts without communication, by type as in :attr:`least_load`."""
         count = len(self.model.problem.cluster.types)
         return np.array(
             [
@@ -402,7 +401,7 @@ class BatchTerms:
     def load_on(self, site: Site) -> Ints:
         """Return the least amounts of stages on devices of these types.
 
-        Of shape (amounts, strategies, kinds).
+        The shape is (amounts, strategies, kinds).
         """
         if site.types is None:
             return self.least_anywhere
@@ -420,7 +419,7 @@ class BatchTerms:
         return worst
 
     def _min_load(self, device_type: int | None) -> Ints:
-        """Return the least amounts over places of one type, or all."""
+        """Return the least amounts over device ranges of one or all types."""
         return self._min_amounts(
             ("placed", device_type),
             self.model,
@@ -430,7 +429,10 @@ class BatchTerms:
     def _distinct_blocks(
         self, device_type: int | None
     ) -> dict[int, Sequence[Block | None]]:
-        """Return the blocks of one type, or all, that may differ, by size."""
+        """Return the blocks of one or all types that may differ in cost.
+
+        They are grouped by their number of devices.
+        """
         cluster, network = self.model.problem.cluster, self.model.network
         unit = math.gcd(*self.devices.tolist())
         # Offsets are multiples of the unit, which need not divide the period.
@@ -463,17 +465,16 @@ class BatchTerms:
         make_places: Callable[[], Mapping[int, Sequence[Block | None]]],
         amounts: Callable[[PassTimes], tuple[Any, ...]] | None = None,
     ) -> Ints:
-        """Return the least amounts over places, of every strategy.
+        """Return the least amounts over device ranges, for every strategy.
 
-        The ``sums`` of the schedule, if no others are asked for.
-
-        Passes do not depend on what happens once per step: runtimes share
-        what was found.
+        ``amounts`` are by default the ``sums`` of the schedule. Pass times do
+        not depend on communication once per step, so runtimes that differ
+        only in it share the cache.
 
         Raises
         ------
         OutOfTimeError
-            If the deadline passed. What was found is kept.
+            If the deadline passed. The cache keeps the finished strategies.
         """
         overlap = model.runtime.overlap - {"gradients"}
         sizes = tuple(np.unique(self.devices).tolist())
@@ -523,7 +524,7 @@ class BatchTerms:
         strategy: Strategy,
         places: Sequence[Block | None],
     ) -> list[Block | None]:
-        """Return some places: no layer takes less on any other one."""
+        """Return blocks such that no layer is faster on any other block."""
         of_types: dict[object, list[Block]] = {}
         fastest: list[Block | None] = []
         for block in places:
@@ -542,7 +543,8 @@ def batch_terms(
 ) -> Iterator[tuple[BatchSplit, BatchTerms]]:
     """Yield every ``(R, B)`` with its terms under a runtime.
 
-    Those of a ``B`` are shared, as far as they do not depend on ``R``.
+    Batch configurations of one ``B`` share their terms, unless the terms
+    depend on ``R``.
     """
     terms: dict[tuple[int, int], BatchTerms] = {}
     for split in batch_splits(shapes.model.problem):
@@ -571,7 +573,7 @@ class Rows:
 
     @classmethod
     def concatenate(cls, tables: list[Self]) -> Self:
-        """Return the rows of several parts, one part after the other."""
+        """Return the rows of several tables, one table after the other."""
         return cls(
             *(
                 np.concatenate(
@@ -583,14 +585,14 @@ class Rows:
 
 
 class StageFilter(NamedTuple):
-    """Which stages a plan below a step time may have.
+    """Filter of the stages that a plan below a step time may have.
 
     Attributes
     ----------
     upper
-        The step time, or several.
+        The step time, or one for each level.
     min_total
-        What stages add once is at least that together.
+        Lower bound on the time that all stages together add once.
     """
 
     upper: Ints | int
@@ -599,7 +601,7 @@ class StageFilter(NamedTuple):
     def admits(self, once: Ints, wait: Ints, level: Ints | int = 0) -> Bools:
         """Whether stages may be part of such a plan.
 
-        ``T >= max(once, least total) + wait``.
+        It follows from ``T >= max(once, min_total) + wait``.
         """
         upper = np.asarray(self.upper).reshape(-1)[level]
         may: Bools = np.maximum(once, self.min_total) < upper - wait
@@ -608,19 +610,19 @@ class StageFilter(NamedTuple):
 
 @dataclass(frozen=True)
 class LooseOptions(Rows):
-    """Shapes and strategies with lower bounds, ordered by shape.
+    """Stages without a device range, with lower bounds, ordered by shape.
 
     Attributes
     ----------
     span, shape, strategy, size
-        Positions of the zones that the stage has devices in, of shape and
-        strategy, and the number of devices.
+        Positions of the span of zones, of the shape and of the strategy; and
+        the number of devices.
     once, wait, sync
-        Quanta at least: what the stage adds once to the step, what the
-        others wait for it, and ``Y``.
+        Lower bounds in quanta: the time that the stage adds once to the step,
+        the time that all other stages wait for it, and ``Y``.
     fixed_bytes, kept_bytes
-        With ``i`` micro-batches in flight a stage holds ``fixed_bytes + i
-        kept_bytes``.
+        With ``i`` microbatches in flight, each device of the stage holds
+        ``fixed_bytes + i kept_bytes``.
     """
 
     span: Ints
@@ -636,17 +638,19 @@ class LooseOptions(Rows):
 
 @dataclass(frozen=True)
 class PairOptions(Rows):
-    """Stages that a plan may have, and where.
+    """Stages with their pair of closed sets and a range of offsets.
 
     Attributes
     ----------
     level
-        Of memory, see :class:`~nest.search.labels.Levels`.
+        Position of the level of memory, see :mod:`nest.search.levels`.
     span, pair, strategy, size
-        Positions of the zones, of the pair of closed sets and of the
-        strategy; devices.
+        Positions of the span of zones, of the pair of closed sets and of the
+        strategy; and the number of devices.
+    max_inflight
+        Largest number of microbatches in flight that fits the memory.
     first, last
-        Offsets at which the stage may begin.
+        The least and the largest offset at which the stage may begin.
     """
 
     level: Ints
@@ -663,32 +667,33 @@ class PairOptions(Rows):
 
 @dataclass(frozen=True)
 class PlacedOptions(Rows):
-    """Stages at their places, ordered by offset and source.
+    """Stages at their device ranges, ordered by offset and source.
 
     Attributes
     ----------
     offset, size
         The devices ``[offset, offset + size)`` of a replica.
     source, target
-        Closed sets ``a`` and ``b``, numbered per level of memory.
+        Closed sets ``a`` and ``b``, plus the number of sets times the level.
     enter, leave
-        Which sizes of stages meet at the cut in front and behind, as far as
-        a receive depends on them, see :mod:`nest.search.neighbor_sizes`; 0 for
-        any, where the receives are the least of all sizes.
+        The sizes of the stages that meet at the cuts before and after the
+        stage, see :mod:`nest.search.neighbor_sizes`. 0 means any size; the
+        receive times are then the least over all sizes.
     strategy
-        What the owner of the options knows the strategies by.
+        Position of the strategy, or of the strategies of all layers.
     once, sync, joint
-        Quanta that the stage adds once to the step, ``Y``, and ``Y`` with
-        what the others wait for the stage.
+        Times in quanta: added once to the step; ``Y``; and ``Y`` plus the time
+        that all other stages wait for the stage.
     hidden, backward
-        Quanta of gradient sync that hide behind a long enough backward pass,
-        not in ``sync`` any more, and how long that pass is. Where the
-        receives are the least, ``sync`` is too; told apart, what does not
-        hide is back in ``sync``.
+        Gradient synchronization in quanta that a sufficiently long backward
+        pass overlaps, and the length of this pass. ``sync`` does not include
+        ``hidden``. With exact receive times it includes the part of
+        ``hidden`` that the pass is too short for.
     paces
-        Of the schedule, a row each.
+        The paces of the schedule, a row each.
     fixed_bytes, kept_bytes, max_inflight
-        Memory, and the largest in-flight count that fits, at least 1.
+        Memory as in :class:`LooseOptions`, and the largest number of
+        microbatches in flight that fits, at least 1.
     """
 
     offset: Ints
@@ -710,14 +715,14 @@ class PlacedOptions(Rows):
 
 
 def no_options(num_paces: int) -> PlacedOptions:
-    """Return no options."""
+    """Return a table of placed options without rows."""
     none = np.zeros(0, dtype=np.int64)
     options = PlacedOptions(*(none for _ in fields(PlacedOptions)))
     return replace(options, paces=np.zeros((num_paces, 0), dtype=np.int64))
 
 
 def min_memory_bytes(cluster: Cluster, types: tuple[int, ...] | None) -> int:
-    """Return the memory of devices of all these types; ``None``: of any."""
+    """Return the least memory of these device types; ``None``: of any."""
     if types is None:
         return cluster.memory_bytes()
     return min(
@@ -756,10 +761,10 @@ class StageOptions:
         self.shapes, self.model = terms.shapes, terms.model
         problem = self.model.problem
         self.schedule = terms.schedule
-        #: Whether gradient sync hides behind backward passes, and how much.
+        #: Whether backward passes overlap gradient sync, and its fraction.
         self.hides = "gradients" in self.model.runtime.overlap
         self.fraction = problem.job.overlap.get("gradients", 0.0)
-        #: How often the largest of each pace counts.
+        #: How often the maximum of each pace counts in the step time.
         self.rounds: Ints = np.array(
             self.schedule.rounds(split.num_micro_batches), dtype=np.int64
         )
@@ -770,14 +775,14 @@ class StageOptions:
             dtype=np.bool_,
         )
         self.zones = Zones(problem.cluster, split)
-        #: Memory of the devices of every span, at most.
+        #: Upper limit of the memory of the devices of every span.
         self.span_bytes: Ints = np.array(
             [
                 min_memory_bytes(problem.cluster, x.types)
                 for x in self.zones.sites
             ]
         )
-        #: Devices that stages may have, ascending.
+        #: The numbers of devices that stages may have, ascending.
         self.sizes: list[int] = np.unique(terms.devices[self.usable]).tolist()
         #: Devices of the smallest stage.
         self.smallest = self.sizes[0] if self.sizes else 1
@@ -787,11 +792,11 @@ class StageOptions:
         self.stage_counts = [
             count for count in family.stage_counts if count <= self.max_stages
         ]
-        #: Whether the job rules out some numbers of stages.
+        #: Whether the job excludes some numbers of stages.
         self.restricted = len(self.stage_counts) < self.max_stages
-        #: Whether stages of a shape may be; ``None`` for all.
+        #: Whether the job allows stages of each shape; ``None`` for all.
         self.shapes_allowed = self._allowed_shapes()
-        #: In-flight counts by number of stages left; they never fall.
+        #: In-flight counts by number of remaining stages; they never fall.
         self._inflight: Ints = np.array(
             [
                 self.schedule.inflight(remaining, split.num_micro_batches)
@@ -804,11 +809,11 @@ class StageOptions:
         self._passing: dict[int, Ints] = {}
 
     def _allowed_shapes(self) -> Bools | None:
-        """Return which shapes the rules about whole plans leave."""
+        """Return which shapes the rules about complete plans allow."""
         problem, shapes = self.model.problem, self.shapes
         if not problem.job.even_layers or not self.stage_counts:
             return None
-        # Families have one number of stages each then.
+        # With this rule a family has one number of stages.
         (count,) = self.stage_counts
         layers = problem.graph.layers
         repeated = repeated_kinds(problem)
@@ -826,14 +831,14 @@ class StageOptions:
         return options.take(self.shapes_allowed[options.shape])
 
     def inflight(self, remaining: Ints) -> Ints:
-        """Return the in-flight counts with so many stages left."""
+        """Return the in-flight counts for numbers of remaining stages."""
         in_flight: Ints = self._inflight[
             np.minimum(remaining, self.max_stages) - 1
         ]
         return in_flight
 
     def need(self, remaining: int) -> int:
-        """Return the in-flight count of a stage with so many stages left."""
+        """Return the in-flight count for a number of remaining stages."""
         return int(self._inflight[remaining - 1])
 
     @property
@@ -842,7 +847,7 @@ class StageOptions:
         return int(self._inflight[-1])
 
     def max_stages_after(self, fit: Ints) -> Ints:
-        """Return how many stages can be behind one that fits so many."""
+        """Return the largest number of stages after stages that fit these."""
         return np.searchsorted(self._inflight, fit, "right") - 1
 
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
@@ -850,9 +855,9 @@ class StageOptions:
         return (self.terms.strategies[chosen],)
 
     def costs(self, amounts: Sequence[Ints] | Ints) -> tuple[Ints, Ints]:
-        """Return what stages add once and what waits for them.
+        """Return the times that stages add once, and that others wait.
 
-        Given the ``sums`` of their paces.
+        ``amounts`` are the ``sums`` of their paces.
         """
         count = self.split.num_micro_batches
         return (
@@ -860,7 +865,7 @@ class StageOptions:
             self.schedule.waited(amounts, count),
         )
 
-    # Without a place
+    # Without a device range
 
     def fit(
         self, options: LooseOptions | PairOptions, cap_bytes: Ints | int
@@ -876,14 +881,14 @@ class StageOptions:
         return np.minimum(fit, max_inflight)
 
     def passing_bytes(self, shards: int) -> Ints:
-        """Return per shape what passing tensors take per micro-batch."""
+        """Return the bytes of passing tensors per microbatch, by shape."""
         if shards not in self._passing:
             sizes = self.shapes.passing * self.split.micro_batch
             self._passing[shards] = -(-sizes // shards).sum(axis=1)
         return self._passing[shards]
 
     def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
-        """Return what is of use and fits alone, without a place."""
+        """Return the options that pass the filter and fit the memory."""
         shapes, zones = self.shapes, self.zones
         width = max(1, CHUNK // max(1, len(shapes)))
         tables = []
@@ -948,7 +953,7 @@ class StageOptions:
             kept_bytes=kept_bytes[fits],
         )
 
-    # At its place
+    # At device ranges
 
     def placed(
         self,
@@ -956,19 +961,19 @@ class StageOptions:
         limit: StageFilter,
         check_time: Callable[[], object],
     ) -> PlacedOptions:
-        """Price options at every place where they may stand.
+        """Compute the costs of options at every offset where they may be.
 
-        All that is exact but the receives: they are the least of any sizes
-        of the stages beside.
+        All costs are exact, except the receive times, which are the least
+        over all sizes of the neighbors.
 
         Parameters
         ----------
         pairs
-            What the bounds have left over.
+            The options that the bounds leave.
         limit
-            What is of use, per level.
+            The filter of each level.
         check_time
-            Called now and then; may raise.
+            Called repeatedly; raises when the time is up.
         """
         tables, rows, places = [], [], []
         count = 0
@@ -990,7 +995,7 @@ class StageOptions:
         return replace(table.take(where[order]), offset=offset_of_row[order])
 
     def _offsets(self, pairs: PairOptions) -> dict[int, list[int]]:
-        """Return per size the offsets that some pipeline reaches."""
+        """Return the offsets that pipelines can reach, by size."""
         devices = self.split.devices
         spans = {
             int(size): (
@@ -1017,13 +1022,13 @@ class StageOptions:
         offsets: list[int],
         limit: StageFilter,
     ) -> Iterator[tuple[PlacedOptions, Ints, Ints]]:
-        """Price options of one size, place by place.
+        """Compute the costs of options of one size, offset by offset.
 
         Yields
         ------
         tuple
-            Options with their prices at places that are alike; which of them
-            can stand where: rows and offsets.
+            Options with their costs at equivalent offsets; and the rows and
+            offsets of all combinations that are possible.
         """
         by_cost: dict[object, list[int]] = {}
         for offset in offsets:
@@ -1055,9 +1060,9 @@ class StageOptions:
     def routes(
         self, offset: int, size: int, size_before: int, size_after: int
     ) -> Routes:
-        """Return how a block receives from blocks of some sizes beside it.
+        """Return the routes of a block from neighbors of these sizes.
 
-        0 for no block.
+        A size of 0 means that there is no neighbor.
         """
         network, block = self.model.network, self._block(offset, size)
         return (
@@ -1070,9 +1075,9 @@ class StageOptions:
         )
 
     def least_routes(self, offset: int, size: int) -> Routes:
-        """Return routes no slower than those from blocks of any size beside.
+        """Return routes that are as fast as from neighbors of any size.
 
-        ``None`` where no stage can be.
+        A route is ``None`` if there is no room for a neighbor.
         """
         if (offset, size) not in self._least_routes:
             network, block = self.model.network, self._block(offset, size)
@@ -1092,7 +1097,7 @@ class StageOptions:
         return self._least_routes[offset, size]
 
     def _place(self, offset: int, size: int, routes: Routes) -> object:
-        """Return a key for all that the costs at a place depend on."""
+        """Return an equivalence key: equal keys, equal costs."""
         block = self._block(offset, size)
         types = self.model.problem.cluster.types_in(block.ranges())
         return (
@@ -1107,8 +1112,14 @@ class StageOptions:
         block: Block,
         limit: StageFilter,
     ) -> tuple[PlacedOptions, Ints]:
-        """Price options at one place; return those kept, and which."""
-        # Without a place the least reserve of all devices counted.
+        """Compute the costs at one device range.
+
+        Returns
+        -------
+        tuple
+            The options that remain, and their rows in ``pairs``.
+        """
+        # Options without a device range have the least reserve of all devices.
         cluster = self.model.problem.cluster
         reserve_bytes = cluster.reserve_bytes(block.ranges())
         reserve_bytes -= cluster.reserve_bytes()
@@ -1149,12 +1160,12 @@ class StageOptions:
         fast = np.flatnonzero(
             limit.admits(once, wait, pairs.level) & (fit >= self.need(1))
         )
-        # Options of other zones may stand at other offsets. From a sender of
-        # any size, more shards receive no slower.
+        # Options of other zones may have other offsets. Stages with more
+        # shards never receive slower, for any size of the sender.
         group = pairs.level * len(self.zones.spans) + pairs.span
         late = sync + hidden - backward
         if self.hides:
-            # Behind a faster receive less hides.
+            # With a faster receive, the pass overlaps less.
             group = group * (shards.max(initial=0) + 1) + shards
         order = drop_neighbours(
             ((group * sets.count + source) * sets.count + target)[fast],
@@ -1213,11 +1224,11 @@ class StageOptions:
         )
 
     def shards(self, options: PlacedOptions) -> Ints:
-        """Return over how many ranks options split what they receive."""
+        """Return the number of ranks over which options shard receives."""
         return np.array(self.terms.shards, dtype=np.int64)[options.strategy]
 
     def hidden(self, hideable: Ints) -> Ints:
-        """Return what hides of the gradient sync of stages at most."""
+        """Return the most gradient sync that stages can overlap."""
         exact = hideable.astype(object)  # products exceed 64 bits
         hidden: Ints = most_hidden(exact, self.fraction).astype(np.int64)
         return hidden
@@ -1225,19 +1236,20 @@ class StageOptions:
     def received(
         self, options: PlacedOptions, routes: Sequence[Routes], which: Ints
     ) -> tuple[Ints, Ints]:
-        """Return what options receive.
+        """Return the receive times of options.
 
         Parameters
         ----------
         options
             The options.
         routes, which
-            From both sides, and which of them each option has.
+            Routes from both neighbors, and the position of the routes of each
+            option.
 
         Returns
         -------
         tuple
-            The amounts, a row each, and how long receiving gradients takes.
+            The amounts, a row each, and the times to receive gradients.
         """
         cut_of, count = self.shapes.cut_of, self.shapes.sets.count
         distinct, degree = np.unique(self.shards(options), return_inverse=True)
