@@ -56,6 +56,7 @@ from nest.solvers.base import (
 from nest.solvers.run import run_solver
 from tests.builders import (
     SINGLE,
+    kept_or_full,
     make_cost,
     make_levels,
     make_plan,
@@ -372,10 +373,7 @@ def branching(granularity):
             20,
             tp=tp,
             samples=samples,
-            activations=(
-                Activations(kept_bytes=9),
-                Activations(recompute="full", kept_bytes=2),
-            ),
+            activations=kept_or_full(9, 2),
         )
         for tp in (1, 2)
         for samples in (1, 2)
@@ -586,10 +584,7 @@ def test_warm_start_with_a_strategy_per_layer(name):
     cost = make_cost(
         10,
         20,
-        activations=(
-            Activations(kept_bytes=10),
-            Activations(recompute="full", kept_bytes=4),
-        ),
+        activations=kept_or_full(10, 4),
     )
     problem = make_problem(
         {"a": cost, "b": cost},
