@@ -34,7 +34,12 @@ from formulations.nodes import NodeResult, SearchNode
 from formulations.paths.cuts import Cuts
 from formulations.paths.search import PathEngine, PathNode, path_nodes
 from formulations.paths.stages import TooLargeError
-from formulations.timed import TimedSearch, Work, has_others, timed_only
+from formulations.timed import (
+    LayerChoiceProgram,
+    TimedSearch,
+    has_others,
+    timed_only,
+)
 from formulations.written import write_models
 from nest.cost.model import CostModel
 from nest.cost.score import score
@@ -192,7 +197,10 @@ class Formulation(ABC):
         return write_models(self, problem, plan, folder, suffix, every)
 
     def least_work(
-        self, work: Work, deadline: Deadline, options: SolveOptions
+        self,
+        work: LayerChoiceProgram,
+        deadline: Deadline,
+        options: SolveOptions,
     ) -> int | None:
         """Return what layers take at least, see :mod:`formulations.timed`.
 
@@ -579,10 +587,10 @@ def make_plan(
         micro_batch=sub_problem.split.micro_batch,
         stages=tuple(
             Stage.of(
-                [layers[i].id for i in inside[number]],
-                [strategy_of[i] for i in inside[number]],
+                [layers[i].id for i in inside[slot]],
+                [strategy_of[i] for i in inside[slot]],
             )
-            for number in range(sub_problem.num_stages, 0, -1)
+            for slot in range(sub_problem.num_stages, 0, -1)
         ),
         overlap=runtime.named_overlap,
         distributed_optimizer=runtime.distributed_optimizer,
@@ -606,13 +614,13 @@ def _start(
     start = Start({}, {}, {})
     offset = 0
     for position, stage in enumerate(plan.stages):
-        number = sub_problem.num_stages - position
+        slot = sub_problem.num_stages - position
         for layer, strategy in zip(
             stage.layers, stage.layer_strategies, strict=True
         ):
-            start.slot_of[index[str(layer)]] = number
+            start.slot_of[index[str(layer)]] = slot
             start.strategy_of[index[str(layer)]] = strategy
-        start.places[number] = (offset, stage.devices)
+        start.places[slot] = (offset, stage.devices)
         offset += stage.devices
     shared = sub_problem.strategy
     if shared is not None and {*start.strategy_of.values()} != {shared}:

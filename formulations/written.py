@@ -62,9 +62,9 @@ def write_models(
     tasks = _tasks(formulation, problem, step)
     if not every:
         tasks = _one_of(tasks, problem, plan, step)
-    found = []
-    for number, task in enumerate(tasks, 1):
-        path = folder / f"{number:04d}{suffix}"
+    models = []
+    for index, task in enumerate(tasks, 1):
+        path = folder / f"{index:04d}{suffix}"
         about = _about(task)
         comments = [
             f"Problem {problem.name} ({problem_hash(problem)}), solver "
@@ -78,8 +78,8 @@ def write_models(
             comments.append(f"The best plan known takes {step} quanta.")
         comments.append("Symbols and equations: formulations/README.md.")
         figures = formulation.write(task, path, comments)
-        found.append({"file": path.name} | about | figures)
-    return found
+        models.append({"file": path.name} | about | figures)
+    return models
 
 
 def _about(task: Task) -> dict[str, Any]:

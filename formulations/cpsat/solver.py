@@ -22,7 +22,7 @@ from formulations.cpsat.variables import Model, create
 from formulations.engine_log import check_log
 from formulations.paths.search import PathEngine
 from formulations.search import FORM_OPTION, Engine, Formulation
-from formulations.timed import Work
+from formulations.timed import LayerChoiceProgram
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
 from nest.solvers.base import (
@@ -92,14 +92,17 @@ class CpSatSolver(Formulation):
         }
 
     def least_work(
-        self, work: Work, deadline: Deadline, options: SolveOptions
+        self,
+        work: LayerChoiceProgram,
+        deadline: Deadline,
+        options: SolveOptions,
     ) -> int | None:
         """Return the least work, in whole layers."""
         return _least_work(work, deadline, options)
 
 
 def _least_work(
-    work: Work, deadline: Deadline, options: SolveOptions
+    work: LayerChoiceProgram, deadline: Deadline, options: SolveOptions
 ) -> int | None:
     """Solve the integer program of the work of all devices.
 

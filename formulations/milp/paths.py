@@ -14,7 +14,7 @@ import numpy as np
 
 from formulations.common import EngineResult
 from formulations.engine_log import write_title
-from formulations.milp.engines import Run, Verdict, run
+from formulations.milp.engines import EngineSettings, Verdict, run
 from formulations.milp.windows import limits
 from formulations.paths.cuts import Integers
 from formulations.paths.search import PathTask
@@ -151,7 +151,7 @@ def _by_tail(network: Any, chosen: Any) -> list[tuple[int, list[int]]]:
     return list(found.items())
 
 
-def solve_path(engine: Run, task: PathTask) -> EngineResult:
+def solve_path(engine: EngineSettings, task: PathTask) -> EngineResult:
     """Find the fastest path of a network within its cutoff.
 
     A bound that floats arrive at is none: that of the network is exact.

@@ -15,7 +15,13 @@ from formulations.common import EngineResult, Task
 from formulations.engine_log import check_log, write_title
 from formulations.milp.constraints import add_constraints, forbid, hide_less
 from formulations.milp.decode import decode
-from formulations.milp.engines import DEFAULT, Run, Verdict, engine_name, run
+from formulations.milp.engines import (
+    DEFAULT,
+    EngineSettings,
+    Verdict,
+    engine_name,
+    run,
+)
 from formulations.milp.objective import set_objective
 from formulations.milp.parameters import check_parameters
 from formulations.milp.paths import solve_path
@@ -24,7 +30,7 @@ from formulations.milp.windows import TOLERANCE, windows
 from formulations.milp.written import write_model
 from formulations.paths.search import PathEngine
 from formulations.search import FORM_OPTION, Engine, Formulation
-from formulations.timed import Work
+from formulations.timed import LayerChoiceProgram
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
 from nest.solvers.base import (
@@ -74,11 +80,11 @@ class MilpSolver(Formulation):
         """Return what solves networks."""
         return partial(solve_path, self._run(options))
 
-    def _run(self, options: SolveOptions) -> Run:
+    def _run(self, options: SolveOptions) -> EngineSettings:
         """Return what an engine has to know besides a model and its time."""
         name = engine_name(options.extra.get("engine", DEFAULT))
         given = parameters.parameters_of(options.extra)
-        return Run(
+        return EngineSettings(
             *(name, Deadline(None), 0.0, options.num_workers, options.seed),
             parameters=check_parameters(name, given),
             log=check_log(self.name, options.extra),
@@ -95,13 +101,16 @@ class MilpSolver(Formulation):
         return write_model(_model(task), path, comments)
 
     def least_work(
-        self, work: Work, deadline: Deadline, options: SolveOptions
+        self,
+        work: LayerChoiceProgram,
+        deadline: Deadline,
+        options: SolveOptions,
     ) -> int | None:
         """Return the bound at the price that a linear program finds."""
         return _least_work(work, deadline)
 
 
-def _least_work(work: Work, deadline: Deadline) -> int | None:
+def _least_work(work: LayerChoiceProgram, deadline: Deadline) -> int | None:
     """Return the bound at the dual price of the memory, in whole numbers.
 
     Whatever price floats come to, the bound at it is exact.
@@ -148,7 +157,7 @@ def _least_work(work: Work, deadline: Deadline) -> int | None:
     return max(known, work.priced(found.numerator, found.denominator))
 
 
-def _solve(engine: Run, task: Task) -> EngineResult:
+def _solve(engine: EngineSettings, task: Task) -> EngineResult:
     """Find the best plan of a task, in one window after the other."""
     for window in windows(task):
         result = _search(engine, window)
@@ -162,7 +171,7 @@ def _solve(engine: Run, task: Task) -> EngineResult:
     return EngineResult(finished=True)
 
 
-def _search(engine: Run, task: Task) -> EngineResult:
+def _search(engine: EngineSettings, task: Task) -> EngineResult:
     """Find the best plan of one window.
 
     Its start is of no use: it never beats the cutoff, and engines drop what

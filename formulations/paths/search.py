@@ -1,9 +1,10 @@
-"""One case after the other, in windows of step time, best bound first.
+"""Nodes of the path form: cases, searched in windows of step time.
 
-A case is a split with the strategies that its stages choose from. What is
-known of it grows: at first a bound without communication, then one of its
-table; then the plans up to a step time a little above are a network for an
-engine, and if it has none, that is the next bound.
+A case is a split with the strategies that its stages choose from. The bound of
+a case rises in steps. The first bound has no communication, the second one is
+that of its table of stages. Then the engine gets the network of all plans in a
+window: up to a step time a little above the bound. If there is no such plan,
+the end of the window is the next bound.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from formulations.common import EngineResult, Instance
 from formulations.nodes import NodeResult
 from formulations.paths.cuts import Cuts
 from formulations.paths.network import Builder, Network
-from formulations.paths.stages import Case, StageTable
+from formulations.paths.stages import StageFamilyCase, StageTable
 from nest.cost.schedules.base import weighted
 from nest.cost.score import score
 from nest.cost.space import BatchSplit
@@ -33,16 +34,16 @@ MAX_SPREAD = 64
 
 @dataclass(frozen=True)
 class PathTask:
-    """What an engine is asked: the fastest path of a network.
+    """The task of an engine: the fastest path of a network.
 
     Attributes
     ----------
     table, network
-        The network, and the table that its stages are from.
+        The table of stages, and the network of some of them.
     cutoff
-        No plan with a step time above is of use.
+        Longest step time of a useful plan.
     name
-        Of the solver.
+        Name of the solver.
     """
 
     table: StageTable
@@ -55,16 +56,16 @@ class PathTask:
         table, cuts = self.table, self.table.cuts
         layers = table.problem.graph.layers
         runtime = table.model.runtime
-        found = []
+        plan_stages = []
         for arc in stages:
             row = self.network.row[arc]
-            place = table.places[table.place[row]]
+            device_range = table.places[table.place[row]]
             pair = table.pair[row]
             inside = cuts.layers(
                 cuts.sets[cuts.tails[pair]], cuts.sets[cuts.heads[pair]]
             )
-            strategy = place.choices[table.choice[row]].strategy
-            found.append(
+            strategy = device_range.choices[table.choice[row]].strategy
+            plan_stages.append(
                 Stage.of(
                     [layers[i].id for i in inside], [strategy] * len(inside)
                 )
@@ -72,7 +73,7 @@ class PathTask:
         return Plan(
             replicas=table.split.replicas,
             micro_batch=table.split.micro_batch,
-            stages=tuple(found),
+            stages=tuple(plan_stages),
             overlap=runtime.named_overlap,
             distributed_optimizer=runtime.distributed_optimizer,
             solver=self.name,
@@ -87,11 +88,11 @@ class PathTask:
         here = [
             a for node in arcs.starts.tolist() for a in leaving.get(node, [])
         ]
-        found = []
+        path = []
         while here:
-            found.append(max(here, key=taken))
-            here = leaving.get(int(arcs.head[found[-1]]), [])
-        return found
+            path.append(max(here, key=taken))
+            here = leaving.get(int(arcs.head[path[-1]]), [])
+        return path
 
 
 #: Finds the fastest path of a task. Raises ``OutOfTimeError`` if the deadline
@@ -101,27 +102,27 @@ PathEngine = Callable[[PathTask], EngineResult]
 
 @dataclass(frozen=True)
 class PathNode:
-    """A case, and what is known of it.
+    """A case with its current bound.
 
     Attributes
     ----------
     instance, cuts, case
-        The runtime's problem, where it can be cut, and the case.
+        The problem under one runtime, its cuts, and the case.
     engine, name
-        What finds paths, and the name of the solver.
+        The engine that finds paths, and the name of the solver.
     proves
-        What it proves that nothing is as fast as a time: up to which time.
+        Returns the step time that the engine refutes, within its precision.
     bound
-        No plan is faster.
+        Lower bound on the step time of its plans.
     spread
-        How long the next window is.
+        Length of the next window, in 1/64 of the bound.
     builder
-        Makes its networks; ``None`` until its turn comes.
+        Builds the networks; ``None`` before the first call of :meth:`solve`.
     """
 
     instance: Instance = field(repr=False)
     cuts: Cuts = field(repr=False)
-    case: Case
+    case: StageFamilyCase
     engine: PathEngine = field(repr=False)
     name: str
     proves: Callable[[int], int] = field(repr=False)
@@ -138,7 +139,7 @@ class PathNode:
         return self.case.split
 
     def solve(self, cutoff: int | None) -> NodeResult:
-        """Look at the plans of the next window, or at what bounds it.
+        """Search the plans of the next window, or compute the next bound.
 
         Raises
         ------
@@ -155,10 +156,10 @@ class PathNode:
                     self.instance.deadline,
                 )
             )
-            least = builder.least()
-            if least is None:
+            builder_bound = builder.least()
+            if builder_bound is None:
                 return NodeResult(none)
-            bound = max(self.bound, least)
+            bound = max(self.bound, builder_bound)
             return NodeResult(
                 none, (replace(self, bound=bound, builder=builder),)
             )
@@ -184,9 +185,9 @@ class PathNode:
     def _confirmed(
         self, network: Network, high: int, result: EngineResult
     ) -> EngineResult:
-        """Return an answer that whole numbers have shown to be right.
+        """Confirm the result of an engine with exact integer bounds.
 
-        One that time did not suffice to look at is not finished.
+        If the time does not suffice, the result is not finished.
 
         Raises
         ------
@@ -198,20 +199,20 @@ class PathNode:
                 return replace(result, bound=network.bound)
             return result
         assert self.builder is not None
-        most = self.proves(high)
+        refuted = self.proves(high)
         if result.plan is not None:
             model = self.instance.model
             step = score(model.problem, result.plan, model).step_quanta
-            most = min(most, self.proves(step) - 1)
+            refuted = min(refuted, self.proves(step) - 1)
         try:
-            wrong = self.builder.holds(network, most)
+            wrong = self.builder.holds(network, refuted)
         except OutOfTimeError:
             return replace(result, finished=False, bound=network.bound)
         if wrong:
             raise SolverError(
-                f"{self.name}: {self}: expected no plan of {most} quanta or "
-                f"less, as its engine says, got one; choose another engine, "
-                f"or {self.name}.form=layers"
+                f"{self.name}: {self}: expected no plan of {refuted} quanta "
+                f"or less, as its engine says, got one; choose another "
+                f"engine, or {self.name}.form=layers"
             )
         return result
 
@@ -233,14 +234,14 @@ def path_nodes(
     for split, family in instance.cases():
         instance.deadline.check()
         fits = [s for s in family.strategies if s.devices <= split.devices]
-        case = Case(split, family._replace(strategies=tuple(fits)))
+        case = StageFamilyCase(split, family._replace(strategies=tuple(fits)))
         bound = least_work(instance, case)
         if bound is not None:
             yield PathNode(instance, cuts, case, engine, name, proves, bound)
 
 
-def least_work(instance: Instance, case: Case) -> int | None:
-    """Return what the layers take at least without any communication (P9).
+def least_work(instance: Instance, case: StageFamilyCase) -> int | None:
+    """Return the least work of the layers without communication (P9).
 
     ``None`` if one of them has no strategy.
     """

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from formulations.common import Instance
 from formulations.paths.search import least_work
-from formulations.paths.stages import Case
+from formulations.paths.stages import StageFamilyCase
 from nest.analysis.pareto import Curve, _checked_curve, _Traced
 from nest.cost.model import CostModel
 from nest.errors import SolverError
@@ -181,7 +181,7 @@ def test_a_plan_below_the_bound_of_its_split_is_an_error(
         monkeypatch.setattr("nest.search.best.work_bound", too_large)
     else:
 
-        def too_much(instance: Instance, case: Case) -> int | None:
+        def too_much(instance: Instance, case: StageFamilyCase) -> int | None:
             bound = least_work(instance, case)
             return None if bound is None else bound + 1
 

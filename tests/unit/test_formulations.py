@@ -451,7 +451,7 @@ def cbc(monkeypatch, *, limit_s, building_s, writing_s):
     monkeypatch.setattr(engines, "_run_program", overstay)
     outcome = engines.run(
         problem,
-        engines.Run(engines.DEFAULT, deadline, building_s, 1, 0),
+        engines.EngineSettings(engines.DEFAULT, deadline, building_s, 1, 0),
     )
     assert outcome == engines.Outcome(Verdict.STOPPED)
     return ran
@@ -486,7 +486,7 @@ def test_highs_gets_what_building_leaves(monkeypatch, limit_s):
     monkeypatch.setattr(highspy.Highs, "setOptionValue", note)
     problem = pulp.LpProblem("small", pulp.LpMinimize)
     problem += pulp.LpVariable("x", 2, 3, cat="Integer")
-    engines.run(problem, engines.Run("HiGHS", deadline, 20.0, 1, 0))
+    engines.run(problem, engines.EngineSettings("HiGHS", deadline, 20.0, 1, 0))
     assert told.get("time_limit") == (limit_s and 80.0)
 
 
@@ -705,7 +705,7 @@ def test_broken_engine_is_a_solver_error(monkeypatch):
     with pytest.raises(SolverError, match=r"PULP_CBC_CMD: .* exit status 1"):
         engines.run(
             pulp.LpProblem("nothing"),
-            engines.Run(engines.DEFAULT, Deadline(None), 0.0, 1, 0),
+            engines.EngineSettings(engines.DEFAULT, Deadline(None), 0.0, 1, 0),
         )
 
 

@@ -24,7 +24,7 @@ from formulations.paths.bounds import Arcs, step_through
 from formulations.paths.cuts import Cuts
 from formulations.paths.network import Builder, Network
 from formulations.paths.search import PathNode, least_work
-from formulations.paths.stages import NEVER, Case, StageTable
+from formulations.paths.stages import NEVER, StageFamilyCase, StageTable
 from nest.cost.model import CostModel
 from nest.cost.schedules.base import weighted
 from nest.cost.space import leading_runtimes
@@ -71,7 +71,7 @@ def instance_of(problem):
 def table_of(problem):
     """Return the table of the only case, and the case."""
     instance = instance_of(problem)
-    (case,) = [Case(*case) for case in instance.cases()]
+    (case,) = [StageFamilyCase(*case) for case in instance.cases()]
     found = Cuts(instance.model, instance.graph)
     return StageTable(instance.model, found, case, Deadline(None)), case
 
@@ -336,7 +336,7 @@ def test_a_bound_takes_all_sync_to_hide_that_may():
     assert runtime.overlap == {"gradients"}
     model = CostModel(problem).under(runtime)
     instance = Instance(problem, model, Deadline(None))
-    (case,) = [Case(*case) for case in instance.cases()]
+    (case,) = [StageFamilyCase(*case) for case in instance.cases()]
     table = StageTable(
         model, Cuts(model, instance.graph), case, Deadline(None)
     )
