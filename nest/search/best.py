@@ -165,8 +165,8 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
         return infeasible
     sizes = options.terms.devices[:, None]
     schedule = options.schedule
-    paces = np.moveaxis(free.paces, -1, 0)
-    once, wait = options.costs([weighted(x, paces) for x in schedule.sums])
+    periods = np.moveaxis(free.periods, -1, 0)
+    once, wait = options.costs([weighted(x, periods) for x in schedule.sums])
     space = free.static_bytes + free.kept_bytes
     counts = options.shapes.kind_counts[-1]
 

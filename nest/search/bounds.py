@@ -101,7 +101,7 @@ class PlacementGraph:
         Offset of each node, and its closed set with its level.
     prefix, suffix
         Lower bounds, arrays ``(fields, nodes)``. The fields are the sum of
-        the times that stages add once, the maximum of each pace, ``max Y``,
+        the times that stages add once, the maximum of each period, ``max Y``,
         the largest ``joint``, and the number of stages.
     """
 
@@ -156,7 +156,7 @@ class PlacementGraph:
         return np.stack(
             (
                 edges.once,
-                *edges.paces,
+                *edges.periods,
                 edges.sync,
                 edges.joint,
                 np.ones(len(edges), dtype=np.int64),
@@ -257,7 +257,7 @@ class PlacementGraph:
         self.begin, self.end = self.begin[chosen], self.end[chosen]
 
     def step_time(self, fields: Ints, joint: Ints | int = 0) -> Ints:
-        """Return the step time of ``(sum, maxima of the paces, Y)``.
+        """Return the step time of ``(sum, maxima of the periods, Y)``.
 
         It is at least the sum plus ``joint``.
         """

@@ -296,7 +296,7 @@ class Chunks:
         self._chunks = [
             np.flatnonzero(self.block_of == block) for block in range(size)
         ]
-        columns = np.moveaxis(table.paces, 2, 0)
+        columns = np.moveaxis(table.periods, 2, 0)
         self.forward = sums(columns[PassComponent.FORWARD])
         self.backward = sums(columns[PassComponent.BACKWARD])
         self._weights = sums(columns[PassComponent.WEIGHTS])

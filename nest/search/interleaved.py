@@ -335,7 +335,7 @@ def _times(
     terms, kinds = uniform.table(blocks), uniform.kinds
     count = uniform.case.num_micro_batches
     paired = uniform.schedule(1).most_paired(1, count)
-    passes = terms.paces
+    passes = terms.periods
     load = count * (
         passes[..., PassComponent.FORWARD]
         + passes[..., PassComponent.BACKWARD]

@@ -2,7 +2,7 @@
 
 A *label* at a node of the placement graph is the end of a pipeline: stages
 for the layers outside the closed set, on the devices from the offset on. It
-has the sums (``Σ τ``, number of stages) and the maxima (each pace, ``Y``,
+has the sums (``Σ τ``, number of stages) and the maxima (each period, ``Y``,
 memory) of its stages. The search goes through the offsets in descending order
 (:meth:`LabelSearch.pipelines`). At each offset it
 
@@ -95,14 +95,14 @@ class StageRule:
 class Labels:
     """The labels of all nodes in one table, a column per label.
 
-    The rows are the node, ``Σ τ``, one maximum per pace, ``max Y``, the
+    The rows are the node, ``Σ τ``, one maximum per period, ``max Y``, the
     number of stages, the memory, the first edge of the label and the label
     after this edge (or -1). Node ``i`` has the labels ``first[i]`` to
     ``stop[i]``.
     """
 
-    def __init__(self, num_paces: int, num_nodes: int) -> None:
-        self._table = np.empty((num_paces + 7, 1024), dtype=np.int64)
+    def __init__(self, num_periods: int, num_nodes: int) -> None:
+        self._table = np.empty((num_periods + 7, 1024), dtype=np.int64)
         self.count = 0
         self.first = np.zeros(num_nodes, dtype=np.int64)
         self.stop = np.zeros(num_nodes, dtype=np.int64)
@@ -234,16 +234,16 @@ class LabelSearch:
         become equal.
         """
         graph, options = self.graph, self.options
-        found = graph.edges
+        edges = graph.edges
         node = graph.begin[rows]
         front = graph.prefix[:, node]
         maxima = np.stack(
-            [column[rows] for column in (*found.paces, found.sync)]
+            [column[rows] for column in (*edges.periods, edges.sync)]
         )
         maxima = np.maximum(
             np.maximum(behind[1 + 1 : -4], maxima), front[1:-2]
         )
-        total = behind[1] + found.once[rows]
+        total = behind[1] + edges.once[rows]
         stages = behind[-4] + 1
         bound = graph.step_time(
             np.stack((total + front[0], *maxima)), front[-2]
@@ -251,12 +251,12 @@ class LabelSearch:
         need = options.inflight(stages)
         memory = np.maximum(
             behind[-3],
-            found.fixed_bytes[rows] + need * found.kept_bytes[rows],
+            edges.fixed_bytes[rows] + need * edges.kept_bytes[rows],
         )
         floor = graph.target.floors[graph.level[node]]
         memory = np.maximum(memory, floor)
         useful = (bound < graph.target.upper(memory)) & (
-            found.max_inflight[rows] >= need
+            edges.max_inflight[rows] >= need
         )
         if self._rule is not None:
             useful &= self._allowed(self._rule, node, stages)

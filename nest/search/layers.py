@@ -245,13 +245,13 @@ class LayerStages(StageOptions):
             group = np.zeros_like(group)
         return options.undominated(group, hides=self.hides)
 
-    def _most_hidden(self, hideable: int) -> int:
+    def _most_hidden(self, overlappable: int) -> int:
         """Return an upper bound on the sync of a layer that is overlapped.
 
         It is ``⌈φ s⌉`` exactly, because the sum over the layers of a stage is
         at least ``⌊φ Σs + 0.5⌋``.
         """
-        return math.ceil(decimal(self.fraction) * hideable)
+        return math.ceil(decimal(self.fraction) * overlappable)
 
     # Relaxed options
 
@@ -469,7 +469,7 @@ class LayerStages(StageOptions):
             leave=none,
             strategy=pairs.strategy,
             once=once,
-            paces=amounts[: len(self.rounds)],
+            periods=amounts[: len(self.rounds)],
             sync=self._least_sync(options, shape),
             joint=joint,
             hidden=none,
@@ -525,7 +525,7 @@ class LayerStages(StageOptions):
             relaxed.take(row),
             strategy=start + way,
             once=once[way],
-            paces=ways.amounts[: len(self.rounds), way],
+            periods=ways.amounts[: len(self.rounds), way],
             sync=ways.sync[way],
             joint=wait[way] + ways.sync[way],
             hidden=none,

@@ -195,7 +195,7 @@ def _received(options: StageOptions, edges: PlacedOptions) -> PlacedOptions:
     return replace(
         edges,
         once=edges.once + once,
-        paces=edges.paces + extra[: len(edges.paces)],
+        periods=edges.periods + extra[: len(edges.periods)],
         sync=edges.sync + exposed_sync,
         joint=edges.joint + wait + exposed_sync,
         backward=backward,

@@ -164,11 +164,11 @@ class StageShapes:
 class Table:
     """Cost terms in quanta and bytes, arrays of shape (strategies, kinds).
 
-    ``paces`` has a third axis. ``missing`` marks the kinds that have no cost
+    ``periods`` has a third axis. ``missing`` marks the kinds that have no cost
     under a strategy.
     """
 
-    paces: Ints
+    periods: Ints
     backward: Ints
     sync: Ints
     hideable_sync: Ints
@@ -180,7 +180,7 @@ class Table:
     @staticmethod
     def of(
         rows: list[list[LayerTerms | None]],
-        paces: Callable[[PassTimes], tuple[int, ...]],
+        periods: Callable[[PassTimes], tuple[int, ...]],
         most_bytes: int,
     ) -> Table:
         """Return the table of cost terms.
@@ -198,8 +198,8 @@ class Table:
 
         no_times = Times(0, 0)
         return Table(
-            paces=np.array(
-                [[paces(term or no_times) for term in row] for row in rows],
+            periods=np.array(
+                [[periods(term or no_times) for term in row] for row in rows],
                 dtype=np.int64,
             ),
             backward=table(lambda t: t.backward),
@@ -320,7 +320,7 @@ class BatchTerms:
 
     @cached_property
     def schedule(self) -> StageSchedule:
-        """The schedule of the job; its step time is a sum of paces."""
+        """The schedule of the job; its step time is a sum of periods."""
         return paced(self.model.problem.job.schedule)
 
     @cached_property
@@ -330,7 +330,7 @@ class BatchTerms:
 
     @cached_property
     def held(self) -> Table:
-        """Terms without communication and without paces."""
+        """Terms without communication and without periods."""
         return Table.of(self._free_rows, lambda _: (), self.max_bytes)
 
     def table(self, rows: list[list[LayerTerms | None]]) -> Table:
@@ -689,8 +689,9 @@ class PlacedOptions(Rows):
         pass overlaps, and the length of this pass. ``sync`` does not include
         ``hidden``. With exact receive times it includes the part of
         ``hidden`` that the pass is too short for.
-    paces
-        The paces of the schedule, a row each.
+    periods
+        The periods of the schedule, a row each: times per microbatch whose
+        maximum over all stages counts.
     fixed_bytes, kept_bytes, max_inflight
         Memory as in :class:`LooseOptions`, and the largest number of
         microbatches in flight that fits, at least 1.
@@ -704,7 +705,7 @@ class PlacedOptions(Rows):
     leave: Ints
     strategy: Ints
     once: Ints
-    paces: Ints
+    periods: Ints
     sync: Ints
     joint: Ints
     hidden: Ints
@@ -714,11 +715,11 @@ class PlacedOptions(Rows):
     max_inflight: Ints
 
 
-def no_options(num_paces: int) -> PlacedOptions:
+def no_options(num_periods: int) -> PlacedOptions:
     """Return a table of placed options without rows."""
     none = np.zeros(0, dtype=np.int64)
     options = PlacedOptions(*(none for _ in fields(PlacedOptions)))
-    return replace(options, paces=np.zeros((num_paces, 0), dtype=np.int64))
+    return replace(options, periods=np.zeros((num_periods, 0), dtype=np.int64))
 
 
 def min_memory_bytes(cluster: Cluster, types: tuple[int, ...] | None) -> int:
@@ -764,7 +765,7 @@ class StageOptions:
         #: Whether backward passes overlap gradient sync, and its fraction.
         self.hides = "gradients" in self.model.runtime.overlap
         self.fraction = problem.job.overlap.get("gradients", 0.0)
-        #: How often the maximum of each pace counts in the step time.
+        #: How often the maximum of each period counts in the step time.
         self.rounds: Ints = np.array(
             self.schedule.rounds(split.num_micro_batches), dtype=np.int64
         )
@@ -857,7 +858,7 @@ class StageOptions:
     def costs(self, amounts: Sequence[Ints] | Ints) -> tuple[Ints, Ints]:
         """Return the times that stages add once, and that others wait.
 
-        ``amounts`` are the ``sums`` of their paces.
+        ``amounts`` are the ``sums`` of their periods.
         """
         count = self.split.num_micro_batches
         return (
@@ -1138,21 +1139,23 @@ class StageOptions:
             received_back,
         )[: len(self.rounds)]
         work = np.zeros_like(received)
-        sync, hideable, backward = np.zeros((3, len(pairs)), dtype=np.int64)
+        sync, overlappable, backward = np.zeros(
+            (3, len(pairs)), dtype=np.int64
+        )
         for kind in range(len(shapes.representatives)):
             count = shapes.counts[shape, kind]
-            for pace, column in zip(
-                work, np.moveaxis(table.paces[:, kind], -1, 0), strict=True
+            for period, column in zip(
+                work, np.moveaxis(table.periods[:, kind], -1, 0), strict=True
             ):
-                pace += count * column[row]
+                period += count * column[row]
             sync += count * table.sync[row, kind]
-            hideable += count * table.hideable_sync[row, kind]
+            overlappable += count * table.hideable_sync[row, kind]
             backward += count * table.backward[row, kind]
-        hidden = self.hidden(hideable)
+        hidden = self.hidden(overlappable)
         sync -= hidden
-        paces = work + received
-        once = weighted(self.schedule.once, paces)
-        wait = self.rounds @ paces
+        periods = work + received
+        once = weighted(self.schedule.once, periods)
+        wait = self.rounds @ periods
         fit = np.minimum(
             pairs.max_inflight,
             self.fit(pairs, self.model.capacity_bytes(block)),
@@ -1195,7 +1198,7 @@ class StageOptions:
             leave=none,
             strategy=pairs.strategy,
             once=once,
-            paces=paces,
+            periods=periods,
             sync=sync,
             joint=wait + sync,
             hidden=hidden,
@@ -1227,9 +1230,9 @@ class StageOptions:
         """Return the number of ranks over which options shard receives."""
         return np.array(self.terms.shards, dtype=np.int64)[options.strategy]
 
-    def hidden(self, hideable: Ints) -> Ints:
+    def hidden(self, overlappable: Ints) -> Ints:
         """Return the most gradient sync that stages can overlap."""
-        exact = hideable.astype(object)  # products exceed 64 bits
+        exact = overlappable.astype(object)  # products exceed 64 bits
         hidden: Ints = most_hidden(exact, self.fraction).astype(np.int64)
         return hidden
 
@@ -1276,7 +1279,7 @@ class StageOptions:
         return self._received(*times), times[1]
 
     def _received(self, forward: Ints, backward: Ints) -> Ints:
-        """Return the amounts of receives: first the paces, a row each."""
+        """Return the amounts of receives: first the periods, a row each."""
         load = Times(forward, backward, np.zeros_like(forward))
         amounts: Ints = np.array(self.schedule.amounts(load))
         return amounts
