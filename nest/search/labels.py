@@ -226,7 +226,7 @@ class LabelSearch:
             )
         return parts
 
-    def _may_improve(self, rows: Ints, behind: Ints, label: Ints) -> Ints:
+    def _may_improve(self, rows: Ints, old: Ints, label: Ints) -> Ints:
         """Return the new labels that fit and may lead to an improvement.
 
         The maxima are raised to those of the ``prefix`` bound. This changes
@@ -236,21 +236,19 @@ class LabelSearch:
         graph, options = self.graph, self.options
         edges = graph.edges
         node = graph.begin[rows]
-        front = graph.prefix[:, node]
+        ahead = graph.prefix[:, node]
         maxima = np.stack(
             [column[rows] for column in (*edges.periods, edges.sync)]
         )
-        maxima = np.maximum(
-            np.maximum(behind[1 + 1 : -4], maxima), front[1:-2]
-        )
-        total = behind[1] + edges.once[rows]
-        stages = behind[-4] + 1
+        maxima = np.maximum(np.maximum(old[1 + 1 : -4], maxima), ahead[1:-2])
+        total = old[1] + edges.once[rows]
+        stages = old[-4] + 1
         bound = graph.step_time(
-            np.stack((total + front[0], *maxima)), front[-2]
+            np.stack((total + ahead[0], *maxima)), ahead[-2]
         )
         need = options.inflight(stages)
         memory = np.maximum(
-            behind[-3],
+            old[-3],
             edges.fixed_bytes[rows] + need * edges.kept_bytes[rows],
         )
         floor = graph.target.floors[graph.level[node]]
