@@ -286,9 +286,9 @@ class PlanSpace:
         One per number of blocks where plans are interleaved.
         """
         for split in batch_splits(self.problem):
-            found = strategies(self.problem, split.micro_batch)
+            every = strategies(self.problem, split.micro_batch)
             for runtime in runtimes(self.problem):
-                yield from self._runs(split, runtime, found)
+                yield from self._runs(split, runtime, every)
 
     def _runs(
         self, split: BatchSplit, runtime: Runtime, found: list[Strategy]
@@ -431,8 +431,8 @@ class PlanSpace:
 
     def _restricted(self, choice: Choice) -> bool:
         """Whether not all numbers of stages are allowed."""
-        most = max_stages(self.problem, choice.split)
-        return len(choice.stage_counts) < most
+        max_allowed = max_stages(self.problem, choice.split)
+        return len(choice.stage_counts) < max_allowed
 
     def _first(self, choice: Choice) -> _State:
         ranks = choice.split.num_micro_batches if self._in_turn else 0
@@ -442,8 +442,8 @@ class PlanSpace:
         """Return whether a plan is legal, or ``None`` if it is no plan yet."""
         whole = state.closed == self.full
         if choice.num_blocks:
-            most = choice.num_blocks * choice.runtime.virtual_stages
-            return whole if state.number == most else None
+            max_chunks = choice.num_blocks * choice.runtime.virtual_stages
+            return whole if state.number == max_chunks else None
         if not whole and state.number < max(choice.stage_counts):
             return None
         return whole and state.number in choice.stage_counts

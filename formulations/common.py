@@ -1,4 +1,4 @@
-"""What both formulations start from: sub-problems and constants, no models.
+"""Sub-problems and their constants, which all formulations share.
 
 A sub-problem fixes how stages run, the replicas ``R``, the micro-batch ``B``
 and the number of stages ``S``. Stages are *slots* counted from the end of the
@@ -43,20 +43,22 @@ FORWARD, BACKWARD = SIDES = (0, 1)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What an engine found out about some of the plans.
+class EngineResult:
+    """The result of an engine for some of the plans.
 
     Attributes
     ----------
     finished
-        It is proven that no plan beats ``plan``, or the cutoff if there is
-        no plan.
+        Whether the engine proved that no plan is faster than ``plan``, or
+        than the cutoff if there is no plan.
     plan
-        The best plan found.
+        The best plan of the engine.
     claimed_quanta
-        Its step time by the model; may be too long if not finished.
+        Step time of the plan by the model. It may be too long if the engine
+        did not finish.
     bound
-        A lower bound on plans that beat the cutoff; ``None`` if unknown.
+        Lower bound on plans that are faster than the cutoff; ``None`` if
+        unknown.
     """
 
     finished: bool
@@ -261,17 +263,19 @@ class SubProblem:
     runtime: Runtime = PLAIN
 
     def __str__(self) -> str:
-        words = [
+        settings = [
             f"R={self.split.replicas} B={self.split.micro_batch} "
             f"S={self.num_stages}"
         ]
         if self.strategy is not None:
-            words.append(str(self.strategy))
+            settings.append(str(self.strategy))
         if self.runtime.overlap:
-            words.append(f"overlap={'+'.join(sorted(self.runtime.overlap))}")
+            settings.append(
+                f"overlap={'+'.join(sorted(self.runtime.overlap))}"
+            )
         if self.runtime.distributed_optimizer:
-            words.append("distributed_optimizer")
-        return " ".join(words)
+            settings.append("distributed_optimizer")
+        return " ".join(settings)
 
 
 class Start(NamedTuple):
@@ -456,12 +460,14 @@ class Instance:
 
     def sub_problems(self) -> list[SubProblem]:
         """Return all sub-problems that may hold a plan, best bound first."""
-        found = [
+        sub_problems = [
             sub_problem
             for split, family in self.cases()
             for sub_problem in self.of_case(split, family)
         ]
-        return sorted(found, key=lambda p: (p.bound, p.num_stages, p.split))
+        return sorted(
+            sub_problems, key=lambda p: (p.bound, p.num_stages, p.split)
+        )
 
     def of_case(
         self, split: BatchSplit, family: Family
@@ -505,8 +511,8 @@ class Instance:
             if place.profile.devices <= largest
         }
         rounds = self.rounds(split, num_stages)
-        least = Minima(self.graph.members, list(profiles), self.once, rounds)
-        if not least.complete:
+        minima = Minima(self.graph.members, list(profiles), self.once, rounds)
+        if not minima.complete:
             return None
         self.deadline.check()
         received = self._least_receives(split, num_stages, group)
@@ -514,10 +520,10 @@ class Instance:
         once: int = weighted(self.once, paces)
         wait: int = weighted(rounds, paces)
         stages, devices = num_stages, split.devices
-        mean = least.total(lambda once, wait, _: stages * once + wait)
-        work = least.total(lambda once, wait, n: devices * once + n * wait)
-        return max(least.syncs) + max(
-            least.once + once + least.wait,
+        mean = minima.total(lambda once, wait, _: stages * once + wait)
+        work = minima.total(lambda once, wait, n: devices * once + n * wait)
+        return max(minima.syncs) + max(
+            minima.once + once + minima.wait,
             ceil_div(mean + stages * once + wait, stages),
             ceil_div(work, devices) + once,
         )
@@ -545,19 +551,19 @@ class Instance:
 
     def slots(self, sub_problem: SubProblem) -> dict[int, Slot] | None:
         """Return the slots by number, or ``None`` if one has no option."""
-        found: dict[int, Slot] = {}
+        slots: dict[int, Slot] = {}
         for number in range(1, sub_problem.num_stages + 1):
             slot = self._slot(sub_problem, number)
             if not slot.options:
                 return None
-            found[number] = slot
-        return found
+            slots[number] = slot
+        return slots
 
     def _slot(self, sub_problem: SubProblem, number: int) -> Slot:
         split = sub_problem.split
         profiles: dict[Profile, int] = {}
         receives: tuple[dict[Receive, int], ...] = ({}, {})
-        beside = self._beside(sub_problem)
+        neighbor_sizes = self._beside(sub_problem)
         options = []
         for offset, chosen, profile in self._fitting(sub_problem, number):
             self.deadline.check()
@@ -566,11 +572,11 @@ class Instance:
             )
             tables = tuple(
                 tuple(
-                    self._table(sub_problem, number, block, of, side, known)
+                    self._table(sub_problem, number, block, of, side, table)
                     for of in profile.layouts or chosen
                     if number != (sub_problem.num_stages, 1)[side]
                 )
-                for side, known in enumerate(receives)
+                for side, table in enumerate(receives)
             )
             options.append(
                 Option(
@@ -586,7 +592,7 @@ class Instance:
             tuple(options),
             tuple(profiles),
             tuple(map(tuple, receives)),
-            beside,
+            neighbor_sizes,
             *self._extras(sub_problem, number),
         )
 
@@ -601,27 +607,27 @@ class Instance:
         block: Block,
         strategy: Strategy,
         side: int,
-        known: dict[Receive, int],
+        table: dict[Receive, int],
     ) -> tuple[int | None, ...]:
         """Return what a slot receives from neighbours of every size.
 
         Where it is the same from all that have room, so it is from others.
         """
-        found: list[int | None] = []
+        rows: list[int | None] = []
         for size in self._beside(sub_problem):
             sender = (
                 block.behind(size) if side == BACKWARD else block.before(size)
             )
             end = sender.offset + size
             if sender.offset < 0 or end > sub_problem.split.devices:
-                found.append(None)
+                rows.append(None)
                 continue
             receive = self._receive(
                 sub_problem, number, block, strategy, side, sender
             )
-            found.append(known.setdefault(receive, len(known)))
-        distinct = {r for r in found if r is not None}
-        return tuple([*distinct] * len(found) if len(distinct) == 1 else found)
+            rows.append(table.setdefault(receive, len(table)))
+        distinct = {r for r in rows if r is not None}
+        return tuple([*distinct] * len(rows) if len(distinct) == 1 else rows)
 
     def _extras(
         self, sub_problem: SubProblem, number: int
@@ -655,7 +661,7 @@ class Instance:
         """
         key = (split, self.inflight(split, number), tuple(group))
         if key not in self._known_places:
-            found: list[Place] = []
+            places: list[Place] = []
             by_devices: dict[int, list[Strategy]] = {}
             for strategy in group:
                 by_devices.setdefault(strategy.devices, []).append(strategy)
@@ -665,18 +671,18 @@ class Instance:
                     if self.per_layer
                     else [(strategy,) for strategy in equals]
                 )
-                known: dict[object, list[Place]] = {}
+                by_cost: dict[object, list[Place]] = {}
                 for offset in range(split.devices - devices + 1):
                     self.deadline.check()
                     block = Block(
                         split.replicas, split.devices, offset, devices
                     )
-                    alike = (
+                    cost_key = (
                         self.model.network.alike(block),
                         self.problem.cluster.types_in(block.ranges()),
                     )
-                    if alike not in known:
-                        known[alike] = self._worth_a_try(
+                    if cost_key not in by_cost:
+                        by_cost[cost_key] = self._worth_a_try(
                             [
                                 Place(offset, chosen, profile)
                                 for chosen in rivals
@@ -687,10 +693,11 @@ class Instance:
                                 )
                             ]
                         )
-                    found.extend(
-                        place._replace(offset=offset) for place in known[alike]
+                    places.extend(
+                        place._replace(offset=offset)
+                        for place in by_cost[cost_key]
                     )
-            self._known_places[key] = found
+            self._known_places[key] = places
         return self._known_places[key]
 
     def _worth_a_try(self, rivals: list[Place]) -> list[Place]:
@@ -699,7 +706,7 @@ class Instance:
         Of equal ones the first stays.
         """
         missing = (math.inf,) * (self.num_paces + 6)
-        kept = undominated(
+        undominated_places = undominated(
             {
                 i: (
                     -min(map(self.model.shards, chosen)),
@@ -712,7 +719,7 @@ class Instance:
                 for i, (_, chosen, profile) in enumerate(rivals)
             }
         )
-        return [rivals[i] for i in kept]
+        return [rivals[i] for i in undominated_places]
 
     # What a place costs
 
@@ -750,8 +757,8 @@ class Instance:
                 passing[_layout(strategy)] = self._passing_bytes(
                     split, number, strategy, capacity + 1
                 )
-        most = max(c.working_bytes for kind in choices for _, c in kind)
-        most += extra_bytes + max(
+        max_bytes = max(c.working_bytes for kind in choices for _, c in kind)
+        max_bytes += extra_bytes + max(
             (
                 sum(self.graph.increments[i].of(sizes) for i in self.passing)
                 for sizes in passing.values()
@@ -759,10 +766,10 @@ class Instance:
             default=0,
         )
         for members, kind in zip(self.graph.members, choices, strict=True):
-            most += len(members) * max(
+            max_bytes += len(members) * max(
                 (choice.resident_bytes for _, choice in kind), default=0
             )
-        tight = most > capacity
+        tight = max_bytes > capacity
         if not tight:
             choices = [
                 [
@@ -822,23 +829,30 @@ class Instance:
         if not self.hides:
             return choice
         # Rounded up, so that their sum is no less than what hides of all.
-        most = math.ceil(decimal(self.fraction) * terms.hideable_sync)
+        max_hidden = math.ceil(decimal(self.fraction) * terms.hideable_sync)
         once = weighted(self.once, choice.loads)
         return choice._replace(
             hideable=terms.hideable_sync,
-            hidden=most,
+            hidden=max_hidden,
             backward=terms.backward,
             late=once + terms.sync - terms.backward,
         )
 
     def _passing_bytes(
-        self, split: BatchSplit, number: int, strategy: Strategy, most: int
+        self,
+        split: BatchSplit,
+        number: int,
+        strategy: Strategy,
+        max_bytes: int,
     ) -> tuple[int, ...]:
         """Return what tensors of each size take in a slot they pass (20)."""
         shards = self.model.shards(strategy)
         inflight = self.inflight(split, number)
         return tuple(
-            min(inflight * ceil_div(size * split.micro_batch, shards), most)
+            min(
+                inflight * ceil_div(size * split.micro_batch, shards),
+                max_bytes,
+            )
             for size in self.graph.sizes
         )
 
@@ -892,27 +906,27 @@ class Instance:
         if key not in self._receives:
             rows = self._rows(route, split, strategy)
             # Rows that no other one exceeds.
-            kept = undominated(
+            largest = undominated(
                 {
                     i: (-message, *(-time for time in times))
                     for i, (message, times) in enumerate(rows)
                 }
             )
-            self._receives[key] = tuple(rows[i] for i in kept)
+            self._receives[key] = tuple(rows[i] for i in largest)
         return self._receives[key]
 
 
 class Task(NamedTuple):
-    """What an engine is asked: the best plan of one sub-problem.
+    """The task of an engine: the best plan of one sub-problem.
 
     Attributes
     ----------
     instance, sub_problem, slots
-        What to search, and its constants.
+        The sub-problem and its constants.
     cutoff
-        No plan with a step time above is of use; ``None`` takes any.
+        Longest step time of a useful plan; ``None`` for no limit.
     start
-        A plan to start from, if one is known.
+        A known plan to start from, or ``None``.
     """
 
     instance: Instance
@@ -930,17 +944,17 @@ class Line(NamedTuple):
     c: int
 
 
-def hiding_line(fraction: float, most: int) -> Line:
-    """Return a line above ``⌊φH + 0.5⌋`` for every ``H`` up to ``most``.
+def hiding_line(fraction: float, max_value: int) -> Line:
+    """Return a line above ``⌊φH + 0.5⌋`` for every ``H`` up to ``max_value``.
 
     ``φ`` is replaced by a fraction ``a/b`` so small that products stay
     integers of 61 bits; what this takes away is added to ``c``. Where ``φ``
     has few decimals nothing is.
     """
     exact = decimal(fraction)
-    largest = max(1, min(2**20, MAX_TOTAL // (8 * (most + 1))))
+    largest = max(1, min(2**20, MAX_TOTAL // (8 * (max_value + 1))))
     near = exact.limit_denominator(largest)
-    slack = abs(exact - near) * most
+    slack = abs(exact - near) * max_value
     a, b = 2 * near.numerator, 2 * near.denominator
     return Line(b, a, math.floor(b * (slack + Fraction(1, 2))))
 
@@ -962,8 +976,8 @@ def _useful(
     groups: dict[Strategy, dict[int, tuple[float, ...]]] = {}
     for index, (strategy, choice) in enumerate(choices):
         groups.setdefault(_layout(strategy), {})[index] = choice.costs
-    kept = [i for group in groups.values() for i in undominated(group)]
-    return [choices[i] for i in sorted(kept)]
+    indices = [i for group in groups.values() for i in undominated(group)]
+    return [choices[i] for i in sorted(indices)]
 
 
 def undominated(vectors: dict[int, tuple[float, ...]]) -> list[int]:
@@ -971,15 +985,15 @@ def undominated(vectors: dict[int, tuple[float, ...]]) -> list[int]:
 
     Of equal ones the first stays.
     """
-    kept: list[int] = []
+    keys: list[int] = []
     for index, vector in vectors.items():
-        if any(_dominates(vectors[other], vector) for other in kept):
+        if any(_dominates(vectors[other], vector) for other in keys):
             continue
-        kept = [
-            other for other in kept if not _dominates(vector, vectors[other])
+        keys = [
+            other for other in keys if not _dominates(vector, vectors[other])
         ]
-        kept.append(index)
-    return kept
+        keys.append(index)
+    return keys
 
 
 def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -142,7 +142,7 @@ def check_parameters(solver: str, parameters: Mapping[str, str]) -> None:
     from ortools.sat.python import cp_model
 
     engine = cp_model.CpSolver().parameters
-    known = [
+    names = [
         name
         for name in dir(engine)
         if name.islower()
@@ -151,6 +151,6 @@ def check_parameters(solver: str, parameters: Mapping[str, str]) -> None:
     ]
     for name, value in parameters.items():
         where = f"option {solver}.{PREFIX}{name}"
-        check_name(where, "CP-SAT", name, known, _RESERVED)
+        check_name(where, "CP-SAT", name, names, _RESERVED)
         if not engine.merge_text_format(f"{name}: {value}"):
             refuse_value(where, "CP-SAT", name, value)

@@ -33,7 +33,7 @@ def check_name(
     where: str,
     engine: str,
     name: str,
-    known: Collection[str],
+    names: Collection[str],
     reserved: re.Pattern[str],
 ) -> None:
     """Refuse a parameter that the engine does not have, or that is ours.
@@ -46,7 +46,7 @@ def check_name(
         Name of the engine.
     name
         Of the parameter.
-    known
+    names
         All that the engine has.
     reserved
         Found in the names of those on which proofs rest.
@@ -56,8 +56,8 @@ def check_name(
     InvalidOptionError
         If it is refused.
     """
-    if name not in known:
-        hint = did_you_mean(name, known, "correct the name")
+    if name not in names:
+        hint = did_you_mean(name, names, "correct the name")
         raise InvalidOptionError(
             f"{where}: expected a parameter of {engine}, got {name!r}; {hint}"
         )

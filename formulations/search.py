@@ -1,7 +1,20 @@
-"""The search over sub-problems, the same for every engine.
+"""Branch and bound over sub-problems, the same for every engine.
 
-An engine answers one ``(R, B, S)`` under one way to run the stages; what is
-proven about all of them, and what has to be re-checked, is decided here.
+:class:`NodeSearch` keeps a list of open nodes, ordered by their lower bounds.
+A node is a set of plans: a sub-problem ``(R, B, S)`` of the layer form, or a
+case ``(R, B)`` of the path form. The loop of :meth:`NodeSearch.run`:
+
+1. Take the open node with the least bound. Stop if the bound is not below the
+   best known step time (the incumbent), or if the gap is small enough.
+2. Let the engine look for a plan of the node that is faster than the
+   incumbent.
+3. Score the plan of the engine with the shared cost model. A plan with
+   another step time than the engine claims is an error.
+4. Replace the node by its children, which contain the plans that the engine
+   did not search.
+
+When the loop ends, the least bound of the open nodes and the incumbent is a
+lower bound on every plan.
 """
 
 from __future__ import annotations
@@ -13,22 +26,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from formulations.common import Answer, Instance, Start, SubProblem, Task
-from formulations.nest_artifact import ArtifactInstance
+from formulations.common import EngineResult, Instance, Start, SubProblem, Task
+from formulations.instances import INSTANCES, instances_of
+from formulations.nodes import NodeResult, SearchNode
 from formulations.paths.cuts import Cuts
-from formulations.paths.search import PathEngine, PathPart, path_parts
+from formulations.paths.search import PathEngine, PathNode, path_nodes
 from formulations.paths.stages import TooLargeError
-from formulations.timed import TimedSearch, Work, has_others, timed_only
+from formulations.timed import (
+    LayerChoiceProgram,
+    TimedSearch,
+    has_others,
+    timed_only,
+)
+from formulations.written import write_models
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import (
-    BatchSplit,
-    Runtime,
-    leading_runtimes,
-    runtime_of,
-)
+from nest.cost.space import BatchSplit, runtime_of
 from nest.errors import InvalidOptionError, InvalidPlanError, SolverError
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -58,10 +73,7 @@ OPEN = "plans timed pass by pass are bounded by the work of all devices"
 
 #: Finds the best plan of a task with a step time of at most its cutoff.
 #: Raises ``OutOfTimeError`` if the deadline passes before an engine runs.
-Engine = Callable[[Task], Answer]
-
-#: How problems are taken apart, by the rules that are formulated.
-INSTANCES = {"standard": Instance, "nest-artifact": ArtifactInstance}
+Engine = Callable[[Task], EngineResult]
 
 
 #: Values of the option ``form``, and what they are.
@@ -72,36 +84,8 @@ FORM_OPTION = (
 )
 
 
-class Part(Protocol):
-    """Plans that are settled together."""
-
-    @property
-    def instance(self) -> Instance:
-        """The runtime's problem."""
-
-    @property
-    def bound(self) -> int:
-        """No plan is faster."""
-
-    @property
-    def split(self) -> BatchSplit:
-        """The ``(R, B)`` of all its plans."""
-
-    def ask(self, cutoff: int | None) -> tuple[Answer, tuple[Part, ...], bool]:
-        """Look for a plan within a cutoff.
-
-        Return what is known of the plans that were looked at, parts with
-        all others, and whether an engine ran.
-
-        Raises
-        ------
-        OutOfTimeError
-            If the deadline passes.
-        """
-
-
 @dataclass(frozen=True)
-class LayerPart:
+class LayerNode:
     """A sub-problem of the layer form.
 
     Attributes
@@ -132,19 +116,15 @@ class LayerPart:
     def __str__(self) -> str:
         return str(self.sub_problem)
 
-    def ask(self, cutoff: int | None) -> tuple[Answer, tuple[Part, ...], bool]:
-        """Find the best plan within a cutoff."""
+    def solve(self, cutoff: int | None) -> NodeResult:
+        """Find the best plan of at most ``cutoff`` quanta."""
         slots = self.instance.slots(self.sub_problem)
         if slots is None:
-            return Answer(finished=True), (), False
+            return NodeResult(EngineResult(finished=True))
         problem = self.instance.problem
         start = _start(problem, self.warm_start, self.sub_problem)
         task = Task(self.instance, self.sub_problem, slots, cutoff, start)
-        return self.engine(task), (), True
-
-
-def _bound(part: Part) -> int:
-    return part.bound
+        return NodeResult(self.engine(task), solved=True)
 
 
 def form_of(name: str, options: SolveOptions) -> str:
@@ -162,18 +142,6 @@ def form_of(name: str, options: SolveOptions) -> str:
             f"got {form!r}; correct the value"
         )
     return form
-
-
-def instances_of(
-    problem: Problem, model: CostModel, deadline: Deadline
-) -> dict[Runtime, Instance]:
-    """Return a problem taken apart, for every way to run the stages."""
-    return {
-        runtime: INSTANCES[model.rules.name](
-            problem, model.under(runtime), deadline
-        )
-        for runtime in leading_runtimes(problem)
-    }
 
 
 class Formulation(ABC):
@@ -199,10 +167,11 @@ class Formulation(ABC):
         """Return what solves networks; ``None`` if it takes layers only."""
         return None
 
-    def parts(self, task: Task) -> Iterator[Task]:
-        """Yield tasks that have the plans of a task, the fastest first.
+    def windows(self, task: Task) -> Iterator[Task]:
+        """Divide the plans of a task by step time, the fastest first.
 
-        Each has all plans up to its cutoff that those before it do not have.
+        A window contains the plans up to its cutoff that no earlier window
+        contains.
         """
         yield task
 
@@ -225,12 +194,13 @@ class Formulation(ABC):
         every: bool,
     ) -> list[dict[str, Any]]:
         """Write models of a problem, see :mod:`formulations.written`."""
-        from formulations.written import write_models
-
         return write_models(self, problem, plan, folder, suffix, every)
 
     def least_work(
-        self, work: Work, deadline: Deadline, options: SolveOptions
+        self,
+        work: LayerChoiceProgram,
+        deadline: Deadline,
+        options: SolveOptions,
     ) -> int | None:
         """Return what layers take at least, see :mod:`formulations.timed`.
 
@@ -269,7 +239,7 @@ class Formulation(ABC):
         """
         timed = timed_only(problem)
         if timed is None:
-            return self._solve(problem, options, report)
+            return NodeSearch(self, problem, options, report).run()
         deadline = Deadline(options.time_limit_s)
         self.engine(options)
         model = CostModel(timed)
@@ -278,13 +248,14 @@ class Formulation(ABC):
             limit_s = options.time_limit_s
             if limit_s is not None:
                 limit_s *= PLAIN_SHARE
-            plain = self._solve(
+            plain = NodeSearch(
+                self,
                 problem,
                 replace(options, time_limit_s=limit_s),
                 lambda progress: report(
                     replace(progress, lower_bound_quanta=None)
                 ),
-            )
+            ).run()
         elif options.warm_start is not None:
             plain = SolverOutput(
                 status=Status.FEASIBLE,
@@ -294,22 +265,29 @@ class Formulation(ABC):
                 ),
                 lower_bound_quanta=MAX_TOTAL,
             )
-        found = TimedSearch(
-            *(timed, model, self.name, deadline, report),
-            lambda work, clock: self.least_work(work, clock, options),
-            *(plain.plan, plain.claimed_quanta),
+        timed_plans = TimedSearch(
+            problem=timed,
+            model=model,
+            name=self.name,
+            deadline=deadline,
+            report=report,
+            least_work=lambda work, clock: self.least_work(
+                work, clock, options
+            ),
+            best=plain.plan,
+            best_quanta=plain.claimed_quanta,
         ).run()
-        bounds = [] if found.bound is None else [found.bound]
+        bounds = [] if timed_plans.bound is None else [timed_plans.bound]
         if plain.status is Status.OPTIMAL and plain.claimed_quanta is not None:
             bounds.append(plain.claimed_quanta)
         elif plain.lower_bound_quanta is not None or plain.limit is not None:
             bounds.append(plain.lower_bound_quanta or 0)
-        step = found.step_quanta
+        step = timed_plans.step_quanta
         output = exact_output(
-            found.plan,
+            timed_plans.plan,
             MAX_TOTAL + 1 if step is None else step,
             min(bounds, default=MAX_TOTAL + 1),
-            plain.limit or (Limit.TIME if found.timed_out else None),
+            plain.limit or (Limit.TIME if timed_plans.timed_out else None),
             "; ".join(filter(None, (plain.detail, OPEN))),
         )
         if output.lower_bound_quanta is None or not has_others(problem):
@@ -318,215 +296,277 @@ class Formulation(ABC):
         proven = self.capabilities.proves(output.lower_bound_quanta)
         return replace(output, lower_bound_quanta=proven)
 
-    def _solve(  # noqa: C901, PLR0915
-        self, problem: Problem, options: SolveOptions, report: Report
-    ) -> SolverOutput:
-        """Solve all sub-problems, most promising first; combine the proofs."""
-        deadline = Deadline(options.time_limit_s)
-        engine = self.engine(options)
-        model = CostModel(problem)
-        instances = instances_of(problem, model, deadline)
-        kinds = "sub-problems (R, B, S)"
-        if any(self._takes_paths(i, options) for i in instances.values()):
-            kinds = "cases (R, B)"
-        best: Plan | None = None
-        best_quanta: int | None = None
-        if options.warm_start is not None:
-            best = options.warm_start
-            best_quanta = check_warm_start(problem, best, model)
-            report(Progress(plan=best, claimed_quanta=best_quanta))
-
-        todo: list[Part] = []
-        unfinished: list[int] = []
-        settled: set[BatchSplit] = set()
-        num_parts, num_solved, limit = 0, 0, None
-        try:
-            for instance in instances.values():
-                todo += self._parts(instance, options, engine)
-            todo.sort(key=_bound)
-        except OutOfTimeError:
-            todo = []
-            unfinished.append(0)
-            limit = Limit.TIME
-        num_parts = len(todo)
-        reported = None
-
-        def proven() -> int | None:
-            """Return the best bound so far."""
-            bounds = [*unfinished, *(p.bound for p in todo[:1])]
-            if best_quanta is not None:
-                bounds.append(self.capabilities.proves(best_quanta))
-            return min(bounds, default=None)
-
-        while todo:
-            part = todo[0]
-            if best_quanta is not None and part.bound >= best_quanta:
-                break
-            if options.reached(best_quanta, min([part.bound, *unfinished])):
-                break
-            cutoff = None
-            if best_quanta is not None:
-                # What is better by less than the gap is of no interest.
-                allowed = math.floor(Fraction(options.gap) * best_quanta)
-                cutoff = best_quanta - 1 - allowed
-            try:
-                answer, rest, solved = self._ask(part, cutoff, options, engine)
-            except OutOfTimeError:
-                limit = Limit.TIME
-                break
-            del todo[0]
-            for other in rest:
-                insort(todo, other, key=_bound)
-            if not rest or answer.plan is not None:
-                settled.add(part.split)
-            num_parts += max(0, len(rest) - 1)
-            num_solved += solved
-            if not answer.finished:
-                limit = Limit.TIME
-                unfinished.append(max(part.bound, answer.bound or 0))
-            elif (
-                options.gap
-                and cutoff is not None
-                and answer.plan is None
-                and not rest
-            ):
-                refuted = self.capabilities.proves(cutoff) + 1
-                unfinished.append(max(part.bound, refuted))
-            plan = None
-            if answer.plan is not None:
-                quanta = self._check(part, answer)
-                if best_quanta is None or quanta < best_quanta:
-                    best = plan = answer.plan
-                    best_quanta = quanta
-            bound = proven()
-            if plan is not None or bound != reported:
-                claimed = best_quanta if plan is not None else None
-                report(Progress(plan, claimed, bound))
-                reported = bound
-
-        discarded: dict[BatchSplit, int] = {}
-        for part in todo:
-            if part.split not in settled:
-                least = discarded.get(part.split, part.bound)
-                discarded[part.split] = min(least, part.bound)
-        unfinished += [part.bound for part in todo]
-        # A bound that reaches the incumbent settles its sub-problem.
-        if best_quanta is not None:
-            unfinished = [bound for bound in unfinished if bound < best_quanta]
-        status, detail = Status.OPTIMAL, ""
-        if not unfinished:
-            limit = None
-        if unfinished:
-            status = Status.FEASIBLE
-            if best is None:
-                status = Status.NO_SOLUTION
-            detail = f"the {kinds} could not be listed in time"
-            if num_parts:
-                detail = f"{len(unfinished)} of {num_parts} {kinds} are open"
-        elif best is None:
-            status = Status.INFEASIBLE
-            detail = "no plan fits the devices' memory and the counting rules"
-        return SolverOutput(
-            status=status,
-            plan=best,
-            claimed_quanta=best_quanta,
-            lower_bound_quanta=proven(),
-            limit=limit,
-            detail=detail,
-            split_bounds=tuple(
-                (split.replicas, split.micro_batch, least)
-                for split, least in discarded.items()
-            ),
-            extra={
-                "num_sub_problems": num_parts,
-                "num_solved": num_solved,
-            },
-        )
-
-    def _parts(
-        self, instance: Instance, options: SolveOptions, engine: Engine
-    ) -> list[Part]:
-        """Return what has to be settled of a runtime.
-
-        Paths through cases, where that form applies; else sub-problems.
-        """
-        solve_path = self._takes_paths(instance, options)
-        if solve_path is not None:
-            cuts = Cuts(instance.model, instance.graph)
-            if cuts.listed:
-                proves = self.capabilities.proves
-                return [
-                    *path_parts(instance, cuts, solve_path, self.name, proves)
-                ]
-        return [
-            LayerPart(instance, sub_problem, engine, options.warm_start)
-            for sub_problem in instance.sub_problems()
-        ]
-
-    def _takes_paths(
+    def takes_paths(
         self, instance: Instance, options: SolveOptions
     ) -> PathEngine | None:
-        """Return what solves networks, if plans are paths."""
+        """Return the engine of the path form, ``None`` for the layer form."""
         if form_of(self.name, options) != "paths":
             return None
-        # Layers of a stage differ, or rules of another room price it.
+        # Layers of a stage differ, or the rules of an audit cost it.
         if instance.artifact or instance.per_layer:
             return None
         return self.path_engine(options)
 
-    def _ask(
-        self,
-        part: Part,
-        cutoff: int | None,
-        options: SolveOptions,
-        engine: Engine,
-    ) -> tuple[Answer, tuple[Part, ...], bool]:
-        """Ask about a part; where paths are too many, take layers for it."""
-        try:
-            return part.ask(cutoff)
-        except TooLargeError:
-            assert isinstance(part, PathPart)
-            split, family = part.case
-            return (
-                Answer(finished=True),
-                tuple(
-                    LayerPart(
-                        part.instance,
-                        replace(found, bound=max(part.bound, found.bound)),
-                        *(engine, options.warm_start),
-                    )
-                    for found in part.instance.of_case(split, family)
-                ),
-                False,
-            )
 
-    def _check(self, part: Part, answer: Answer) -> int:
-        """Return the shared score of an engine's plan, which it must match."""
-        assert answer.plan is not None
-        where = f"{self.name}: {part}"
-        instance = part.instance
+class NodeSearch:
+    """Branch and bound over the nodes of one problem.
+
+    Parameters
+    ----------
+    formulation
+        Its engine solves the nodes.
+    problem, options, report
+        As in :meth:`Formulation.solve`.
+    """
+
+    def __init__(
+        self,
+        formulation: Formulation,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report,
+    ) -> None:
+        self.formulation, self.options = formulation, options
+        self.report = report
+        self.proves = formulation.capabilities.proves
+        self.engine = formulation.engine(options)
+        model = CostModel(problem)
+        self.instances = instances_of(
+            problem, model, Deadline(options.time_limit_s)
+        )
+        #: The best known plan and its step time.
+        self.best: Plan | None = None
+        self.best_quanta: int | None = None
+        if options.warm_start is not None:
+            self.best = options.warm_start
+            self.best_quanta = check_warm_start(problem, self.best, model)
+            report(Progress(plan=self.best, claimed_quanta=self.best_quanta))
+        #: Nodes to be solved, by ascending bound.
+        self.open: list[SearchNode] = []
+        #: Lower bounds on plans that were not searched to the end.
+        self.unfinished: list[int] = []
+        self._settled: set[BatchSplit] = set()
+        self._num_nodes = self._num_solved = 0
+        self._limit: Limit | None = None
+        self._reported: int | None = None
+
+    def run(self) -> SolverOutput:
+        """Solve nodes until the least bound is a proof."""
+        self._list_nodes()
+        while self.open and not self._is_settled(self.open[0]):
+            node, cutoff = self.open[0], self._cutoff()
+            try:
+                result = self._solve(node, cutoff)
+            except OutOfTimeError:
+                self._limit = Limit.TIME
+                break
+            del self.open[0]
+            for child in result.children:
+                insort(self.open, child, key=_bound)
+            self._note_bound(node, cutoff, result)
+            self._note_plan(node, result.result)
+        return self._output()
+
+    def _list_nodes(self) -> None:
+        """List the nodes of all runtimes."""
         try:
-            verdict = score(instance.problem, answer.plan, instance.model)
+            for instance in self.instances.values():
+                self.open += self._nodes(instance)
+        except OutOfTimeError:
+            self.open = []
+            self.unfinished.append(0)
+            self._limit = Limit.TIME
+        self.open.sort(key=_bound)
+        self._num_nodes = len(self.open)
+
+    def _nodes(self, instance: Instance) -> list[SearchNode]:
+        """Return the nodes of a runtime, in the path form if it applies."""
+        solver = self.formulation
+        solve_path = solver.takes_paths(instance, self.options)
+        if solve_path is not None:
+            cuts = Cuts(instance.model, instance.graph)
+            if cuts.listed:
+                return [
+                    *path_nodes(
+                        instance, cuts, solve_path, solver.name, self.proves
+                    )
+                ]
+        return [
+            self._layer_node(instance, sub_problem)
+            for sub_problem in instance.sub_problems()
+        ]
+
+    def _layer_node(
+        self, instance: Instance, sub_problem: SubProblem
+    ) -> LayerNode:
+        return LayerNode(
+            instance, sub_problem, self.engine, self.options.warm_start
+        )
+
+    def _is_settled(self, node: SearchNode) -> bool:
+        """Whether no plan of the node, or of later ones, is of interest."""
+        best = self.best_quanta
+        if best is not None and node.bound >= best:
+            return True
+        return self.options.reached(best, min([node.bound, *self.unfinished]))
+
+    def _cutoff(self) -> int | None:
+        """Return the longest step time that improves the incumbent enough."""
+        if self.best_quanta is None:
+            return None
+        # What is better by less than the gap is of no interest.
+        allowed = math.floor(Fraction(self.options.gap) * self.best_quanta)
+        return self.best_quanta - 1 - allowed
+
+    def _solve(self, node: SearchNode, cutoff: int | None) -> NodeResult:
+        """Solve a node; divide a case with too many paths into layer nodes."""
+        try:
+            return node.solve(cutoff)
+        except TooLargeError:
+            assert isinstance(node, PathNode)
+            split, family = node.case
+            children = tuple(
+                self._layer_node(
+                    node.instance,
+                    replace(
+                        sub_problem, bound=max(node.bound, sub_problem.bound)
+                    ),
+                )
+                for sub_problem in node.instance.of_case(split, family)
+            )
+            return NodeResult(EngineResult(finished=True), children)
+
+    def _note_bound(
+        self, node: SearchNode, cutoff: int | None, solved: NodeResult
+    ) -> None:
+        """Keep what is proven of the plans that were searched."""
+        result, children = solved.result, solved.children
+        if not children or result.plan is not None:
+            self._settled.add(node.split)
+        self._num_nodes += max(0, len(children) - 1)
+        self._num_solved += solved.solved
+        if not result.finished:
+            self._limit = Limit.TIME
+            self.unfinished.append(max(node.bound, result.bound or 0))
+        elif (
+            self.options.gap
+            and cutoff is not None
+            and result.plan is None
+            and not children
+        ):
+            refuted = self.proves(cutoff) + 1
+            self.unfinished.append(max(node.bound, refuted))
+
+    def _note_plan(self, node: SearchNode, result: EngineResult) -> None:
+        """Score the plan of an engine, and report what is new."""
+        plan = None
+        if result.plan is not None:
+            quanta = self._check(node, result)
+            if self.best_quanta is None or quanta < self.best_quanta:
+                self.best = plan = result.plan
+                self.best_quanta = quanta
+        bound = self._proven()
+        if plan is not None or bound != self._reported:
+            claimed = self.best_quanta if plan is not None else None
+            self.report(Progress(plan, claimed, bound))
+            self._reported = bound
+
+    def _proven(self) -> int | None:
+        """Return the lower bound on all plans; ``None`` if there are none."""
+        bounds = [*self.unfinished, *(node.bound for node in self.open[:1])]
+        if self.best_quanta is not None:
+            bounds.append(self.proves(self.best_quanta))
+        return min(bounds, default=None)
+
+    def _check(self, node: SearchNode, result: EngineResult) -> int:
+        """Return the shared score of an engine's plan, which it must match."""
+        assert result.plan is not None
+        where = f"{self.formulation.name}: {node}"
+        instance = node.instance
+        try:
+            verdict = score(instance.problem, result.plan, instance.model)
         except InvalidPlanError as error:
             raise SolverError(f"{where}: {error}") from error
         if not verdict.feasible:
             raise SolverError(f"{where}: {verdict.violations[0]}")
-        claimed, quanta = answer.claimed_quanta, verdict.step_quanta
-        if quanta < part.bound:
-            text = wrong_proof(part.split[:2], part.bound, quanta)
+        claimed, quanta = result.claimed_quanta, verdict.step_quanta
+        if quanta < node.bound:
+            text = wrong_proof(node.split[:2], node.bound, quanta)
             raise SolverError(f"{where}: {text}; please report this problem")
-        slack = self.capabilities.precision * max(quanta, 1)
+        precision = self.formulation.capabilities.precision
+        slack = precision * max(quanta, 1)
         # Only at an optimum are the terms of the model as small as can be.
         if (
             claimed is None
             or claimed < quanta - slack
-            or (answer.finished and claimed > quanta + slack)
+            or (result.finished and claimed > quanta + slack)
         ):
             raise SolverError(
                 f"{where}: expected the model's step time to be that of its "
                 f"plan, {quanta} quanta, got {claimed}"
             )
         return quanta
+
+    def _discarded(self) -> dict[BatchSplit, int]:
+        """Return the bounds of the batch splits that were never solved."""
+        bounds: dict[BatchSplit, int] = {}
+        for node in self.open:
+            if node.split not in self._settled:
+                bound = bounds.get(node.split, node.bound)
+                bounds[node.split] = min(bound, node.bound)
+        return bounds
+
+    def _output(self) -> SolverOutput:
+        """Combine the incumbent and the bounds into a claim."""
+        discarded = self._discarded()
+        unfinished = self.unfinished + [node.bound for node in self.open]
+        # A bound that reaches the incumbent settles its sub-problem.
+        best_quanta = self.best_quanta
+        if best_quanta is not None:
+            unfinished = [bound for bound in unfinished if bound < best_quanta]
+        self.unfinished = unfinished
+        status, detail = self._status(len(unfinished))
+        return SolverOutput(
+            status=status,
+            plan=self.best,
+            claimed_quanta=best_quanta,
+            lower_bound_quanta=self._proven(),
+            limit=self._limit if unfinished else None,
+            detail=detail,
+            split_bounds=tuple(
+                (split.replicas, split.micro_batch, bound)
+                for split, bound in discarded.items()
+            ),
+            extra={
+                "num_sub_problems": self._num_nodes,
+                "num_solved": self._num_solved,
+            },
+        )
+
+    def _status(self, num_open: int) -> tuple[Status, str]:
+        """Return the status and detail with so many bounds open."""
+        if num_open:
+            status = Status.FEASIBLE if self.best else Status.NO_SOLUTION
+            kinds = "sub-problems (R, B, S)"
+            if any(map(self._takes_paths, self.instances.values())):
+                kinds = "cases (R, B)"
+            if self._num_nodes:
+                detail = f"{num_open} of {self._num_nodes} {kinds} are open"
+                return status, detail
+            return status, f"the {kinds} could not be listed in time"
+        if self.best is None:
+            return (
+                Status.INFEASIBLE,
+                "no plan fits the devices' memory and the counting rules",
+            )
+        return Status.OPTIMAL, ""
+
+    def _takes_paths(self, instance: Instance) -> bool:
+        return bool(self.formulation.takes_paths(instance, self.options))
+
+
+def _bound(node: SearchNode) -> int:
+    return node.bound
 
 
 def make_plan(
@@ -547,10 +587,10 @@ def make_plan(
         micro_batch=sub_problem.split.micro_batch,
         stages=tuple(
             Stage.of(
-                [layers[i].id for i in inside[number]],
-                [strategy_of[i] for i in inside[number]],
+                [layers[i].id for i in inside[slot]],
+                [strategy_of[i] for i in inside[slot]],
             )
-            for number in range(sub_problem.num_stages, 0, -1)
+            for slot in range(sub_problem.num_stages, 0, -1)
         ),
         overlap=runtime.named_overlap,
         distributed_optimizer=runtime.distributed_optimizer,
@@ -574,13 +614,13 @@ def _start(
     start = Start({}, {}, {})
     offset = 0
     for position, stage in enumerate(plan.stages):
-        number = sub_problem.num_stages - position
+        slot = sub_problem.num_stages - position
         for layer, strategy in zip(
             stage.layers, stage.layer_strategies, strict=True
         ):
-            start.slot_of[index[str(layer)]] = number
+            start.slot_of[index[str(layer)]] = slot
             start.strategy_of[index[str(layer)]] = strategy
-        start.places[number] = (offset, stage.devices)
+        start.places[slot] = (offset, stage.devices)
         offset += stage.devices
     shared = sub_problem.strategy
     if shared is not None and {*start.strategy_of.values()} != {shared}:

@@ -53,7 +53,7 @@ MAX_PLANS = 20_000
 MAX_TRIED = 200
 
 
-class Work(NamedTuple):
+class LayerChoiceProgram(NamedTuple):
     """An integer program: which options the layers of every kind take.
 
     Attributes
@@ -90,11 +90,11 @@ class Work(NamedTuple):
 
 #: Returns what the layers take at least, ``None`` if they do not fit; 0 where
 #: time does not allow more.
-LeastWork = Callable[[Work, Deadline], int | None]
+LeastWork = Callable[[LayerChoiceProgram, Deadline], int | None]
 
 
 @dataclass(frozen=True)
-class Found:
+class TimedPlans:
     """What is known of plans timed pass by pass.
 
     Attributes
@@ -160,7 +160,7 @@ class TimedSearch:
         default_factory=dict
     )
 
-    def run(self) -> Found:
+    def run(self) -> TimedPlans:
         """Enumerate, or bound."""
         space = PlanSpace(self.problem, self.model, self.deadline)
         try:
@@ -172,8 +172,8 @@ class TimedSearch:
                 self.deadline.check()
                 self._offer(replace(plan, solver=self.name))
         except OutOfTimeError:
-            return Found(self.best, self.best_quanta, 0, timed_out=True)
-        return Found(self.best, self.best_quanta, self.best_quanta)
+            return TimedPlans(self.best, self.best_quanta, 0, timed_out=True)
+        return TimedPlans(self.best, self.best_quanta, self.best_quanta)
 
     def _offer(self, plan: Plan) -> None:
         """Score a plan, and keep it if it is the best one."""
@@ -184,7 +184,7 @@ class TimedSearch:
             self.best, self.best_quanta = plan, verdict.step_quanta
             self.report(Progress(plan=plan, claimed_quanta=self.best_quanta))
 
-    def _bound(self, space: PlanSpace) -> Found:
+    def _bound(self, space: PlanSpace) -> TimedPlans:
         """Bound all choices, then try even chunks, the best choices first."""
         cases: list[tuple[int, int, Choice, list[int], list[Strategy]]] = []
         for choice in space.choices():
@@ -194,25 +194,35 @@ class TimedSearch:
                 self.problem.job.schedule, choice.runtime.virtual_stages
             )
             counts = [
-                number
-                for number in counts
-                if schedule.why_not(number, choice.split.num_micro_batches)
+                count
+                for count in counts
+                if schedule.why_not(count, choice.split.num_micro_batches)
                 is None
             ]
-            known = self._work(choice.split, choice.runtime, choice.strategies)
-            if known is not None and counts:
-                cases.append((known[0], len(cases), choice, counts, known[1]))
+            bound_and_strategies = self._work(
+                choice.split, choice.runtime, choice.strategies
+            )
+            if bound_and_strategies is not None and counts:
+                cases.append(
+                    (
+                        bound_and_strategies[0],
+                        len(cases),
+                        choice,
+                        counts,
+                        bound_and_strategies[1],
+                    )
+                )
         cases.sort(key=lambda case: case[:2])
         bound = min((case[0] for case in cases), default=None)
         if self.best_quanta is not None and bound is not None:
             bound = min(bound, self.best_quanta)
         tried = 0
-        for least, _, choice, counts, uniform in cases:
-            if self.best_quanta is not None and least >= self.best_quanta:
+        for case_bound, _, choice, counts, uniform in cases:
+            if self.best_quanta is not None and case_bound >= self.best_quanta:
                 break
             for plan in self._even(choice, counts, uniform):
                 if self.deadline.passed or tried == MAX_TRIED:
-                    return Found(
+                    return TimedPlans(
                         *(self.best, self.best_quanta, bound),
                         timed_out=tried < MAX_TRIED,
                     )
@@ -222,7 +232,7 @@ class TimedSearch:
                 except InvalidPlanError:
                     # Rules about whole plans that even chunks do not keep.
                     continue
-        return Found(self.best, self.best_quanta, bound)
+        return TimedPlans(self.best, self.best_quanta, bound)
 
     def _even(
         self, choice: Choice, counts: list[int], uniform: list[Strategy]
@@ -244,7 +254,9 @@ class TimedSearch:
         count = len(self.problem.cluster.types)
         if count == 1:
             return [self.model]
-        return [self.model.on_type(number) for number in range(count)]
+        return [
+            self.model.on_type(device_type) for device_type in range(count)
+        ]
 
     def _terms(
         self,
@@ -297,7 +309,7 @@ class TimedSearch:
             terms = self._terms(split, runtime, strategy)
             if all(term is not None for term in terms):
                 uniform.append(strategy)
-            alike = [
+            by_type = [
                 self._terms(split, runtime, strategy, model)
                 for model in (self._on_types if apart else [self.model])
             ]
@@ -321,7 +333,9 @@ class TimedSearch:
                         x.forward
                         + x.backward
                         - (x.weight_backward if apart else 0)
-                        for x in (found[layer] for found in alike)
+                        for x in (
+                            terms_of_type[layer] for terms_of_type in by_type
+                        )
                         if x is not None
                     )
                 )
@@ -332,25 +346,25 @@ class TimedSearch:
             [options[kind] for kind in first],
             split.devices * capacity,
         )
-        least = self.least_work(work, self.deadline)
-        if least is None:
+        min_work = self.least_work(work, self.deadline)
+        if min_work is None:
             return None
         through = sum(min(there_and_back[kind]) for kind in kinds)
-        heaviest = max(min(found) for found in alone.values())
-        bound = max(ceil_div(least, split.devices), through, heaviest)
+        heaviest = max(min(terms_of_type) for terms_of_type in alone.values())
+        bound = max(ceil_div(min_work, split.devices), through, heaviest)
         return bound, uniform
 
 
 def _undominated(
     counts: tuple[int, ...], options: list[set[tuple[int, int]]], capacity: int
-) -> Work:
+) -> LayerChoiceProgram:
     """Return the program with the options that no other one beats."""
     costs, memory = [], []
-    for found in options:
-        kept: list[tuple[int, int]] = []
-        for size, cost in sorted(found):
-            if not kept or cost < kept[-1][1]:
-                kept.append((size, cost))
-        memory.append(tuple(size for size, _ in kept))
-        costs.append(tuple(cost for _, cost in kept))
-    return Work(counts, tuple(costs), tuple(memory), capacity)
+    for pairs in options:
+        frontier: list[tuple[int, int]] = []
+        for size, cost in sorted(pairs):
+            if not frontier or cost < frontier[-1][1]:
+                frontier.append((size, cost))
+        memory.append(tuple(size for size, _ in frontier))
+        costs.append(tuple(cost for _, cost in frontier))
+    return LayerChoiceProgram(counts, tuple(costs), tuple(memory), capacity)

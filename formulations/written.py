@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from formulations.common import SubProblem, Task
-from formulations.search import Formulation, instances_of
+from formulations.instances import instances_of
 from formulations.timed import timed_only
 from nest.cost.model import CostModel
 from nest.cost.score import score
@@ -24,6 +24,9 @@ from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
+
+if TYPE_CHECKING:
+    from formulations.search import Formulation
 
 
 def write_models(
@@ -59,9 +62,9 @@ def write_models(
     tasks = _tasks(formulation, problem, step)
     if not every:
         tasks = _one_of(tasks, problem, plan, step)
-    found = []
-    for number, task in enumerate(tasks, 1):
-        path = folder / f"{number:04d}{suffix}"
+    models = []
+    for index, task in enumerate(tasks, 1):
+        path = folder / f"{index:04d}{suffix}"
         about = _about(task)
         comments = [
             f"Problem {problem.name} ({problem_hash(problem)}), solver "
@@ -75,8 +78,8 @@ def write_models(
             comments.append(f"The best plan known takes {step} quanta.")
         comments.append("Symbols and equations: formulations/README.md.")
         figures = formulation.write(task, path, comments)
-        found.append({"file": path.name} | about | figures)
-    return found
+        models.append({"file": path.name} | about | figures)
+    return models
 
 
 def _about(task: Task) -> dict[str, Any]:
@@ -107,7 +110,7 @@ def _tasks(
         if slots is None:
             continue
         whole = Task(instance, sub_problem, slots, None, None)
-        for task in formulation.parts(whole):
+        for task in formulation.windows(whole):
             yield task
             if step is not None and _reaches(task, step):
                 break

@@ -59,6 +59,16 @@ def make_cost(
     return LayerCost(forward_ns=forward_ns, backward_ns=backward_ns, **fields)
 
 
+def kept_or_full(
+    kept_bytes: float, full_bytes: float
+) -> tuple[Activations, Activations]:
+    """Return what a layer keeps without and with full recomputation."""
+    return (
+        Activations(kept_bytes=kept_bytes),
+        Activations(recompute="full", kept_bytes=full_bytes),
+    )
+
+
 def call(
     kind: Any, axis: Any, phase: Any, size_bytes: int, count: int = 1
 ) -> CollectiveCall:

@@ -22,12 +22,14 @@ from nest.search import (
     frontier,
     layer_frontier,
     layer_least,
+    levels,
     paths,
 )
-from nest.search.best import Bounded, OpenSplit, bound_paths
+from nest.search.best import OpenSplit, PathBounds, bound_paths
 from nest.search.closed_sets import closed_sets
-from nest.search.frontier import FrontierSearch, Gap, Point
 from nest.search.layer_frontier import LayerFrontierSearch
+from nest.search.levels import FrontierSearch
+from nest.search.staircase import Gap, Point
 from nest.solvers.base import Deadline
 
 #: (memory in bytes, step time in quanta), by ascending memory.
@@ -74,7 +76,7 @@ ROOMS = {"SQUARE": dominance, "FINE": paths, "MOST": layer_least}
 
 def _without_plans(
     item: OpenSplit, cap_bytes: int, upper: Any, offer: Any, found: Any = None
-) -> Bounded:
+) -> PathBounds:
     """Bound a split by paths, none of which is offered as a plan."""
     return bound_paths(item, cap_bytes, upper, lambda *_: None, found)
 
@@ -84,9 +86,9 @@ def settings(name: str) -> Iterator[None]:
     """Set the constants of a setting for a while."""
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SETTINGS[name].items():
-            patch.setattr(ROOMS.get(constant, frontier), constant, value)
+            patch.setattr(ROOMS.get(constant, levels), constant, value)
         if name != "as-it-is":
-            patch.setattr(frontier, "bound_paths", _without_plans)
+            patch.setattr(levels, "bound_paths", _without_plans)
             patch.setattr(
                 FrontierSearch, "_first_sweep", lambda self, splits: None
             )

@@ -24,7 +24,7 @@ from rich.console import RenderableType
 from nest import instances
 from nest.analysis import offers
 from nest.analysis.explain import explain
-from nest.analysis.fit import Target, fewest_devices
+from nest.analysis.fit import StepTimeLimit, fewest_devices
 from nest.analysis.pareto import Curve, Frontier, FrontierPoint
 from nest.analysis.prove import Proof
 from nest.analysis.robust import Candidate, Robust
@@ -57,7 +57,7 @@ from nest.present import (
 )
 from nest.present import instances as instance_report
 from nest.present.comparison import compare_footer, compare_table
-from nest.search.frontier import Gap
+from nest.search.staircase import Gap
 from nest.simulation.events import Simulation
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
@@ -289,7 +289,7 @@ def explained() -> Parts:
 
 def fitted() -> Parts:
     """Return what ``nest fit`` says of devices."""
-    target = Target(130, "a step within 1.3e-07 s")
+    target = StepTimeLimit(130, "a step within 1.3e-07 s")
     with patch("nest.analysis.fit.run_solver", run_inside):
         found = fewest_devices(_chain(), target)
     return fit.fit_block(_chain(), found, "--pin zero=0")

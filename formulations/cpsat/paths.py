@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from formulations.common import Answer
+from formulations.common import EngineResult
 from formulations.cp_sat import floor_bound, prove
 from formulations.paths.cuts import Integers
 from formulations.paths.search import PathTask
@@ -100,7 +100,7 @@ class PathModel:
         self.engine.minimize(self.step)
 
 
-def solve_path(options: SolveOptions, task: PathTask) -> Answer:
+def solve_path(options: SolveOptions, task: PathTask) -> EngineResult:
     """Find the fastest path of a network within its cutoff."""
     deadline = task.table.deadline
     model = PathModel(task)
@@ -111,9 +111,9 @@ def solve_path(options: SolveOptions, task: PathTask) -> Answer:
     )
     bound = floor_bound(solver.best_objective_bound)
     if not has_plan:
-        return Answer(finished=finished, bound=bound)
+        return EngineResult(finished=finished, bound=bound)
     path = task.walk(lambda a: solver.value(model.x[a]))
-    return Answer(
+    return EngineResult(
         finished=finished,
         plan=task.plan(path),
         claimed_quanta=solver.value(model.step),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from formulations import engine_log, parameters
-from formulations.common import Answer, Task
+from formulations.common import EngineResult, Task
 from formulations.cp_sat import (
     check_parameters,
     floor_bound,
@@ -22,7 +22,7 @@ from formulations.cpsat.variables import Model, create
 from formulations.engine_log import check_log
 from formulations.paths.search import PathEngine
 from formulations.search import FORM_OPTION, Engine, Formulation
-from formulations.timed import Work
+from formulations.timed import LayerChoiceProgram
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
 from nest.solvers.base import (
@@ -92,14 +92,17 @@ class CpSatSolver(Formulation):
         }
 
     def least_work(
-        self, work: Work, deadline: Deadline, options: SolveOptions
+        self,
+        work: LayerChoiceProgram,
+        deadline: Deadline,
+        options: SolveOptions,
     ) -> int | None:
         """Return the least work, in whole layers."""
         return _least_work(work, deadline, options)
 
 
 def _least_work(
-    work: Work, deadline: Deadline, options: SolveOptions
+    work: LayerChoiceProgram, deadline: Deadline, options: SolveOptions
 ) -> int | None:
     """Solve the integer program of the work of all devices.
 
@@ -137,7 +140,7 @@ def _least_work(
     return max(0, floor_bound(solver.best_objective_bound)) * unit
 
 
-def _solve(options: SolveOptions, task: Task) -> Answer:
+def _solve(options: SolveOptions, task: Task) -> EngineResult:
     """Find the best plan of a task with a step time within its cutoff.
 
     What hides of gradient sync is rounded by a line. Where its plan shows
@@ -148,10 +151,10 @@ def _solve(options: SolveOptions, task: Task) -> Answer:
         add_hints(model, task.start)
     number = 0
     while True:
-        answer, values = _run(options, model)
-        rounded = _rounded(model, answer, values)
+        result, values = _run(options, model)
+        rounded = _rounded(model, result, values)
         if not rounded:
-            return answer
+            return result
         for s, hideable in rounded.items():
             hide_less(model, number, s, hideable)
             number += 1
@@ -164,16 +167,18 @@ def _model(task: Task) -> Model:
     return model
 
 
-def _rounded(model: Model, answer: Answer, solver: CpSolver) -> dict[int, int]:
+def _rounded(
+    model: Model, result: EngineResult, solver: CpSolver
+) -> dict[int, int]:
     """Return the slots that hide more than the score says, and of how much.
 
     None if that does not make the plan faster than it is.
     """
     instance = model.instance
-    claimed = answer.claimed_quanta
-    if answer.plan is None or claimed is None or not instance.hides:
+    claimed = result.claimed_quanta
+    if result.plan is None or claimed is None or not instance.hides:
         return {}
-    verdict = score(instance.problem, answer.plan, instance.model)
+    verdict = score(instance.problem, result.plan, instance.model)
     if claimed >= verdict.step_quanta:
         return {}
     found = {}
@@ -186,7 +191,7 @@ def _rounded(model: Model, answer: Answer, solver: CpSolver) -> dict[int, int]:
     return found
 
 
-def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
+def _run(options: SolveOptions, model: Model) -> tuple[EngineResult, CpSolver]:
     """Solve a model as it is."""
     task = model.task
     remaining_s = task.instance.deadline.remaining_s
@@ -195,11 +200,11 @@ def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
     )
     if not has_plan:
         bound = floor_bound(solver.best_objective_bound)
-        return Answer(finished=finished, bound=bound), solver
-    answer = Answer(
+        return EngineResult(finished=finished, bound=bound), solver
+    result = EngineResult(
         finished=finished,
         plan=decode(CpSatSolver.name, model, solver),
         claimed_quanta=solver.value(model.step),
         bound=floor_bound(solver.best_objective_bound),
     )
-    return answer, solver
+    return result, solver

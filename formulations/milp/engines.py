@@ -92,7 +92,7 @@ def engine_name(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class EngineSettings:
     """What an engine has to know besides the problem.
 
     Attributes
@@ -137,7 +137,7 @@ class Run:
         return remaining_s - kept_s
 
 
-def run(problem: Any, how: Run) -> Outcome:
+def run(problem: Any, how: EngineSettings) -> Outcome:
     """Solve a PuLP problem to proven optimality or until time is up.
 
     Raises
@@ -175,7 +175,7 @@ _CBC_RESULTS = (
 )
 
 
-def _run_cbc(problem: Any, how: Run) -> Outcome:
+def _run_cbc(problem: Any, how: EngineSettings) -> Outcome:
     import pulp
 
     options = [
@@ -308,7 +308,7 @@ def _number(text: str, label: str) -> float | None:
     return value if math.isfinite(value) and abs(value) < 1e50 else None
 
 
-def _run_highs(problem: Any, how: Run) -> Outcome:
+def _run_highs(problem: Any, how: EngineSettings) -> Outcome:
     import highspy
     import pulp
 
@@ -369,7 +369,7 @@ _SCIP_RESULTS = {
 }
 
 
-def _run_scip(problem: Any, how: Run) -> Outcome:
+def _run_scip(problem: Any, how: EngineSettings) -> Outcome:
     import pulp
 
     solver = pulp.SCIP_PY(msg=how.log is not None, gapRel=0, gapAbs=0)
@@ -405,7 +405,7 @@ def _run_scip(problem: Any, how: Run) -> Outcome:
     return Outcome(verdict, objective, bound)
 
 
-def _run_other(problem: Any, how: Run) -> Outcome:
+def _run_other(problem: Any, how: EngineSettings) -> Outcome:
     import pulp
 
     settings: dict[str, Any] = {"msg": how.log is not None, "gapRel": 0}

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from formulations.common import Answer
+from formulations.common import EngineResult
 from formulations.engine_log import write_title
-from formulations.milp.engines import Run, Verdict, run
+from formulations.milp.engines import EngineSettings, Verdict, run
 from formulations.milp.windows import limits
 from formulations.paths.cuts import Integers
 from formulations.paths.search import PathTask
@@ -151,7 +151,7 @@ def _by_tail(network: Any, chosen: Any) -> list[tuple[int, list[int]]]:
     return list(found.items())
 
 
-def solve_path(engine: Run, task: PathTask) -> Answer:
+def solve_path(engine: EngineSettings, task: PathTask) -> EngineResult:
     """Find the fastest path of a network within its cutoff.
 
     A bound that floats arrive at is none: that of the network is exact.
@@ -166,9 +166,9 @@ def solve_path(engine: Run, task: PathTask) -> Answer:
     outcome = run(model.engine, how)
     finished = outcome.verdict is not Verdict.STOPPED
     if outcome.objective is None:
-        return Answer(finished=finished)
+        return EngineResult(finished=finished)
     path = task.walk(lambda a: model.x[a].varValue or 0.0)
-    return Answer(
+    return EngineResult(
         finished=finished,
         plan=task.plan(path),
         claimed_quanta=outcome.objective * model.scale_quanta,

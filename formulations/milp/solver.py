@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from formulations import engine_log, parameters
-from formulations.common import Answer, Task
+from formulations.common import EngineResult, Task
 from formulations.engine_log import check_log, write_title
 from formulations.milp.constraints import add_constraints, forbid, hide_less
 from formulations.milp.decode import decode
-from formulations.milp.engines import DEFAULT, Run, Verdict, engine_name, run
+from formulations.milp.engines import (
+    DEFAULT,
+    EngineSettings,
+    Verdict,
+    engine_name,
+    run,
+)
 from formulations.milp.objective import set_objective
 from formulations.milp.parameters import check_parameters
 from formulations.milp.paths import solve_path
@@ -24,7 +30,7 @@ from formulations.milp.windows import TOLERANCE, windows
 from formulations.milp.written import write_model
 from formulations.paths.search import PathEngine
 from formulations.search import FORM_OPTION, Engine, Formulation
-from formulations.timed import Work
+from formulations.timed import LayerChoiceProgram
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
 from nest.solvers.base import (
@@ -74,17 +80,17 @@ class MilpSolver(Formulation):
         """Return what solves networks."""
         return partial(solve_path, self._run(options))
 
-    def _run(self, options: SolveOptions) -> Run:
+    def _run(self, options: SolveOptions) -> EngineSettings:
         """Return what an engine has to know besides a model and its time."""
         name = engine_name(options.extra.get("engine", DEFAULT))
         given = parameters.parameters_of(options.extra)
-        return Run(
+        return EngineSettings(
             *(name, Deadline(None), 0.0, options.num_workers, options.seed),
             parameters=check_parameters(name, given),
             log=check_log(self.name, options.extra),
         )
 
-    def parts(self, task: Task) -> Iterator[Task]:
+    def windows(self, task: Task) -> Iterator[Task]:
         """Yield the task for one window after the other."""
         return windows(task)
 
@@ -95,13 +101,16 @@ class MilpSolver(Formulation):
         return write_model(_model(task), path, comments)
 
     def least_work(
-        self, work: Work, deadline: Deadline, options: SolveOptions
+        self,
+        work: LayerChoiceProgram,
+        deadline: Deadline,
+        options: SolveOptions,
     ) -> int | None:
         """Return the bound at the price that a linear program finds."""
         return _least_work(work, deadline)
 
 
-def _least_work(work: Work, deadline: Deadline) -> int | None:
+def _least_work(work: LayerChoiceProgram, deadline: Deadline) -> int | None:
     """Return the bound at the dual price of the memory, in whole numbers.
 
     Whatever price floats come to, the bound at it is exact.
@@ -148,21 +157,21 @@ def _least_work(work: Work, deadline: Deadline) -> int | None:
     return max(known, work.priced(found.numerator, found.denominator))
 
 
-def _solve(engine: Run, task: Task) -> Answer:
+def _solve(engine: EngineSettings, task: Task) -> EngineResult:
     """Find the best plan of a task, in one window after the other."""
     for window in windows(task):
-        answer = _search(engine, window)
-        if not answer.finished:
+        result = _search(engine, window)
+        if not result.finished:
             least, most = window.sub_problem.bound, window.cutoff
             assert most is not None
-            bound = min(max(answer.bound or 0, least), most)
-            return dataclasses.replace(answer, bound=bound)
-        if answer.plan is not None:
-            return answer
-    return Answer(finished=True)
+            bound = min(max(result.bound or 0, least), most)
+            return dataclasses.replace(result, bound=bound)
+        if result.plan is not None:
+            return result
+    return EngineResult(finished=True)
 
 
-def _search(engine: Run, task: Task) -> Answer:
+def _search(engine: EngineSettings, task: Task) -> EngineResult:
     """Find the best plan of one window.
 
     Its start is of no use: it never beats the cutoff, and engines drop what
@@ -187,7 +196,7 @@ def _search(engine: Run, task: Task) -> Answer:
                 outcome.bound * model.scale_quanta * (1 - TOLERANCE)
             )
         if outcome.objective is None:
-            return Answer(finished=finished, bound=bound)
+            return EngineResult(finished=finished, bound=bound)
         plan, contents = decode(MilpSolver.name, model)
         verdict = score(instance.problem, plan, instance.model)
         claimed = outcome.objective * model.scale_quanta
@@ -196,7 +205,7 @@ def _search(engine: Run, task: Task) -> Answer:
             if claimed < verdict.step_quanta * (1 - TOLERANCE):
                 rounded = _rounded(model, contents)
             if not rounded:
-                return Answer(
+                return EngineResult(
                     finished=finished,
                     plan=plan,
                     claimed_quanta=claimed,

@@ -64,9 +64,9 @@ class Arcs(NamedTuple):
         )
         return arcs, order
 
-    def only(self, kept: NDArray[np.bool_]) -> Arcs:
+    def only(self, mask: NDArray[np.bool_]) -> Arcs:
         """Return the graph with fewer arcs and the same nodes."""
-        return self._replace(tail=self.tail[kept], head=self.head[kept])
+        return self._replace(tail=self.tail[mask], head=self.head[mask])
 
     def least(self, value: Integers, *, sums: bool) -> Best:
         """Return the least sum, or the least largest, of a value.
@@ -75,35 +75,39 @@ class Arcs(NamedTuple):
         """
         join: Any = np.add if sums else np.maximum
         ahead = np.full(self.num_nodes, NEVER, dtype=np.int64)
-        behind = ahead.copy()
-        ahead[self.starts] = behind[self.ends] = 0
+        costs_after = ahead.copy()
+        ahead[self.starts] = costs_after[self.ends] = 0
         if not len(self.tail):
-            return Best(ahead, behind)
+            return Best(ahead, costs_after)
         firsts = np.flatnonzero(np.diff(self.tail, prepend=-1))
-        places = list(zip(firsts, [*firsts[1:], len(self.tail)], strict=True))
-        for start, end in places:
+        segments = list(
+            zip(firsts, [*firsts[1:], len(self.tail)], strict=True)
+        )
+        for start, end in segments:
             here = ahead[self.tail[start]]
             if here < NEVER:
-                found = np.minimum(join(here, value[start:end]), NEVER)
-                np.minimum.at(ahead, self.head[start:end], found)
-        for start, end in reversed(places):
-            found = join(value[start:end], behind[self.head[start:end]])
-            behind[self.tail[start]] = min(NEVER, found.min())
-        return Best(ahead, behind)
+                candidates = np.minimum(join(here, value[start:end]), NEVER)
+                np.minimum.at(ahead, self.head[start:end], candidates)
+        for start, end in reversed(segments):
+            candidates = join(
+                value[start:end], costs_after[self.head[start:end]]
+            )
+            costs_after[self.tail[start]] = min(NEVER, candidates.min())
+        return Best(ahead, costs_after)
 
     def sum_through(self, value: Integers) -> Integers:
         """Return the least sum of the paths through every arc."""
         best = self.least(value, sums=True)
         before = np.minimum(best.ahead[self.tail] + value, NEVER)
-        found: Integers = np.minimum(before + best.behind[self.head], NEVER)
-        return found
+        through: Integers = np.minimum(before + best.behind[self.head], NEVER)
+        return through
 
     def largest_through(self, value: Integers) -> Integers:
         """Return the least largest value of the paths through every arc."""
         best = self.least(value, sums=False)
-        beside = np.maximum(best.ahead[self.tail], best.behind[self.head])
-        found: Integers = np.minimum(np.maximum(beside, value), NEVER)
-        return found
+        around = np.maximum(best.ahead[self.tail], best.behind[self.head])
+        largest: Integers = np.minimum(np.maximum(around, value), NEVER)
+        return largest
 
 
 def step_through(

@@ -46,15 +46,15 @@ class Cuts:
         self.sets = sets or [0]
         crossing = model.transfers.crossing
         self.crossing = [crossing(self.layers(0, s)) for s in self.sets]
-        known: dict[tuple[int, ...], int] = {}
+        sizes_of: dict[tuple[int, ...], int] = {}
         self.size_of = np.array(
             [
-                known.setdefault(tuple(sorted(c.values())), len(known))
+                sizes_of.setdefault(tuple(sorted(c.values())), len(sizes_of))
                 for c in self.crossing
             ],
             dtype=np.int64,
         )
-        self.sizes = tuple(known)
+        self.sizes = tuple(sizes_of)
         #: Layers that no two stages may part, as a mask.
         together = sum(1 << i for i in undivided(model.problem))
         pairs = [
@@ -98,7 +98,7 @@ class Cuts:
         Those that enter it and leave it: by bytes per sample where they
         leave.
         """
-        found: dict[int, Any] = {}
+        passing: dict[int, Any] = {}
         before = np.array(
             [
                 [s >> u & 1 for s in self.sets]
@@ -111,19 +111,19 @@ class Cuts:
             for producer, size in crossing.items():
                 enters = before[producer, self.tails[here]]
                 if enters.any():
-                    counts = found.setdefault(
+                    counts = passing.setdefault(
                         size, np.zeros(len(self.heads), dtype=np.int64)
                     )
                     counts[here] += enters
-        return found
+        return passing
 
 
-def closed_sets(facts: GraphFacts, most: int) -> list[int] | None:
+def closed_sets(facts: GraphFacts, max_sets: int) -> list[int] | None:
     """Return all closed sets, smaller ones first; ``None`` if too many."""
     needs = [0] * facts.num_layers
     for source, target, _ in facts.edges:
         needs[target] |= 1 << source
-    found, new = {0}, {0}
+    closed, new = {0}, {0}
     while new:
         new = {
             s | 1 << i
@@ -131,7 +131,7 @@ def closed_sets(facts: GraphFacts, most: int) -> list[int] | None:
             for i, need in enumerate(needs)
             if not s >> i & 1 and not need & ~s
         }
-        found |= new
-        if len(found) > most:
+        closed |= new
+        if len(closed) > max_sets:
             return None
-    return sorted(found, key=lambda s: (s.bit_count(), s))
+    return sorted(closed, key=lambda s: (s.bit_count(), s))

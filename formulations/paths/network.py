@@ -48,14 +48,14 @@ class Network(NamedTuple):
     row: Integers
     bound: int
 
-    def only(self, kept: Any, bound: int) -> Network:
+    def only(self, mask: Any, bound: int) -> Network:
         """Return the network with fewer stages."""
         return Network(
-            self.arcs.only(kept),
-            self.once[kept],
-            tuple(pace[kept] for pace in self.paces),
-            self.sync[kept],
-            self.row[kept],
+            self.arcs.only(mask),
+            self.once[mask],
+            tuple(pace[mask] for pace in self.paces),
+            self.sync[mask],
+            self.row[mask],
             bound,
         )
 
@@ -87,7 +87,7 @@ class Builder:
     table: StageTable
     complete: bool = field(default=True, init=False)
 
-    def network(self, most: int) -> Network | None:
+    def network(self, max_step: int) -> Network | None:
         """Return a network of all plans up to a step time.
 
         ``None`` if there are none.
@@ -100,34 +100,34 @@ class Builder:
             If there are too many stages.
         """
         self.complete = True
-        placed = self._placed(most)
+        placed = self._placed(max_step)
         if placed is None:
             return None
         self.table.deadline.check()
-        placed = self._at_places(placed, most)
+        placed = self._at_places(placed, max_step)
         if not len(placed.row):
             return None
         self.table.deadline.check()
-        network = self._priced(placed, most)
+        network = self._priced(placed, max_step)
         return network if len(network.row) else None
 
-    def _fast(self, bound: Integers, most: int) -> Any:
+    def _fast(self, bound: Integers, max_step: int) -> Any:
         """Return which stages some plan up to a step time may have."""
-        kept = bound <= most
-        self.complete &= bool((kept | (bound >= NEVER)).all())
-        return kept
+        fast = bound <= max_step
+        self.complete &= bool((fast | (bound >= NEVER)).all())
+        return fast
 
     # Stages anywhere
 
     def least(self) -> int | None:
         """Return what no plan is faster than; ``None`` if there is none."""
-        found = self._anywhere(np.arange(len(self.table.row_alone)))
-        if found is None:
+        anywhere = self._anywhere(np.arange(len(self.table.row_alone)))
+        if anywhere is None:
             return None
-        arcs, bound, *_ = found
+        arcs, bound, *_ = anywhere
         starts = np.isin(arcs.tail, arcs.starts)
-        least = int(bound[starts].min(initial=NEVER))
-        return None if least >= NEVER else least
+        min_bound = int(bound[starts].min(initial=NEVER))
+        return None if min_bound >= NEVER else min_bound
 
     def _anywhere(self, rows: Integers) -> Any:
         """Return the first graph, and what its stages stand for."""
@@ -199,20 +199,20 @@ class Builder:
             head[sort],
         )
 
-    def _placed(self, most: int) -> Placed | None:
+    def _placed(self, max_step: int) -> Placed | None:
         """Return the stages that may be part of a plan, at all places."""
         table = self.table
         levels, split = table.levels, table.split
-        alone = self._fast(table.row_alone, most)
-        found = self._anywhere(np.flatnonzero(alone))
-        if found is None:
+        alone = self._fast(table.row_alone, max_step)
+        anywhere = self._anywhere(np.flatnonzero(alone))
+        if anywhere is None:
             return None
-        arcs, bound, key, size, rows, firsts, tail, head = found
-        kept = self._fast(bound, most)
-        if not kept.any():
+        arcs, bound, key, size, rows, firsts, tail, head = anywhere
+        fast = self._fast(bound, max_step)
+        if not fast.any():
             return None
-        arcs = arcs.only(kept)
-        key, size, tail, head = key[kept], size[kept], tail[kept], head[kept]
+        arcs = arcs.only(fast)
+        key, size, tail, head = key[fast], size[fast], tail[fast], head[fast]
         used = arcs.least(size, sums=True)
         high = levels.top + 1
         ends = np.append(firsts[1:], len(rows))
@@ -228,11 +228,11 @@ class Builder:
         fits = table.most[row] >= inflight[level[arc] - 1]
         arc, row = arc[fits], row[fits]
         highs = np.where(tail // high == 0, np.minimum(highs, 0), highs)
-        parts: list[Placed] = []
+        tables: list[Placed] = []
         total = 0
-        for number, place in enumerate(table.places):
+        for index, place in enumerate(table.places):
             table.deadline.check()
-            here = np.flatnonzero(table.place[row] == number)
+            here = np.flatnonzero(table.place[row] == index)
             offsets = np.array(place.offsets, dtype=np.int64)
             first = np.searchsorted(offsets, lows[arc[here]])
             last = np.searchsorted(offsets, highs[arc[here]], side="right")
@@ -243,7 +243,7 @@ class Builder:
             again = np.repeat(here, number_of)
             before = np.repeat(np.cumsum(number_of) - number_of, number_of)
             which = np.repeat(first, number_of) + np.arange(len(again))
-            parts.append(
+            tables.append(
                 Placed(
                     row[again],
                     level[arc[again]],
@@ -253,7 +253,7 @@ class Builder:
             )
         if not total:
             return None
-        return Placed(*(np.concatenate(c) for c in zip(*parts, strict=True)))
+        return Placed(*(np.concatenate(c) for c in zip(*tables, strict=True)))
 
     # Stages at places
 
@@ -275,7 +275,7 @@ class Builder:
             lambda nodes: nodes // wide == last * high,
         )
 
-    def _at_places(self, placed: Placed, most: int) -> Placed:
+    def _at_places(self, placed: Placed, max_step: int) -> Placed:
         """Return the stages through which a path leads in time."""
         table = self.table
         arcs, order = self._graph(placed)
@@ -288,12 +288,12 @@ class Builder:
             table.rounds,
             table.sync_least[row],
         )
-        kept = self._fast(bound, most)
-        return Placed(*(column[kept] for column in placed))
+        fast = self._fast(bound, max_step)
+        return Placed(*(column[fast] for column in placed))
 
     # Stages with their neighbours
 
-    def _priced(self, placed: Placed, most: int) -> Network:
+    def _priced(self, placed: Placed, max_step: int) -> Network:
         """Return the third graph, priced as plans are."""
         table = self.table
         arcs, order = self._graph(placed)
@@ -308,18 +308,18 @@ class Builder:
         stage, before = stage[again], before[again]
         if len(stage) > MAX_STAGES:
             raise TooLargeError
-        own = size[stage]
+        stage_size = size[stage]
         found, order = Arcs.of(
-            (arcs.tail[stage] * count + before) * count + own,
-            (arcs.head[stage] * count + own) * count + after,
+            (arcs.tail[stage] * count + before) * count + stage_size,
+            (arcs.head[stage] * count + stage_size) * count + after,
             lambda nodes: nodes // count % count == 0,
             lambda nodes: nodes % count == 0,
         )
         stage, before, after = stage[order], before[order], after[order]
         row, offset = placed.row[stage], placed.offset[stage]
         ahead = self._received(row, offset, sizes[before], ahead=True)
-        behind = self._received(row, offset, sizes[after], ahead=False)
-        backward = table.backward[row] + behind
+        received_after = self._received(row, offset, sizes[after], ahead=False)
+        backward = table.backward[row] + received_after
         sync = table.sync[row]
         if table.fraction:
             hidden = [
@@ -328,13 +328,13 @@ class Builder:
             ]
             sync = sync - np.array(hidden, dtype=np.int64)
         loads = [load[row] for load in table.loads]
-        paces = table.received(loads, ahead, behind)
+        paces = table.received(loads, ahead, received_after)
         once = 0 * sync + weighted(table.schedule.once, paces)
         network = Network(found, once, paces, sync, row, 0)
         network = network.only(_distinct(network), 0)
-        return self.faster(network, most)
+        return self.faster(network, max_step)
 
-    def faster(self, network: Network, most: int) -> Network:
+    def faster(self, network: Network, max_step: int) -> Network:
         """Return the network with the plans up to a step time only."""
         while len(network.row):
             self.table.deadline.check()
@@ -345,14 +345,14 @@ class Builder:
                 self.table.rounds,
                 network.sync,
             )
-            kept = self._fast(bound, most)
-            least = int(bound.min())
-            if kept.all():
-                return network._replace(bound=least)
-            network = network.only(kept, least)
+            fast = self._fast(bound, max_step)
+            min_bound = int(bound.min())
+            if fast.all():
+                return network._replace(bound=min_bound)
+            network = network.only(fast, min_bound)
         return network
 
-    def holds(self, network: Network, most: int) -> bool:
+    def holds(self, network: Network, max_step: int) -> bool:
         """Whether a network has a plan up to a step time, in whole numbers.
 
         Its plans are told apart by a largest pace or sync, until every part
@@ -365,12 +365,12 @@ class Builder:
             If the deadline passes.
         """
         complete = self.complete
-        parts = [network]
-        while parts:
-            part = self.faster(parts.pop(), most)
-            if not len(part.row):
+        networks = [network]
+        while networks:
+            network_part = self.faster(networks.pop(), max_step)
+            if not len(network_part.row):
                 continue
-            columns = (*part.paces, part.sync)
+            columns = (*network_part.paces, network_part.sync)
             spreads = [
                 weight * int(np.ptp(column))
                 for weight, column in zip(
@@ -384,14 +384,14 @@ class Builder:
             middle = (int(column.min()) + int(column.max())) // 2
             above = np.maximum(column, column[column > middle].min())
             columns = (*columns[:which], above, *columns[which + 1 :])
-            parts += [
-                part.only(column <= middle, 0),
-                part._replace(paces=columns[:-1], sync=columns[-1]),
+            networks += [
+                network_part.only(column <= middle, 0),
+                network_part._replace(paces=columns[:-1], sync=columns[-1]),
             ]
         else:
-            part = None
+            network_part = None
         self.complete = complete
-        return part is not None
+        return network_part is not None
 
     def _received(
         self, row: Integers, offset: Integers, beside: Integers, *, ahead: bool
@@ -399,12 +399,18 @@ class Builder:
         """Return what stages receive from neighbours of some sizes."""
         table, split = self.table, self.table.split
         cuts = table.cuts.tails if ahead else table.cuts.heads
-        number = table.cuts.size_of[cuts[table.pair[row]]]
-        columns = (table.place[row], table.choice[row], offset, beside, number)
+        sizes_at_cut = table.cuts.size_of[cuts[table.pair[row]]]
+        columns = (
+            table.place[row],
+            table.choice[row],
+            offset,
+            beside,
+            sizes_at_cut,
+        )
         _, first, which = np.unique(
             np.stack(columns), axis=1, return_index=True, return_inverse=True
         )
-        found = []
+        times = []
         for i in first:
             place = table.places[table.place[row[i]]]
             block = Block(
@@ -416,9 +422,11 @@ class Builder:
             strategy = place.choices[table.choice[row[i]]].strategy
             took = 0
             if size:
-                took = table.receive(block, sender, int(number[i]), strategy)
-            found.append(took)
-        return np.array(found, dtype=np.int64)[which.reshape(-1)]
+                took = table.receive(
+                    block, sender, int(sizes_at_cut[i]), strategy
+                )
+            times.append(took)
+        return np.array(times, dtype=np.int64)[which.reshape(-1)]
 
 
 def _beside(
@@ -445,10 +453,10 @@ def _distinct(network: Network) -> Any:
     """Return which stages no other one from and to the same places beats."""
     arcs = network.arcs
     order = np.lexsort((arcs.head, arcs.tail))
-    kept = np.zeros(len(order), dtype=bool)
+    mask = np.zeros(len(order), dtype=bool)
     both = np.stack([arcs.tail[order], arcs.head[order]])
     if not len(order):
-        return kept
+        return mask
     begins = np.flatnonzero(np.diff(both, prepend=-1).any(axis=0))
     for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
         same = order[begin:end]
@@ -460,7 +468,7 @@ def _distinct(network: Network) -> Any:
                 )
                 for i in same
             }
-            kept[undominated(costs)] = True
+            mask[undominated(costs)] = True
         else:
-            kept[same] = True
-    return kept
+            mask[same] = True
+    return mask

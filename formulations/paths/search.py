@@ -1,21 +1,22 @@
-"""One case after the other, in windows of step time, best bound first.
+"""Nodes of the path form: cases, searched in windows of step time.
 
-A case is a split with the strategies that its stages choose from. What is
-known of it grows: at first a bound without communication, then one of its
-table; then the plans up to a step time a little above are a network for an
-engine, and if it has none, that is the next bound.
+A case is a split with the strategies that its stages choose from. The bound of
+a case rises in steps. The first bound has no communication, the second one is
+that of its table of stages. Then the engine gets the network of all plans in a
+window: up to a step time a little above the bound. If there is no such plan,
+the end of the window is the next bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
-from formulations.common import Answer, Instance
+from formulations.common import EngineResult, Instance
+from formulations.nodes import NodeResult
 from formulations.paths.cuts import Cuts
 from formulations.paths.network import Builder, Network
-from formulations.paths.stages import Case, StageTable
+from formulations.paths.stages import StageFamilyCase, StageTable
 from nest.cost.schedules.base import weighted
 from nest.cost.score import score
 from nest.cost.space import BatchSplit
@@ -33,16 +34,16 @@ MAX_SPREAD = 64
 
 @dataclass(frozen=True)
 class PathTask:
-    """What an engine is asked: the fastest path of a network.
+    """The task of an engine: the fastest path of a network.
 
     Attributes
     ----------
     table, network
-        The network, and the table that its stages are from.
+        The table of stages, and the network of some of them.
     cutoff
-        No plan with a step time above is of use.
+        Longest step time of a useful plan.
     name
-        Of the solver.
+        Name of the solver.
     """
 
     table: StageTable
@@ -55,16 +56,16 @@ class PathTask:
         table, cuts = self.table, self.table.cuts
         layers = table.problem.graph.layers
         runtime = table.model.runtime
-        found = []
+        plan_stages = []
         for arc in stages:
             row = self.network.row[arc]
-            place = table.places[table.place[row]]
+            device_range = table.places[table.place[row]]
             pair = table.pair[row]
             inside = cuts.layers(
                 cuts.sets[cuts.tails[pair]], cuts.sets[cuts.heads[pair]]
             )
-            strategy = place.choices[table.choice[row]].strategy
-            found.append(
+            strategy = device_range.choices[table.choice[row]].strategy
+            plan_stages.append(
                 Stage.of(
                     [layers[i].id for i in inside], [strategy] * len(inside)
                 )
@@ -72,7 +73,7 @@ class PathTask:
         return Plan(
             replicas=table.split.replicas,
             micro_batch=table.split.micro_batch,
-            stages=tuple(found),
+            stages=tuple(plan_stages),
             overlap=runtime.named_overlap,
             distributed_optimizer=runtime.distributed_optimizer,
             solver=self.name,
@@ -87,59 +88,41 @@ class PathTask:
         here = [
             a for node in arcs.starts.tolist() for a in leaving.get(node, [])
         ]
-        found = []
+        path = []
         while here:
-            found.append(max(here, key=taken))
-            here = leaving.get(int(arcs.head[found[-1]]), [])
-        return found
+            path.append(max(here, key=taken))
+            here = leaving.get(int(arcs.head[path[-1]]), [])
+        return path
 
 
 #: Finds the fastest path of a task. Raises ``OutOfTimeError`` if the deadline
 #: passes before it runs, ``TooLargeError`` if numbers are too large for it.
-PathEngine = Callable[[PathTask], Answer]
-
-
-class Reply(NamedTuple):
-    """What became of a part: an answer, what is left of it, and the effort.
-
-    Attributes
-    ----------
-    answer
-        What is known of the plans that were looked at.
-    rest
-        Parts with all plans that were not.
-    solved
-        Whether an engine ran.
-    """
-
-    answer: Answer
-    rest: tuple[PathPart, ...] = ()
-    solved: bool = False
+PathEngine = Callable[[PathTask], EngineResult]
 
 
 @dataclass(frozen=True)
-class PathPart:
-    """A case, and what is known of it.
+class PathNode:
+    """A case with its current bound.
 
     Attributes
     ----------
     instance, cuts, case
-        The runtime's problem, where it can be cut, and the case.
+        The problem under one runtime, its cuts, and the case.
     engine, name
-        What finds paths, and the name of the solver.
+        The engine that finds paths, and the name of the solver.
     proves
-        What it proves that nothing is as fast as a time: up to which time.
+        Returns the step time that the engine refutes, within its precision.
     bound
-        No plan is faster.
+        Lower bound on the step time of its plans.
     spread
-        How long the next window is.
+        Length of the next window, in 1/64 of the bound.
     builder
-        Makes its networks; ``None`` until its turn comes.
+        Builds the networks; ``None`` before the first call of :meth:`solve`.
     """
 
     instance: Instance = field(repr=False)
     cuts: Cuts = field(repr=False)
-    case: Case
+    case: StageFamilyCase
     engine: PathEngine = field(repr=False)
     name: str
     proves: Callable[[int], int] = field(repr=False)
@@ -155,8 +138,8 @@ class PathPart:
         """The ``(R, B)`` of all its plans."""
         return self.case.split
 
-    def ask(self, cutoff: int | None) -> Reply:
-        """Look at the plans of the next window, or at what bounds it.
+    def solve(self, cutoff: int | None) -> NodeResult:
+        """Search the plans of the next window, or compute the next bound.
 
         Raises
         ------
@@ -165,7 +148,7 @@ class PathPart:
         TooLargeError
             If there are too many stages.
         """
-        none = Answer(finished=True)
+        none = EngineResult(finished=True)
         if self.builder is None:
             builder = Builder(
                 StageTable(
@@ -173,11 +156,13 @@ class PathPart:
                     self.instance.deadline,
                 )
             )
-            least = builder.least()
-            if least is None:
-                return Reply(none)
-            bound = max(self.bound, least)
-            return Reply(none, (replace(self, bound=bound, builder=builder),))
+            builder_bound = builder.least()
+            if builder_bound is None:
+                return NodeResult(none)
+            bound = max(self.bound, builder_bound)
+            return NodeResult(
+                none, (replace(self, bound=bound, builder=builder),)
+            )
         high = self.bound + self.spread * ceil_div(max(self.bound, 1), 64)
         high = min(high, MAX_TOTAL if cutoff is None else cutoff)
         network = self.builder.network(high)
@@ -189,56 +174,56 @@ class PathPart:
         )
         if network is None:
             last |= self.builder.complete
-            return Reply(none, () if last else (later,))
+            return NodeResult(none, () if last else (later,))
         task = PathTask(self.builder.table, network, high, self.name)
-        answer = self._confirmed(network, high, self.engine(task))
-        if not answer.finished or answer.plan is not None or last:
-            return Reply(answer, solved=True)
+        result = self._confirmed(network, high, self.engine(task))
+        if not result.finished or result.plan is not None or last:
+            return NodeResult(result, solved=True)
         refuted = replace(later, bound=self.proves(high) + 1)
-        return Reply(answer, (refuted,), solved=True)
+        return NodeResult(result, (refuted,), solved=True)
 
     def _confirmed(
-        self, network: Network, high: int, answer: Answer
-    ) -> Answer:
-        """Return an answer that whole numbers have shown to be right.
+        self, network: Network, high: int, result: EngineResult
+    ) -> EngineResult:
+        """Confirm the result of an engine with exact integer bounds.
 
-        One that time did not suffice to look at is not finished.
+        If the time does not suffice, the result is not finished.
 
         Raises
         ------
         SolverError
             If there is a plan that the engine says there is not.
         """
-        if not answer.finished:
-            if answer.bound is None:
-                return replace(answer, bound=network.bound)
-            return answer
+        if not result.finished:
+            if result.bound is None:
+                return replace(result, bound=network.bound)
+            return result
         assert self.builder is not None
-        most = self.proves(high)
-        if answer.plan is not None:
+        refuted = self.proves(high)
+        if result.plan is not None:
             model = self.instance.model
-            step = score(model.problem, answer.plan, model).step_quanta
-            most = min(most, self.proves(step) - 1)
+            step = score(model.problem, result.plan, model).step_quanta
+            refuted = min(refuted, self.proves(step) - 1)
         try:
-            wrong = self.builder.holds(network, most)
+            wrong = self.builder.holds(network, refuted)
         except OutOfTimeError:
-            return replace(answer, finished=False, bound=network.bound)
+            return replace(result, finished=False, bound=network.bound)
         if wrong:
             raise SolverError(
-                f"{self.name}: {self}: expected no plan of {most} quanta or "
-                f"less, as its engine says, got one; choose another engine, "
-                f"or {self.name}.form=layers"
+                f"{self.name}: {self}: expected no plan of {refuted} quanta "
+                f"or less, as its engine says, got one; choose another "
+                f"engine, or {self.name}.form=layers"
             )
-        return answer
+        return result
 
 
-def path_parts(
+def path_nodes(
     instance: Instance,
     cuts: Cuts,
     engine: PathEngine,
     name: str,
     proves: Callable[[int], int],
-) -> Iterator[PathPart]:
+) -> Iterator[PathNode]:
     """Yield the cases of a runtime that may hold a plan.
 
     Raises
@@ -249,14 +234,14 @@ def path_parts(
     for split, family in instance.cases():
         instance.deadline.check()
         fits = [s for s in family.strategies if s.devices <= split.devices]
-        case = Case(split, family._replace(strategies=tuple(fits)))
+        case = StageFamilyCase(split, family._replace(strategies=tuple(fits)))
         bound = least_work(instance, case)
         if bound is not None:
-            yield PathPart(instance, cuts, case, engine, name, proves, bound)
+            yield PathNode(instance, cuts, case, engine, name, proves, bound)
 
 
-def least_work(instance: Instance, case: Case) -> int | None:
-    """Return what the layers take at least without any communication (P9).
+def least_work(instance: Instance, case: StageFamilyCase) -> int | None:
+    """Return the least work of the layers without communication (P9).
 
     ``None`` if one of them has no strategy.
     """

@@ -37,7 +37,7 @@ class TooLargeError(Exception):
     """There are too many stages; never leaves the formulations."""
 
 
-class Case(NamedTuple):
+class StageFamilyCase(NamedTuple):
     """Plans of one split and runtime whose stages choose from a family."""
 
     split: BatchSplit
@@ -134,7 +134,11 @@ class StageTable:
     sync_least: Integers
 
     def __init__(
-        self, model: CostModel, cuts: Cuts, case: Case, deadline: Deadline
+        self,
+        model: CostModel,
+        cuts: Cuts,
+        case: StageFamilyCase,
+        deadline: Deadline,
     ) -> None:
         self.model, self.cuts, self.case = model, cuts, case
         self.deadline = deadline

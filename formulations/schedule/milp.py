@@ -9,7 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from formulations.milp.engines import DEFAULT, Outcome, Run, engine_name, run
+from formulations.milp.engines import (
+    DEFAULT,
+    EngineSettings,
+    Outcome,
+    engine_name,
+    run,
+)
 from formulations.schedule.common import (
     channel_ticks_of,
     crowded,
@@ -60,7 +66,7 @@ def schedule_part(
         return only, length_ticks(group, only)
     outcome = run(
         model.problem,
-        Run(
+        EngineSettings(
             name=engine_name(DEFAULT),
             deadline=how.deadline,
             building_s=how.deadline.elapsed_s - started_s,

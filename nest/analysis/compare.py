@@ -13,6 +13,7 @@ from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
 from nest.solvers.base import Progress, SolveOptions, Status
 from nest.solvers.cell import OnProgress
+from nest.solvers.consistency import refuted
 from nest.solvers.registry import default_workers, is_plugin
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, check_request, run_solver
@@ -172,17 +173,6 @@ def claimed(result: SolveResult) -> tuple[Status | None, int | None]:
     if not refused or not claim or claim.get("unsearched"):
         return result.status, result.lower_bound_quanta
     return Status(claim["status"]), claim["lower_bound_quanta"]
-
-
-def refuted(
-    status: Status | None, bound_quanta: int | None, best_quanta: int
-) -> str | None:
-    """Return the claim that a plan of so many quanta proves wrong, if any."""
-    if status is Status.INFEASIBLE:
-        return "claims infeasible"
-    if bound_quanta is not None and bound_quanta > best_quanta:
-        return f"claims a lower bound of {bound_quanta} quanta"
-    return None
 
 
 @dataclass(frozen=True, repr=False)

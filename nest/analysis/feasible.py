@@ -36,7 +36,7 @@ from nest.solvers.cell import OnProgress, Running
 from nest.units import MAX_TOTAL, ceil_div, format_bytes
 
 if TYPE_CHECKING:
-    from nest.search.least import Least
+    from nest.search.least import MemoryBounds
 
 #: Wall-clock seconds for all questions together.
 TIME_LIMIT_S = 20.0
@@ -368,9 +368,9 @@ def _search(
     solver: str,
     on_progress: OnProgress | None,
     enough_bytes: int | None = None,
-) -> Least:
+) -> MemoryBounds:
     """Search for the leanest plan within the memory that there is."""
-    from nest.search.least import Least, least_memory
+    from nest.search.least import MemoryBounds, least_memory
 
     def say(text: str) -> None:
         if on_progress is not None:
@@ -381,7 +381,7 @@ def _search(
         return least_memory(problem, clock, say, enough_bytes)
     except NestError:
         # A graph with too many closed sets.
-        return Least(problem.cluster.reserve_bytes() - 1)
+        return MemoryBounds(problem.cluster.reserve_bytes() - 1)
 
 
 def _closed(

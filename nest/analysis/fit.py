@@ -50,7 +50,7 @@ _AT_MOST = "at_most_quanta"
 
 
 @dataclass(frozen=True)
-class Target:
+class StepTimeLimit:
     """How long a step may take.
 
     Attributes
@@ -127,7 +127,7 @@ class Fit(Tabular):
     """
 
     question: Question
-    target: Target
+    target: StepTimeLimit
     trials: tuple[Trial, ...]
     best: Trial | None
     proven: bool
@@ -178,13 +178,15 @@ class Fit(Tabular):
 # Targets
 
 
-def step_target(problem: Problem, step_s: Fraction, text: str) -> Target:
+def step_target(
+    problem: Problem, step_s: Fraction, text: str
+) -> StepTimeLimit:
     """Return the target of a step time in seconds, rounded down to quanta."""
     quanta = math.floor(step_s * PS_PER_S / problem.quantum_ps)
-    return Target(min(quanta, MAX_TOTAL), text)
+    return StepTimeLimit(min(quanta, MAX_TOTAL), text)
 
 
-def within(problem: Problem, step_s: Fraction) -> Target:
+def within(problem: Problem, step_s: Fraction) -> StepTimeLimit:
     """Return the target of a step within so many seconds.
 
     They are the problem's own time unit where it has one.
@@ -193,7 +195,7 @@ def within(problem: Problem, step_s: Fraction) -> Target:
     return step_target(problem, step_s, f"a step within {_g(step_s)} {unit}")
 
 
-def tokens_per_s(problem: Problem, rate: Fraction) -> Target:
+def tokens_per_s(problem: Problem, rate: Fraction) -> StepTimeLimit:
     """Return the target of a throughput, in tokens per second.
 
     Raises
@@ -210,7 +212,9 @@ def tokens_per_s(problem: Problem, rate: Fraction) -> Target:
     )
 
 
-def days(problem: Problem, num_days: Fraction, tokens: Fraction) -> Target:
+def days(
+    problem: Problem, num_days: Fraction, tokens: Fraction
+) -> StepTimeLimit:
     """Return the target of a whole run: so many tokens in so many days.
 
     Raises
@@ -344,7 +348,7 @@ def most_memory_bytes(problem: Problem) -> int:
 
 def fewest_devices(
     problem: Problem,
-    target: Target,
+    target: StepTimeLimit,
     counts: Sequence[int] | None = None,
     solver: str = "dp",
     options: SolveOptions | None = None,
@@ -409,7 +413,7 @@ def fewest_devices(
 
 def smallest_memory(
     problem: Problem,
-    target: Target,
+    target: StepTimeLimit,
     solver: str = "dp",
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,

@@ -19,7 +19,14 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from nest.analysis.fit import PS_PER_S, Asker, Fit, Target, Trial, num_steps
+from nest.analysis.fit import (
+    PS_PER_S,
+    Asker,
+    Fit,
+    StepTimeLimit,
+    Trial,
+    num_steps,
+)
 from nest.cost.rules import get_rules
 from nest.errors import InvalidOptionError
 from nest.ir.cluster import Cluster
@@ -47,7 +54,7 @@ class Limits:
         What a run over so many tokens may cost; both or none.
     """
 
-    target: Target | None = None
+    target: StepTimeLimit | None = None
     hourly_usd: Fraction | None = None
     run_usd: Fraction | None = None
     tokens: Fraction | None = None
@@ -231,8 +238,8 @@ def best_offer(
             proven = proven and trial.result.status is Status.OPTIMAL
         proven = proven and trial.answer != "open"
         trials.append(trial)
-    target = limits.target or Target(MAX_TOTAL, "")
-    target = Target(target.quanta, limits.text)
+    target = limits.target or StepTimeLimit(MAX_TOTAL, "")
+    target = StepTimeLimit(target.quanta, limits.text)
     return ask.ended(Fit(wish, target, tuple(trials), best, proven))
 
 

@@ -31,7 +31,7 @@ from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
-from nest.search.frontier import Gap, Point, leave_room
+from nest.search.staircase import Gap, Point, leave_room
 from nest.solvers.base import (
     Deadline,
     SolveOptions,

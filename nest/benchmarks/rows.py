@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from nest.analysis.compare import refuted
 from nest.benchmarks.cells import BenchCell, Entry, Finished, TracePoint
 from nest.benchmarks.store import RunFolder
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Limit, Status
+from nest.solvers.consistency import refuted
 from nest.solvers.result import Outcome
 from nest.units import quanta_to_ns
 

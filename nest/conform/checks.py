@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from nest.analysis.compare import claimed, refuted
+from nest.analysis.compare import claimed
 from nest.conform.records import State
 from nest.conform.trials import Candidate, Trial
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.solvers.base import Progress, Status
 from nest.solvers.cell import GRACE_S
+from nest.solvers.consistency import refuted
 from nest.solvers.descendants import visible
 from nest.solvers.registry import is_command, solver_class
 from nest.solvers.result import Outcome, SolveResult

@@ -26,7 +26,7 @@ from nest.requests.values import (
 )
 
 if TYPE_CHECKING:
-    from nest.analysis.fit import Fit, Target
+    from nest.analysis.fit import Fit, StepTimeLimit
     from nest.ir.cluster import Device
     from nest.ir.problem import Problem
     from nest.solvers.cell import OnProgress
@@ -190,7 +190,7 @@ class FitRequest(RestrictedRequest, OneSolverRequest, TimeLimitRequest):
                 f"of them; add {missing}"
             )
 
-    def find_target(self, problem: Problem) -> Target | None:
+    def find_target(self, problem: Problem) -> StepTimeLimit | None:
         """Return the target, if there is one."""
         import nest.analysis.fit as fit
 

@@ -1,9 +1,36 @@
-"""The best plan: bound every split of the batch, search what is left.
+"""The algorithm that proves the optimum: branch and bound over ``(R, B)``.
 
-Splits ``(R, B)`` are discarded only when a proven lower bound of theirs is
-above a plan in hand. Those that may be as good are searched too, and the
-answer is searched again from the optimum in the first split that has it: so it
-does not depend on which process found what first.
+A *split* ``(R, B)`` fixes the number of replicas and the samples per pipeline
+step. Its plans differ in stages: cuts, strategies and devices. The best known
+plan of all splits is the *incumbent*. :class:`BestSearch` works so::
+
+    open = every split under every runtime, with a bound from the layers
+    for each open split:                                  # _bound_all
+        bound it by shortest paths; a path may be a plan: the first incumbents
+    for limit in a little above the bounds, ..., the incumbent:
+        for each open split, the least bound first:       # _prove_all
+            if its bound is below the limit:
+                search its plans below the limit          # _search_split
+                raise its bound to the limit
+        drop the splits whose bound is above the incumbent
+    the incumbent is optimal
+
+The search of one split (:meth:`BestSearch._search_split`) reduces the stages
+that a plan better than the incumbent may have. No step drops such a plan:
+
+1. Paths (:mod:`nest.search.paths`) bound every stage without a device range.
+2. A placement graph (:mod:`nest.search.bounds`) bounds every stage at every
+   offset, from both ends of the pipeline.
+3. Copies of a stage for each size of its neighbors
+   (:mod:`nest.search.neighbor_sizes`) have the exact receive times.
+4. A label search (:mod:`nest.search.labels`) lists the best pipelines of the
+   stages that remain. If it keeps all labels and finds no pipeline below the
+   incumbent, there is none.
+
+The proof is complete because a split is dropped only if a proven bound on its
+plans is above the incumbent. Splits with a plan as good as the incumbent are
+searched, too. The first of them is searched again from the optimum alone, so
+the answer does not depend on which process found which plan first.
 """
 
 from __future__ import annotations
@@ -31,20 +58,20 @@ from nest.cost.space import (
 )
 from nest.errors import SolverError
 from nest.ir.plan import Plan, Stage
-from nest.search.bounds import Places, Target
+from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.closed_sets import ClosedSets
 from nest.search.labels import LabelSearch
-from nest.search.meetings import tell_apart
+from nest.search.neighbor_sizes import split_by_neighbor_size
 from nest.search.options import (
     INFINITE,
     BatchTerms,
-    Below,
     Ints,
     LooseOptions,
     PairOptions,
+    StageFilter,
     StageOptions,
     StageShapes,
-    of_batches,
+    batch_terms,
 )
 from nest.search.parallel import Link, share
 from nest.search.paths import Interval, Path, Paths
@@ -61,15 +88,16 @@ from nest.solvers.base import (
 )
 from nest.units import MAX_TOTAL, ceil_div
 
-#: Guesses at the best step time, as multiples of the least bound by then.
+#: Guesses at the best step time, as multiples of the current least bound.
 GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
 
-#: A path that is not better by this fraction of the time known is not priced:
-#: places only make it slower.
+#: The plan of a path is scored only if the path is faster than the incumbent
+#: by this fraction: device ranges can only make the plan slower.
 WORTH_PRICING = 256
 
-#: Where the best plan known is above the bounds by more, proofs begin with
-#: plans that are above them by at most such a part.
+#: Limits of the first searches: the least bound plus these fractions of it.
+#: Searches below a limit are short. They are skipped where the incumbent is
+#: below the limit.
 CLOSE = (16, 8, 4, 2)
 
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
@@ -78,39 +106,55 @@ Stages = Sequence[tuple[int, int, int, int]]
 
 @dataclass(eq=False)
 class OpenSplit:
-    """A split, or a family of it, that is not settled, and lower bounds.
+    """A split, or a family of its plans, whose optimum is not yet proven.
 
-    On ``T``, and on what its stages add once; its number among all; the
-    place of its runtime, of plans that take as long the first counts; and
-    the step time of the plan that its last search found.
+    Attributes
+    ----------
+    options
+        The stage options of its plans.
+    bound
+        Lower bound on the step time of plans that are not yet found.
+    min_total
+        Lower bound on what all stages together add once to the step.
+    index
+        Position among all open splits.
+    rank
+        Position of its runtime. Of equally fast plans, the one with the least
+        rank is the answer.
+    best_quanta
+        Step time of the plan that its last search found.
     """
 
     options: StageOptions
     bound: int
-    least_total: int
-    number: int
+    min_total: int
+    index: int
     rank: int = 0
-    found: int = int(INFINITE)
+    best_quanta: int = int(INFINITE)
 
     @property
-    def least(self) -> int:
-        """No plan of it is faster: once it is searched, its best plan."""
-        return min(self.bound, self.found)
+    def lower_bound(self) -> int:
+        """Lower bound on the step time of all its plans."""
+        return min(self.bound, self.best_quanta)
 
-    def limit(self, upper: Ints | int) -> Below:
-        """Return which stages plans below ``upper`` may have."""
-        return Below(upper, self.least_total)
+    def limit(self, upper: Ints | int) -> StageFilter:
+        """Return the filter of stages that plans below ``upper`` may have."""
+        return StageFilter(upper, self.min_total)
 
 
 def work_bound(options: StageOptions) -> tuple[int, int]:
-    """Return lower bounds from the layers alone.
+    """Return lower bounds from the layers alone, without cuts.
 
-    On ``T``, and on what stages add once. With ``w`` the least ``n τ`` and
-    ``t`` the least ``τ`` of a layer: ``Σ_s n_s τ_s <= P max τ``, so ``max τ
-    >= Σ w / P``; also ``max τ >= max t``. The same of what all wait for, and
-    ``Σ τ >= max(Σ t, Σ w / P)`` of what is added once. A layer takes ``m``
-    device-bytes at least, so ``Σ m > P · capacity`` proves the split
-    infeasible.
+    With ``w`` the least ``n τ`` and ``t`` the least ``τ`` of a layer: ``Σ_s
+    n_s τ_s <= P max τ``, so ``max τ >= Σ w / P``; also ``max τ >= max t``. The
+    same holds for the time that all stages wait, and ``Σ τ >= max(Σ t, Σ w /
+    P)`` for the time that is added once. A layer takes at least ``m``
+    device-bytes, so ``Σ m > P · capacity`` proves the split infeasible.
+
+    Returns
+    -------
+    tuple
+        Lower bounds on ``T`` and on the time that all stages add once.
     """
     infeasible = int(INFINITE), int(INFINITE)
     free, devices = options.terms.free, options.split.devices
@@ -121,16 +165,14 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
         return infeasible
     sizes = options.terms.devices[:, None]
     schedule = options.schedule
-    paces = np.moveaxis(free.paces, -1, 0)
-    once, wait = options.costs([weighted(x, paces) for x in schedule.sums])
+    periods = np.moveaxis(free.periods, -1, 0)
+    once, wait = options.costs([weighted(x, periods) for x in schedule.sums])
     space = free.static_bytes + free.kept_bytes
     counts = options.shapes.kind_counts[-1]
 
-    def least(values: Ints) -> list[int]:
-        found: list[int] = (
-            np.where(usable, values, INFINITE).min(axis=0).tolist()
-        )
-        return found
+    def min_per_kind(values: Ints) -> list[int]:
+        usable_values = np.where(usable, values, INFINITE)
+        return [int(value) for value in usable_values.min(axis=0)]
 
     def total(values: list[int]) -> int:
         return sum(
@@ -139,14 +181,14 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
         )
 
     capacity = options.model.problem.cluster.memory_bytes()
-    if total(least(sizes * space)) > devices * capacity:
+    if total(min_per_kind(sizes * space)) > devices * capacity:
         return infeasible
-    least_total, worst = total(least(once)), max(least(wait))
-    least_total, worst = (
-        max(value, ceil_div(total(least(sizes * table)), devices))
-        for value, table in ((least_total, once), (worst, wait))
+    min_total, worst = total(min_per_kind(once)), max(min_per_kind(wait))
+    min_total, worst = (
+        max(value, ceil_div(total(min_per_kind(sizes * table)), devices))
+        for value, table in ((min_total, once), (worst, wait))
     )
-    return least_total + worst, least_total
+    return min_total + worst, min_total
 
 
 def open_splits(
@@ -156,27 +198,22 @@ def open_splits(
     stage_options: type[StageOptions] = StageOptions,
     runtimes: Sequence[Runtime] = (PLAIN,),
 ) -> list[OpenSplit]:
-    """Return the splits that are not infeasible at first sight.
-
-    Each under every runtime.
-    """
+    """Return all splits under all runtimes that the work bound leaves open."""
     shapes = StageShapes(model, sets, deadline)
-    found: list[OpenSplit] = []
+    splits: list[OpenSplit] = []
     for rank, runtime in enumerate(runtimes):
-        for split, of_batch in of_batches(shapes, runtime):
+        for split, of_batch in batch_terms(shapes, runtime):
             if deadline.passed:
                 raise OutOfTimeError
-            for family, least in _bounded_families(of_batch, split):
+            for family, family_bound in _bounded_families(of_batch, split):
                 options = stage_options(of_batch, split, family)
-                bound, least_total = work_bound(options)
-                bound = max(bound, least)
+                bound, min_total = work_bound(options)
+                bound = max(bound, family_bound)
                 if bound < INFINITE:
-                    found.append(
-                        OpenSplit(
-                            options, bound, least_total, len(found), rank
-                        )
+                    splits.append(
+                        OpenSplit(options, bound, min_total, len(splits), rank)
                     )
-    return found
+    return splits
 
 
 def _bounded_families(
@@ -184,12 +221,12 @@ def _bounded_families(
 ) -> Iterator[tuple[Family, int]]:
     """Yield the families of a split with a first bound on their plans."""
     problem = terms.model.problem
-    known = families(problem, split, terms.strategies, terms.model.runtime)
+    every = families(problem, split, terms.strategies, terms.model.runtime)
     if is_single(problem):
-        for family, bounds in bound_families(terms, split, known):
+        for family, bounds in bound_families(terms, split, every):
             yield family, int(bounds.min())
     else:
-        for family in known:
+        for family in every:
             yield family, 0
 
 
@@ -220,15 +257,15 @@ def make_plan(options: StageOptions, stages: Stages) -> Plan:
 
 
 @dataclass(frozen=True)
-class Bounded:
-    """A split as its paths see it: bounds on ``T`` and what is left."""
+class PathBounds:
+    """The bounds of a split by paths, and the intervals that stay open."""
 
     paths: Paths
     intervals: list[Interval]
     bound: int
 
     def survivors(self, upper: int, level: int = 0) -> list[PairOptions]:
-        """Return the options of plans below ``upper``, in parts."""
+        """Return the options of plans below ``upper``, by interval."""
         return [
             self.paths.survivors(interval, upper, level)
             for interval in self.intervals
@@ -240,8 +277,8 @@ def bound_paths(
     cap_bytes: int,
     upper: Callable[[], int],
     offer: Callable[[OpenSplit, Path], object],
-    found: LooseOptions | None = None,
-) -> Bounded:
+    loose: LooseOptions | None = None,
+) -> PathBounds:
     """Bound a split by paths.
 
     Parameters
@@ -249,17 +286,18 @@ def bound_paths(
     item, cap_bytes
         The split, and the memory per device.
     upper
-        Only step times below this count; may fall when plans are offered.
+        Returns the step time that plans must be below. It may fall when
+        plans are offered.
     offer
-        Given paths that are plans.
-    found
-        Its loose options, if known already.
+        Called with each path that is a plan.
+    loose
+        The loose options of the split. Default: they are computed.
     """
     goal = upper()
     limit = item.limit(goal)
-    if found is None:
-        found = item.options.loose(limit, cap_bytes)
-    paths = Paths(item.options, found, limit, cap_bytes)
+    if loose is None:
+        loose = item.options.loose(limit, cap_bytes)
+    paths = Paths(item.options, loose, limit, cap_bytes)
 
     def take(path: Path) -> int:
         offer(item, path)
@@ -268,24 +306,24 @@ def bound_paths(
     intervals = paths.intervals(goal, take)
     intervals = [i for i in intervals if i.bound < upper()]
     bound = min((i.bound for i in intervals), default=upper())
-    return Bounded(paths, intervals, bound)
+    return PathBounds(paths, intervals, bound)
 
 
 def guesses(items: Sequence[OpenSplit]) -> Iterator[int]:
-    """Yield guesses above the best step time, the last one infinite.
+    """Yield growing guesses at the best step time, the last one infinite.
 
-    Bounds of the splits may rise between them.
+    The bounds of the splits may rise between two guesses.
     """
     for guess in GUESSES:
-        least = min((item.bound for item in items), default=0)
-        yield int(guess * least) + 1
+        bound = min((item.bound for item in items), default=0)
+        yield int(guess * bound) + 1
     yield int(INFINITE)
 
 
-def triples(
+def as_triples(
     bounds: Mapping[tuple[int, int], int],
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return bounds of batch splits in the form of an output."""
+    """Return the bounds of batch splits as triples ``(R, B, bound)``."""
     return tuple(
         (*key, min(int(bound), MAX_TOTAL + 1)) for key, bound in bounds.items()
     )
@@ -294,17 +332,18 @@ def triples(
 def contradicted(item: OpenSplit, step_quanta: int) -> SolverError:
     """Return the error that a plan is faster than a bound on its split."""
     split = item.options.split
-    text = wrong_proof(split[:2], item.least, step_quanta)
+    text = wrong_proof(split[:2], item.lower_bound, step_quanta)
     return SolverError(f"{text}; please report this problem")
 
 
-def promising(path: Path, known: int) -> bool:
-    """Whether the plan of a path may well be faster than what is known."""
-    return path.total + path.wait < known - known // WORTH_PRICING
+def promising(path: Path, incumbent: int) -> bool:
+    """Whether the plan of a path is likely to be below the incumbent."""
+    bound = path.total + path.wait
+    return bound < incumbent - incumbent // WORTH_PRICING
 
 
 class EnoughError(Exception):
-    """The plan and the bound are as close as asked for."""
+    """The incumbent and the bound are within the requested gap."""
 
 
 class BestSearch:
@@ -313,10 +352,18 @@ class BestSearch:
     Parameters
     ----------
     task
-        What to search.
+        The problem, its closed sets and the options of the search.
+
+    Attributes
+    ----------
+    best, plan
+        The incumbent: its step time in quanta, and its plan. Without a plan,
+        ``best`` is the limit that the task sets.
+    open
+        The splits whose optimum is not yet proven.
     """
 
-    #: What the stages of a split may be.
+    #: The class of stage options of a split.
     stage_options: ClassVar[type[StageOptions]] = StageOptions
 
     def __init__(self, task: SearchTask) -> None:
@@ -327,56 +374,63 @@ class BestSearch:
         self.capacity = task.model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
         self._listed: list[OpenSplit] | None = None
-        self._alike: dict[OpenSplit, list[OpenSplit]] = {}
+        self._equal_paths: dict[OpenSplit, list[OpenSplit]] = {}
         self._runtimes = leading_runtimes(task.model.problem)
-        # What a process finds of a network the next ones would find again.
+        # Processes do not share the terms that they compute of a network.
         dear = task.model.network.dear
         self.workers = 1 if dear else task.options.num_workers
-        #: Plans that take as long do not matter for now.
-        self._most = int(INFINITE)
+        #: Current searches look only for plans below this step time.
+        self._limit = int(INFINITE)
         self._tried: set[object] = set()
         self._tell: Callable[[object], object] = self._take
 
     def run(self) -> SolverOutput:
         """Search every split."""
-        given = self.best
+        start = self.best
         try:
             self.open = open_splits(
                 *(self.model, self.sets, self.deadline, self.stage_options),
                 self._runtimes,
             )
         except OutOfTimeError:
-            return self._known(0, Limit.TIME, "while bounding splits")
+            return self._output(0, Limit.TIME, "while bounding splits")
         self._listed = self.open
         try:
-            self._start()
-            winner = self._deepen()
+            self._bound_all()
+            winner = self._prove_all()
         except OutOfTimeError:
             detail = f"{len(self.open)} choices of (R, B) not settled"
-            return self._known(self._proven(), Limit.TIME, detail)
+            return self._output(self._proven(), Limit.TIME, detail)
         except EnoughError:
-            return self._known(self._proven())
-        if winner is not None and self.best < given:
-            # Whichever process was first: the same plan.
-            settled = self._enough()
-            with suppress(OutOfTimeError):
-                _, self.plan = self._search(winner)
-            if self.best < settled:
-                message = (
-                    f"no plan below {settled} quanta was proven, but one of"
-                    f" {self.best} is found; please report this problem"
-                )
-                raise SolverError(message)
-        return self._known(self.best)
+            return self._output(self._proven())
+        if winner is not None and self.best < start:
+            self._search_again(winner)
+        return self._output(self.best)
 
-    def _known(
+    def _search_again(self, winner: OpenSplit) -> None:
+        """Search the first split with an optimum from the optimum alone.
+
+        The plan is then the same for any number and order of processes.
+        """
+        settled = self._enough()
+        with suppress(OutOfTimeError):
+            _, self.plan = self._search_split(winner)
+        if self.best < settled:
+            message = (
+                f"no plan below {settled} quanta was proven, but one of"
+                f" {self.best} is found; please report this problem"
+            )
+            raise SolverError(message)
+
+    def _output(
         self, bound: int, limit: Limit | None = None, detail: str = ""
     ) -> SolverOutput:
+        """Return the incumbent with a lower bound on all plans."""
         output = exact_output(self.plan, self.best, bound, limit, detail)
         return replace(output, split_bounds=self._split_bounds())
 
     def _split_bounds(self) -> tuple[tuple[int, int, int], ...]:
-        """Return what no plan of each batch split takes less than."""
+        """Return a lower bound on the plans of each batch split."""
         if self._listed is None:
             return ()
         bounds = {
@@ -385,10 +439,11 @@ class BestSearch:
         }
         for item in self._listed:
             key = item.options.split[:2]
-            bounds[key] = min(bounds[key], item.least)
-        return triples(bounds)
+            bounds[key] = min(bounds[key], item.lower_bound)
+        return as_triples(bounds)
 
     def _proven(self) -> int:
+        """Return the lower bound on all plans that is proven so far."""
         return min([self.best] + [item.bound for item in self.open])
 
     def _enough(self) -> int:
@@ -397,31 +452,33 @@ class BestSearch:
             self.best if self.plan is None else self.options.enough(self.best)
         )
 
-    def _goal(self, rank: int = 0, found: int = int(INFINITE)) -> int:
-        """Return what plans must be below, of a split with one found.
+    def _goal(self, rank: int = 0, best_quanta: int = int(INFINITE)) -> int:
+        """Return the step time that plans of a split must be below.
 
-        As good as the best of other splits counts, unless that is of a
-        runtime before this one.
+        Plans as good as the incumbent count, unless the runtime of the
+        incumbent comes before that of the split. ``best_quanta`` is the step
+        time of the best plan that this search of the split found.
         """
         enough = self._enough()
         ties = rank <= self._rank_of(self.plan)
-        most = self.best + ties if enough == self.best else enough
-        return min(found, most, self._most)
+        goal = self.best + ties if enough == self.best else enough
+        return min(best_quanta, goal, self._limit)
 
     def _rank_of(self, plan: Plan | None) -> int:
-        """Return the place of a plan's runtime, the last of all for none."""
+        """Return the position of a plan's runtime; without one, the last."""
         runtime = None if plan is None else runtime_of(plan)
         if runtime in self._runtimes:
             return self._runtimes.index(runtime)
         return len(self._runtimes)
 
     def _take(self, finding: object) -> None:
-        """Take a plan that some process found."""
+        """Receive a plan that another process found."""
         step_quanta, plan = cast("tuple[int, Plan]", finding)
         self._improve(step_quanta, plan)
         self.report(Progress(plan=plan, claimed_quanta=step_quanta))
 
     def _improve(self, step_quanta: int, plan: Plan) -> bool:
+        """Make a plan the incumbent if it is faster; return whether it is."""
         better = step_quanta < self.best
         if better:
             self.best, self.plan = step_quanta, plan
@@ -432,27 +489,28 @@ class BestSearch:
             raise OutOfTimeError
 
     def _offer(self, item: OpenSplit, plan: Plan) -> int:
-        """Take a plan if it is better than the best; return its time.
+        """Score a plan, and make it the incumbent if it is faster.
 
-        Where devices differ a path may not fit the places it gets.
+        Returns the step time. If device types differ, the device ranges of a
+        path may have too little memory; the step time is then infinite.
 
         Raises
         ------
         SolverError
-            If it is faster than a bound on its split.
+            If the plan is faster than a bound on its split.
         """
-        found = score(self.model.problem, plan, self.model)
-        step_quanta = found.step_quanta
-        if not found.feasible:
+        result = score(self.model.problem, plan, self.model)
+        step_quanta = result.step_quanta
+        if not result.feasible:
             return int(INFINITE)
-        if step_quanta < item.least:
+        if step_quanta < item.lower_bound:
             raise contradicted(item, step_quanta)
         if self._improve(step_quanta, plan):
             self._tell((step_quanta, plan))
         return step_quanta
 
-    def _settle(self) -> None:
-        """Drop what cannot be as good as the best."""
+    def _drop_settled(self) -> None:
+        """Drop the splits without a plan as good as the incumbent."""
         self.open = [
             item
             for item in self.open
@@ -466,29 +524,30 @@ class BestSearch:
         ):
             raise EnoughError
 
-    # Bounds first
+    # Bounds by paths
 
-    def _start(self) -> None:
-        """Bound every split, and find plans to start from."""
+    def _bound_all(self) -> None:
+        """Bound every split by paths, and find the first incumbents."""
         by_batch: dict[BatchTerms, list[OpenSplit]] = {}
-        self._alike = self._with_equal_paths()
-        for item in sorted(self._alike, key=lambda item: item.bound):
+        self._equal_paths = self._with_equal_paths()
+        for item in sorted(self._equal_paths, key=lambda item: item.bound):
             by_batch.setdefault(item.options.terms, []).append(item)
         groups = list(by_batch.values())
         for guess in guesses(self.open):
             self._share_bounds(groups, guess)
-            self._settle()
+            self._drop_settled()
             if self.best < guess:
                 return
 
     def _with_equal_paths(self) -> dict[OpenSplit, list[OpenSplit]]:
-        """Return splits with those that their bounds hold for, too.
+        """Group the splits that have the same paths, hence the same bounds.
 
-        Gradients that hide change what a stage syncs, which paths leave out.
-        What they need may leave other strategies, which paths do not.
+        Overlapped gradient synchronization changes only the sync time of a
+        stage, which paths leave out. Its requirements may exclude strategies,
+        so splits with other strategies are in another group.
         """
         first: dict[object, OpenSplit] = {}
-        found: dict[OpenSplit, list[OpenSplit]] = {}
+        groups: dict[OpenSplit, list[OpenSplit]] = {}
         for item in self.open:
             options, key = item.options, cast("object", item)
             if self.stage_options is StageOptions:
@@ -497,26 +556,26 @@ class BestSearch:
                 passes = runtime._replace(overlap=shown)
                 strategies = tuple(options.terms.strategies)
                 key = options.split, options.family, passes, strategies
-            found.setdefault(first.setdefault(key, item), []).append(item)
-        return found
+            groups.setdefault(first.setdefault(key, item), []).append(item)
+        return groups
 
     def _share_bounds(self, groups: list[list[OpenSplit]], guess: int) -> None:
-        """Bound the splits with plans below a guess."""
+        """Bound the splits that may have plans below a guess."""
 
-        def run(number: int, link: Link) -> tuple[list[int], Ints | None]:
+        def run(index: int, link: Link) -> tuple[list[int], Ints | None]:
             self._tell = link.tell
-            for item in groups[number]:
+            for item in groups[index]:
                 self._listen(link)
                 if item.bound < min(guess, self._enough()):
                     self._bound(item, guess)
-            terms = vars(groups[number][0].options.terms)
-            bounds = [item.bound for item in groups[number]]
+            terms = vars(groups[index][0].options.terms)
+            bounds = [item.bound for item in groups[index]]
             return bounds, terms.get("least_load")
 
-        def done(number: int, result: object) -> None:
+        def done(index: int, result: object) -> None:
             bounds, least_load = cast("tuple[list[int], Ints | None]", result)
-            for item, bound in zip(groups[number], bounds, strict=True):
-                for other in self._alike[item]:
+            for item, bound in zip(groups[index], bounds, strict=True):
+                for other in self._equal_paths[item]:
                     other.bound = max(other.bound, bound)
                     if least_load is not None:
                         other.options.terms.least_load = least_load
@@ -524,126 +583,140 @@ class BestSearch:
         share(len(groups), self.workers, run, self._take, done)
 
     def _listen(self, link: Link) -> None:
-        """Take what other processes found."""
+        """Receive the plans that other processes found."""
         self._check_time()
         for finding in link.heard():
             self._improve(*cast("tuple[int, Plan]", finding))
 
-    def _bound(self, item: OpenSplit, upper: int) -> Bounded:
-        """Bound a split, and offer its paths."""
+    def _bound(self, item: OpenSplit, upper: int) -> None:
+        """Bound the plans of a split below ``upper`` by paths."""
 
         def goal() -> int:
             self._check_time()
             return min(upper, self._enough())
 
-        found = bound_paths(item, self.capacity, goal, self._offer_path)
-        item.bound = max(item.bound, found.bound)
-        return found
+        bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+        item.bound = max(item.bound, bounds.bound)
 
     def _offer_path(self, item: OpenSplit, path: Path) -> None:
-        """Take the plan of a path if it may be better than the best."""
+        """Score the plan of a path if it is likely to be an improvement."""
         options = item.options
         key = (options.split, options.model.runtime, path.stages)
         if promising(path, self.best) and key not in self._tried:
             self._tried.add(key)
             self._offer(item, make_plan(options, path.stages))
 
-    # Then proofs
+    # Proofs by label search
 
-    def _deepen(self) -> OpenSplit | None:
-        """Search what is left; return the first split with an optimum.
+    def _prove_all(self) -> OpenSplit | None:
+        """Search all open splits; return the first one with an optimum.
 
-        A plan far above the bounds leaves too much to look at: plans that
-        are closer to them are looked for first.
+        If the incumbent is far above the bounds, too many stages remain. The
+        first searches therefore look only for plans close to the bounds.
         """
         least = self._proven()
-        # Of splits that are proven equally far the most promising are first.
+        # Of splits with equal bounds the one that was best before is first.
         self.open.sort(key=lambda item: item.bound)
         winners: list[OpenSplit] = []
-        for part in CLOSE:
-            most, self._most = least + least // part, int(INFINITE)
-            if most < self._goal():
-                self._most = most
-                winners += self._prove()
-        self._most = int(INFINITE)
-        winners += self._prove()
+        for fraction in CLOSE:
+            limit, self._limit = least + least // fraction, int(INFINITE)
+            if limit < self._goal():
+                self._limit = limit
+                winners += self._search_open()
+        self._limit = int(INFINITE)
+        winners += self._search_open()
         return min(
-            (item for item in winners if item.found == self.best),
-            key=lambda item: item.number,
+            (item for item in winners if item.best_quanta == self.best),
+            key=lambda item: item.index,
             default=None,
         )
 
-    def _prove(self) -> list[OpenSplit]:
-        """Search what is left; return the splits with some plan."""
+    def _search_open(self) -> list[OpenSplit]:
+        """Search all open splits below the limit; return those searched."""
         order = sorted(self.open, key=lambda item: item.bound)
-        winners: list[OpenSplit] = []
+        searched: list[OpenSplit] = []
 
-        def run(number: int, link: Link) -> int:
+        def run(index: int, link: Link) -> int:
             self._tell = link.tell
             self._listen(link)
-            if order[number].bound >= self._goal(order[number].rank):
+            if order[index].bound >= self._goal(order[index].rank):
                 return int(INFINITE)
-            step_quanta, _ = self._search(order[number])
+            step_quanta, _ = self._search_split(order[index])
             return step_quanta
 
-        def done(number: int, result: object) -> None:
-            order[number].found = cast("int", result)
-            winners.append(order[number])
-            goal = self._goal(order[number].rank)
-            order[number].bound = max(order[number].bound, goal)
-            self._settle()
+        def done(index: int, result: object) -> None:
+            order[index].best_quanta = cast("int", result)
+            searched.append(order[index])
+            goal = self._goal(order[index].rank)
+            order[index].bound = max(order[index].bound, goal)
+            self._drop_settled()
 
         share(len(order), self.workers, run, self._take, done)
-        return winners
+        return searched
 
-    def _search(self, item: OpenSplit) -> tuple[int, Plan | None]:
-        """Return the best plan of a split if none better is known."""
+    def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
+        """Return the best plan of a split that is below the goal, if any."""
         options, plan, step_quanta = item.options, None, int(INFINITE)
 
         def goal() -> int:
             self._check_time()
             return self._goal(item.rank, step_quanta)
 
-        found = bound_paths(item, self.capacity, goal, self._offer_path)
-        if not found.intervals:
+        graph = self._placement_graph(item, goal)
+        if graph is None:
             return step_quanta, plan
+        # One label per node is fast and finds plans; the goal then is lower.
+        # The stages that remain get exact receive times. All labels together
+        # are the proof.
+        for exact, max_labels in ((False, 1), (True, 1), (True, None)):
+            if int(graph.bounds()[0]) >= INFINITE:
+                break
+            if exact and max_labels is not None:
+                graph = split_by_neighbor_size(graph)
+                if int(graph.bounds()[0]) >= INFINITE:
+                    break
+            for pipeline in LabelSearch(graph).pipelines(max_labels):
+                candidate = make_plan(options, pipeline.stages)
+                candidate_quanta = self._offer(item, candidate)
+                if candidate_quanta < step_quanta:
+                    plan, step_quanta = candidate, candidate_quanta
+            graph.target = IncumbentCurve.below(goal())
+        return step_quanta, plan
+
+    def _placement_graph(
+        self, item: OpenSplit, goal: Callable[[], int]
+    ) -> PlacementGraph | None:
+        """Return the stages at their offsets that paths leave open.
+
+        ``None`` if the paths prove that there is no plan below the goal.
+        """
+        bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+        if not bounds.intervals:
+            return None
         upper = goal()
-        placed = options.placed(
-            merged(found.survivors(upper)),
+        placed = item.options.placed(
+            merged(bounds.survivors(upper)),
             item.limit(upper),
             self._check_time,
         )
-        places = Places(options, placed, Target.below(upper), self.deadline)
-        # With one label per node first: it makes the bounds closer. What they
-        # leave over then gets its exact receives.
-        for told, max_labels in ((False, 1), (True, 1), (True, None)):
-            if int(places.bounds()[0]) >= INFINITE:
-                break
-            if told and max_labels is not None:
-                places = tell_apart(places)
-                if int(places.bounds()[0]) >= INFINITE:
-                    break
-            for pipeline in LabelSearch(places).pipelines(max_labels):
-                better = make_plan(options, pipeline.stages)
-                found_quanta = self._offer(item, better)
-                if found_quanta < step_quanta:
-                    plan, step_quanta = better, found_quanta
-            places.target = Target.below(goal())
-        return step_quanta, plan
+        target = IncumbentCurve.below(upper)
+        return PlacementGraph(item.options, placed, target, self.deadline)
 
 
-def merged(parts: list[PairOptions]) -> PairOptions:
-    """Return the options of several parts, each once, at all its offsets."""
-    found = PairOptions.concatenate(parts)
-    key = np.stack((found.strategy, found.pair, found.span, found.level))
+def merged(tables: list[PairOptions]) -> PairOptions:
+    """Merge tables of options: each option once, with all its offsets."""
+    options = PairOptions.concatenate(tables)
+    key = np.stack(
+        (options.strategy, options.pair, options.span, options.level)
+    )
     order = np.lexsort(key)
     new = np.any(np.diff(key[:, order], axis=1, prepend=-1), axis=0)
     first = np.flatnonzero(new)
     if not len(first):
-        return found
-    low = np.minimum.reduceat(found.first[order], first)
-    high = np.maximum.reduceat(found.last[order], first)
-    return replace(found.take(order[first]), first=low, last=high)
+        return options
+    low = np.minimum.reduceat(options.first[order], first)
+    high = np.maximum.reduceat(options.last[order], first)
+    return replace(options.take(order[first]), first=low, last=high)
 
 
 def search(task: SearchTask) -> SolverOutput:

@@ -1,9 +1,15 @@
-"""Lower bounds at every place: what is in front, what is behind.
+"""The placement graph: stages at their offsets, with bounds from both ends.
 
-Both relaxations forget how ``Σ``, maxima and ``Y`` depend on each other and
-take each minimum by itself, over the options that may still be of use:
-``suffix`` over the layers beyond a closed set on the devices from an offset
-on, ``prefix`` over the layers of the set on exactly the devices before it.
+A node is a closed set of layers and the device offset where the next stage
+begins. An edge is a stage with its device range. A pipeline is a path from
+the empty set at offset 0 to the set of all layers.
+
+Each node has two relaxed bounds. ``suffix`` bounds the stages after the node,
+which contain the layers outside the closed set. ``prefix`` bounds the stages
+before the node, which use exactly the devices below the offset. Both
+relaxations minimize ``Σ``, each maximum and ``Y`` separately. An edge stays
+only if its own costs with ``prefix`` and ``suffix`` may be a plan that is
+faster than the incumbent.
 """
 
 from __future__ import annotations
@@ -23,27 +29,27 @@ from nest.search.options import (
 )
 from nest.solvers.base import Deadline, OutOfTimeError
 
-#: Bounds are repeated while they drop this share of the options.
+#: The bounds are computed again if they dropped this fraction of the edges.
 WORTH = 0.3
 
-#: How often they are repeated at most.
+#: Maximum number of times that the bounds are computed.
 ROUNDS = 3
 
-#: So many options are held against the bounds at a time.
+#: Number of edges that are compared with the bounds at a time.
 CHUNK = 200_000
 
 
-class Target(NamedTuple):
-    """Which plans matter: those faster than ``U`` of their memory.
+class IncumbentCurve(NamedTuple):
+    """The step time that a plan must be below, by its memory: ``U(m)``.
 
-    ``U(m)`` is the least step time known with at most ``m`` bytes. Levels are
-    adjacent intervals ``(floor, cap]`` of what the fullest device holds;
-    memory below the floor counts as the floor.
+    ``U(m)`` is the least step time of all known plans that hold at most ``m``
+    bytes on their fullest device. Levels are adjacent intervals ``(floor,
+    cap]`` of this memory. Memory below the floor counts as the floor.
 
     Attributes
     ----------
     floors
-        One per level.
+        The floor of each level.
     memories, times
         ``U`` is ``times[i]`` from ``memories[i - 1]`` on.
     """
@@ -53,87 +59,89 @@ class Target(NamedTuple):
     times: Ints
 
     @staticmethod
-    def below(upper: int) -> Target:
-        """Return the plans faster than that, whatever they hold."""
-        return Target(
+    def below(upper: int) -> IncumbentCurve:
+        """Return the curve of one level: plans below ``upper`` quanta."""
+        return IncumbentCurve(
             np.array([INFINITE]),
             np.zeros(0, dtype=np.int64),
             np.array([upper], dtype=np.int64),
         )
 
     def upper(self, memory: Ints) -> Ints:
-        """Return ``U``."""
-        found: Ints = self.times[
+        """Return ``U(memory)``."""
+        upper: Ints = self.times[
             np.searchsorted(self.memories, memory, "right")
         ]
-        return found
+        return upper
 
 
-class Places:
-    """Places of a split: its options and bounds from both sides.
+class PlacementGraph:
+    """The stages of a split at their offsets, with bounds from both ends.
 
-    A *node* is a closed set at an offset (and level) that some option begins
-    or ends at, with the sizes that meet there if options tell them apart;
-    nodes are ordered by offset and set.
+    A *node* is a closed set at an offset, on a level. If the edges have exact
+    receive times (:mod:`nest.search.neighbor_sizes`), a node also fixes the
+    sizes of the stages that meet there. Nodes are ordered by offset and set.
 
     Parameters
     ----------
     options
-        Of the split.
-    found
-        Its placed options.
+        Stage options of the split.
+    edges
+        Placed options of the split.
     target
-        Which plans matter.
+        The step time that plans must be below.
     deadline
-        When to give up.
+        The clock.
 
     Attributes
     ----------
-    found, begin, end
-        Options that may still be of use, and the nodes they join.
+    edges, begin, end
+        The options that remain, and the nodes at their ends.
     offset, state
-        Of every node.
+        Offset of each node, and its closed set with its level.
     prefix, suffix
-        The sum of what stages add once, each pace's maximum, ``max Y``,
-        the largest ``joint`` and the number of stages, at least: arrays
-        ``(fields, nodes)``.
+        Lower bounds, arrays ``(fields, nodes)``. The fields are the sum of
+        the times that stages add once, the maximum of each period, ``max Y``,
+        the largest ``joint``, and the number of stages.
     """
 
     def __init__(
         self,
         options: StageOptions,
-        found: PlacedOptions,
-        target: Target,
+        edges: PlacedOptions,
+        target: IncumbentCurve,
         deadline: Deadline,
     ) -> None:
         self.options, self.target = options, target
         self.deadline = deadline
         self.num_sets = options.shapes.sets.count
         states = self.num_sets * len(target.floors)
-        begin = found.offset * states + found.source
-        end = (found.offset + found.size) * states + found.target
-        meetings = 1
-        if found.enter.any() or found.leave.any():
-            met, meeting = np.unique(
-                np.stack((found.enter, found.leave)), return_inverse=True
+        begin = edges.offset * states + edges.source
+        end = (edges.offset + edges.size) * states + edges.target
+        num_sizes = 1
+        if edges.enter.any() or edges.leave.any():
+            sizes, size_index = np.unique(
+                np.stack((edges.enter, edges.leave)), return_inverse=True
             )
-            meetings = len(met)
-            enter, leave = meeting.reshape(2, -1)
-            begin, end = begin * meetings + enter, end * meetings + leave
+            num_sizes = len(sizes)
+            enter, leave = size_index.reshape(2, -1)
+            begin, end = begin * num_sizes + enter, end * num_sizes + leave
         nodes = np.unique(np.concatenate((begin, end)))
-        self.offset, self.state = np.divmod(nodes // meetings, states)
+        self.offset, self.state = np.divmod(nodes // num_sizes, states)
         self.level = self.state // self.num_sets
-        at = self.state % self.num_sets
-        self.is_start = (at == 0) & (self.offset == 0)
-        self.is_end = at == self.num_sets - 1
-        self.num_layers: Ints = options.shapes.kind_counts.sum(axis=1)[at]
-        self.found = found
+        closed_set = self.state % self.num_sets
+        self.is_start = (closed_set == 0) & (self.offset == 0)
+        self.is_end = closed_set == self.num_sets - 1
+        self.num_layers: Ints = options.shapes.kind_counts.sum(axis=1)[
+            closed_set
+        ]
+        self.edges = edges
         self.begin = np.searchsorted(nodes, begin)
         self.end = np.searchsorted(nodes, end)
 
     def slices(self) -> list[slice]:
-        """Return the options of every offset, ascending."""
-        offset = self.found.offset
+        """Return the edges of every offset, by ascending offset."""
+        offset = self.edges.offset
         first = np.flatnonzero(np.diff(offset, prepend=-1))
         ends = np.append(first, len(offset))
         return [slice(*pair) for pair in pairwise(ends.tolist())]
@@ -143,25 +151,25 @@ class Places:
         if self.deadline.passed:
             raise OutOfTimeError
 
-    def _values(self, found: PlacedOptions) -> Ints:
-        """Return what options add to the fields."""
+    def _values(self, edges: PlacedOptions) -> Ints:
+        """Return the values of edges for the fields of a bound."""
         return np.stack(
             (
-                found.once,
-                *found.paces,
-                found.sync,
-                found.joint,
-                np.ones(len(found), dtype=np.int64),
+                edges.once,
+                *edges.periods,
+                edges.sync,
+                edges.joint,
+                np.ones(len(edges), dtype=np.int64),
             )
         )
 
-    def _steps(self, toward: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """Yield options by the offset of a node, with the nodes' segments.
+    def _steps(self, heads: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """Yield edges by the offset of their head, grouped by head.
 
-        ``toward`` is the node of every option that gets a new bound.
+        ``heads`` is the node of each edge whose bound the edge improves.
         """
-        order = np.argsort(toward, kind="stable")
-        nodes = toward[order]
+        order = np.argsort(heads, kind="stable")
+        nodes = heads[order]
         first = np.flatnonzero(np.diff(nodes, prepend=-1))
         offsets = self.offset[nodes[first]]
         groups = np.append(
@@ -177,46 +185,49 @@ class Places:
             )
 
     def _relax(
-        self, known: Bools, come_from: Ints, toward: Ints, backward: bool
+        self, is_root: Bools, tails: Ints, heads: Ints, backward: bool
     ) -> Ints:
-        """Return the bounds of all nodes from one side."""
-        values = self._values(self.found)
+        """Return the bounds of all nodes from one end of the pipeline."""
+        values = self._values(self.edges)
         result = np.full((len(values), len(self.offset)), INFINITE)
-        result[:, known] = 0
-        left = None if backward else self.left
-        steps = list(self._steps(toward))
+        result[:, is_root] = 0
+        remaining = None if backward else self.remaining_stages
+        steps = list(self._steps(heads))
         for rows, starts, nodes in reversed(steps) if backward else steps:
             self.check_time()
-            around = result[:, come_from[rows]]
-            own = values[:, rows]
-            new = np.maximum(around, own)
-            new[0] = around[0] + own[0]
-            new[-1] = around[-1] + 1
-            stages = new[-1] if left is None else left[rows]
+            reached = result[:, tails[rows]]
+            added = values[:, rows]
+            new = np.maximum(reached, added)
+            new[0] = reached[0] + added[0]
+            new[-1] = reached[-1] + 1
+            stages = new[-1] if remaining is None else remaining[rows]
             new[:, ~self._usable(rows, stages)] = INFINITE
             best = np.minimum.reduceat(new, starts, axis=1)
             result[:, nodes] = np.minimum(best, INFINITE)
         return result
 
-    def _usable(self, rows: Ints | slice, left: Ints) -> Bools:
-        """Whether options fit with so many stages left, at least."""
-        need = self.options.inflight(left)
-        usable: Bools = (self.found.max_inflight[rows] >= need) & (
-            left < INFINITE
+    def _usable(self, rows: Ints | slice, remaining: Ints) -> Bools:
+        """Whether edges fit with at least so many stages from them on."""
+        in_flight = self.options.inflight(remaining)
+        usable: Bools = (self.edges.max_inflight[rows] >= in_flight) & (
+            remaining < INFINITE
         )
         return usable
 
     @property
-    def left(self) -> Ints:
-        """Stages from every option on, at least."""
-        left: Ints = self.suffix[-1, self.end] + 1
-        return left
+    def remaining_stages(self) -> Ints:
+        """Least number of stages from each edge on, the edge included."""
+        remaining: Ints = self.suffix[-1, self.end] + 1
+        return remaining
 
     def bounds(self) -> Ints:
-        """Return a lower bound on every step time of interest, per level.
+        """Compute the bounds and drop the edges that cannot improve.
 
-        Keeps the options that may still be of use. :data:`INFINITE` where a
-        level has no plan that matters.
+        Returns
+        -------
+        array
+            Lower bound on the step time of the plans of each level that are
+            below the target; :data:`INFINITE` if there is no such plan.
 
         Raises
         ------
@@ -225,7 +236,7 @@ class Places:
         """
         bounds = np.zeros(len(self.target.floors), dtype=np.int64)
         for _ in range(ROUNDS):
-            before = len(self.found)
+            before = len(self.edges)
             self.suffix = self._relax(
                 self.is_end, self.end, self.begin, backward=True
             )
@@ -235,27 +246,27 @@ class Places:
             self.prefix = self._relax(
                 self.is_start, self.begin, self.end, backward=False
             )
-            self.keep(self._useful())
-            if len(self.found) > (1 - WORTH) * before:
+            self.keep_edges(self._may_improve())
+            if len(self.edges) > (1 - WORTH) * before:
                 break
         return bounds
 
-    def keep(self, chosen: Bools) -> None:
-        """Drop all other options."""
-        self.found = self.found.take(chosen)
+    def keep_edges(self, chosen: Bools) -> None:
+        """Drop all other edges."""
+        self.edges = self.edges.take(chosen)
         self.begin, self.end = self.begin[chosen], self.end[chosen]
 
     def step_time(self, fields: Ints, joint: Ints | int = 0) -> Ints:
-        """Return the step time of ``(sum, maxima of the paces, Y)``.
+        """Return the step time of ``(sum, maxima of the periods, Y)``.
 
-        At least the sum and ``joint``.
+        It is at least the sum plus ``joint``.
         """
         apart = self.options.rounds @ fields[1:-1] + fields[-1]
         time: Ints = fields[0] + np.maximum(apart, joint)
         return time
 
     def _root_bounds(self) -> Ints:
-        """Bound every level from its start."""
+        """Return the bound of each level, from its start node."""
         bounds = np.full(len(self.target.floors), INFINITE)
         starts = np.flatnonzero(
             self.is_start & (self.suffix[-1] <= self.options.stage_counts[-1])
@@ -265,29 +276,29 @@ class Places:
         upper = self.target.upper(self.target.floors)
         return np.where(bounds < upper, bounds, INFINITE)
 
-    def _useful(self) -> Bools:
-        """Which options may be part of a plan that matters."""
-        left = self.left
-        stages = self.prefix[-1, self.begin] + left
-        useful = self._usable(slice(None), left)
+    def _may_improve(self) -> Bools:
+        """Which edges may be part of a plan below the target."""
+        remaining = self.remaining_stages
+        stages = self.prefix[-1, self.begin] + remaining
+        useful = self._usable(slice(None), remaining)
         useful &= stages <= self.options.stage_counts[-1]
         rows = np.flatnonzero(useful)
         for start in range(0, len(rows), CHUNK):
             chosen = rows[start : start + CHUNK]
-            useful[chosen] = self._promising(chosen, left[chosen])
+            useful[chosen] = self._promising(chosen, remaining[chosen])
         return useful
 
-    def _promising(self, rows: Ints, left: Ints) -> Bools:
-        """Which options are below ``U``, with so many stages left."""
-        found = self.found.take(rows)
+    def _promising(self, rows: Ints, remaining: Ints) -> Bools:
+        """Which edges have a bound below ``U``, given remaining stages."""
+        edges = self.edges.take(rows)
         begin = self.begin[rows]
-        front = self.prefix[:, begin]
-        back = self.suffix[:, self.end[rows]]
-        own = self._values(found)
-        around = np.maximum(np.maximum(front, own), back)
-        around[0] = front[0] + own[0] + back[0]
-        memory = found.fixed_bytes + found.kept_bytes * self.options.inflight(
-            left
+        before = self.prefix[:, begin]
+        after = self.suffix[:, self.end[rows]]
+        added = self._values(edges)
+        around = np.maximum(np.maximum(before, added), after)
+        around[0] = before[0] + added[0] + after[0]
+        memory = edges.fixed_bytes + edges.kept_bytes * self.options.inflight(
+            remaining
         )
         floor = self.target.floors[self.level[begin]]
         upper = self.target.upper(np.maximum(memory, floor))

@@ -42,39 +42,51 @@ from nest.cost.schedules.chains import Chain, chain_through, critical_chain
 from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import SLACK
-from nest.search.options import BatchTerms, Bools, Ints, Part
+from nest.search.options import (
+    BatchTerms,
+    Bools,
+    Ints,
+    PassComponent,
+    paired_load,
+    receive_weights,
+)
 from nest.solvers.base import Deadline
 from nest.topology import Route
 
 Floats = NDArray[np.float64]
 
-#: Times that weights and prices change, at most.
+#: Maximum number of rounds in which weights and prices change.
 MAX_ROUNDS = 60
 
-#: So many at a time; so often without much progress before steps get smaller.
+#: Rounds of one call; and rounds without progress before steps get smaller.
 ROUNDS = 12
 PATIENCE = 4
 
-#: Passes are run in every third round: that is what takes time.
+#: A critical chain is added in every third round only, because simulating the
+#: passes takes most of the time.
 CHAIN_EVERY = 3
 
-#: Prices of all bytes together that are tried first, in parts of the step.
+#: First prices of all bytes together, as fractions of the step time.
 FIRST_PRICES = (0.0, 0.03, 0.1, 0.3, 1.0)
 
-#: Chains that are added to those through every block, at most.
+#: Maximum number of chains in addition to those through every block.
 MAX_CHAINS = 16
 
-#: What is not possible costs so much, in units of the scale. It is a price
-#: as others: no bound is false where something costs more.
+#: Penalty for an impossible choice, such as a strategy without a cost, in
+#: units of ``scale``. No legal plan contains such a choice, so the lower bound
+#: is valid for any penalty.
 NEVER = 1e6
 
-#: Passes of a block that lists of many micro-batches repeat are counted for
-#: so many times ``S`` micro-batches.
+#: Lists of passes repeat. They are counted for this multiple of ``S``
+#: microbatches only.
 MAX_LISTED = 3
 
 
-class Room(NamedTuple):
-    """What a relaxation is about.
+class RelaxationScope(NamedTuple):
+    """The plans that one relaxation bounds together.
+
+    They have one batch configuration, one schedule and one number of
+    pipeline ranks, and mix a set of strategies.
 
     Attributes
     ----------
@@ -106,10 +118,10 @@ class Room(NamedTuple):
 def moments(
     schedule: Schedule, blocks: int, num_micro_batches: int, block: int
 ) -> Ints:
-    """Return the passes in flight of a block's chunks, whenever that differs.
+    """Return the distinct numbers of passes in flight of a block's chunks.
 
-    Of shape (moments, chunks). From the end of the warm-up on lists repeat,
-    so that those of ``3 S`` micro-batches say it for more.
+    The shape is (moments, chunks). Lists repeat after the warm-up, so ``3 S``
+    microbatches are enough.
     """
     count = min(num_micro_batches, MAX_LISTED * blocks)
     chunks = [
@@ -118,24 +130,24 @@ def moments(
         if schedule.block_of(chunk, blocks) == block
     ]
     flying = dict.fromkeys(chunks, 0)
-    found = {tuple(flying.values())}
+    distinct = {tuple(flying.values())}
     for run in schedule.passes(block, blocks, count):
         if not run.backward:
             flying[run.chunk] += 1
         elif run.gradients != "inputs":
             flying[run.chunk] -= 1
-        found.add(tuple(flying.values()))
-    return np.array(sorted(found), dtype=np.int64)
+        distinct.add(tuple(flying.values()))
+    return np.array(sorted(distinct), dtype=np.int64)
 
 
 class _Chains:
     """Chains as arrays: times ``(chains, chunks, parts)``, and whose sync."""
 
-    def __init__(self, room: Room) -> None:
-        self._schedule, self._blocks = room.schedule, room.blocks
-        self._count = room.blocks * room.schedule.virtual_stages
+    def __init__(self, scope: RelaxationScope) -> None:
+        self._schedule, self._blocks = scope.schedule, scope.blocks
+        self._count = scope.blocks * scope.schedule.virtual_stages
         self.parts, blocks = _first_chains(
-            room.schedule, room.blocks, room.num_micro_batches
+            scope.schedule, scope.blocks, scope.num_micro_batches
         )
         self.block = [*blocks]
 
@@ -145,8 +157,8 @@ class _Chains:
     def add(self, chain: Chain, at: Sequence[Times], block: int) -> bool:
         """Add a chain, its pairs as they are at some times of passes."""
         row = _parts_of(chain, at)
-        for known, beside in zip(self.parts, self.block, strict=True):
-            if beside == block and (known == row).all():
+        for parts, own_block in zip(self.parts, self.block, strict=True):
+            if own_block == block and (parts == row).all():
                 return False
         self.parts = np.concatenate((self.parts, row[None]))
         self.block.append(block)
@@ -155,19 +167,24 @@ class _Chains:
 
 def _parts_of(chain: Chain, at: Sequence[Times]) -> Floats:
     """Return a chain's times, its pairs as they are at some times."""
-    row = np.zeros((len(chain.passes), len(Part)))
-    columns = (Part.FORWARD, Part.BACKWARD, Part.INPUTS, Part.WEIGHTS)
+    row = np.zeros((len(chain.passes), len(PassComponent)))
+    columns = (
+        PassComponent.FORWARD,
+        PassComponent.BACKWARD,
+        PassComponent.INPUTS,
+        PassComponent.WEIGHTS,
+    )
     row[:, columns] += np.array(chain.passes, dtype=np.float64)
-    for i, j, number in chain.pairs:
+    for i, j, times in chain.pairs:
         there, back = at[i], at[j]
         if there.forward - there.pairable_forward >= (back.pairable_backward):
-            row[i, Part.FORWARD_ALONE] += number
+            row[i, PassComponent.FORWARD_ALONE] += times
         else:
-            row[j, Part.BACKWARD_HIDING] += number
+            row[j, PassComponent.BACKWARD_HIDING] += times
         if back.backward - back.pairable_backward >= (there.pairable_forward):
-            row[j, Part.BACKWARD_ALONE] += number
+            row[j, PassComponent.BACKWARD_ALONE] += times
         else:
-            row[i, Part.FORWARD_HIDING] += number
+            row[i, PassComponent.FORWARD_HIDING] += times
     return row
 
 
@@ -182,15 +199,15 @@ def _first_chains(
     """
     count = blocks * schedule.virtual_stages
     even = [Times(6, 12, 6)] * count
-    found = [
+    chains = [
         (chain_through(schedule, blocks, num_micro_batches, block), block)
         for block in range(blocks)
     ]
     if schedule.placement == "v":
         _, chain = critical_chain(schedule, even, num_micro_batches)
-        found += [(chain, 0), (chain, blocks - 1)]
-    rows = np.array([_parts_of(chain, even) for chain, _ in found])
-    return rows, tuple(block for _, block in found)
+        chains += [(chain, 0), (chain, blocks - 1)]
+    rows = np.array([_parts_of(chain, even) for chain, _ in chains])
+    return rows, tuple(block for _, block in chains)
 
 
 class Chosen(NamedTuple):
@@ -201,20 +218,21 @@ class Chosen(NamedTuple):
 
 
 class Suffix(NamedTuple):
-    """What chunks add to a bound, and what those behind them add at least.
+    """The costs of chunks in a bound, and lower bounds on later chunks.
 
     Attributes
     ----------
     scale, paid
-        Quanta per unit, and what is paid back for devices and memory.
+        Quanta per unit, and the refund for devices and memory.
     chunks
-        ``(chunks, strategies, shapes)``.
+        Costs of chunks, ``(chunks, strategies, shapes)``.
     cuts
-        ``(chunks, sets)``: the cut in front of a chunk.
+        Costs of the cut before each chunk, ``(chunks, sets)``.
     left
-        ``(chunks + 1, sets)``: a chunk and all behind it, from a set on.
+        Least cost of a chunk and all later ones from a set on, ``(chunks + 1,
+        sets)``.
     row, shape, source
-        Of strategies and pairs.
+        Row of each strategy, and shape and source of each pair.
     """
 
     scale: float
@@ -226,19 +244,19 @@ class Suffix(NamedTuple):
     shape: Ints
     source: Ints
 
-    def chunk(self, number: int, pair: int, strategy: Strategy) -> float:
-        """Return what a chunk adds, its cut in front included."""
+    def chunk(self, chunk: int, pair: int, strategy: Strategy) -> float:
+        """Return the cost of a chunk, with the cut before it."""
         if self.shape[pair] < 0:
             return NEVER * NEVER
         # A strategy that another one beats takes no less than that.
-        costs = self.chunks[number, :, self.shape[pair]]
+        costs = self.chunks[chunk, :, self.shape[pair]]
         row = self.row.get(strategy)
-        own = costs.min() if row is None else costs[row]
-        return float(own + self.cuts[number, self.source[pair]])
+        cost = costs.min() if row is None else costs[row]
+        return float(cost + self.cuts[chunk, self.source[pair]])
 
-    def at_least(self, spent: float, number: int, start: int) -> float:
-        """Return a bound in quanta, given what chunks in front add."""
-        total = spent + float(self.left[number, start])
+    def at_least(self, spent: float, chunk: int, start: int) -> float:
+        """Return a bound in quanta, given the costs of the earlier chunks."""
+        total = spent + float(self.left[chunk, start])
         return (total * (1 - SLACK) - self.paid * (1 + SLACK)) * self.scale
 
 
@@ -261,7 +279,7 @@ class _Prices(NamedTuple):
     together: float
 
 
-class _Least(NamedTuple):
+class _RelaxedPlan(NamedTuple):
     """The least plan under some prices.
 
     Attributes
@@ -304,11 +322,11 @@ class _Used(NamedTuple):
 
 
 class Relaxation:
-    """All plans of a :class:`Room`, bounded together.
+    """All plans of a :class:`RelaxationScope`, bounded together.
 
     Parameters
     ----------
-    room, sets
+    scope, sets
         What it is about, and the closed sets.
     best
         Only plans below this step time count.
@@ -317,23 +335,23 @@ class Relaxation:
     """
 
     def __init__(
-        self, room: Room, sets: ClosedSets, best: int, scale: int
+        self, scope: RelaxationScope, sets: ClosedSets, best: int, scale: int
     ) -> None:
-        self.room, self.sets, self.scale = room, sets, float(scale)
-        terms, schedule, size = room.terms, room.schedule, room.blocks
+        self.scope, self.sets, self.scale = scope, sets, float(scale)
+        terms, schedule, size = scope.terms, scope.schedule, scope.blocks
         self.count = size * schedule.virtual_stages
         self.block = np.array(
             [schedule.block_of(chunk, size) for chunk in range(self.count)]
         )
-        own = {*room.strategies}
-        rows = [i for i, x in enumerate(terms.strategies) if x in own]
+        allowed = {*scope.strategies}
+        rows = [i for i, x in enumerate(terms.strategies) if x in allowed]
         self.strategies = [terms.strategies[row] for row in rows]
         self.devices = terms.devices[rows]
         #: ``(strategies, kinds, parts)``
         self.passes = terms.least_passes[rows].astype(np.float64)
         held = terms.held
         self.missing = held.missing[rows]
-        self._capacity = terms.most_bytes - 1
+        self._capacity = terms.max_bytes - 1
         self._static = held.static_bytes[rows].astype(np.float64)
         self._kept = held.kept_bytes[rows].astype(np.float64)
         self._working = held.working_bytes[rows].astype(np.float64)
@@ -349,7 +367,7 @@ class Relaxation:
         self._layered = layered
         self._choose_pairs(best)
         self._weigh_memory()
-        self.chains = _Chains(room)
+        self.chains = _Chains(scope)
         #: The prices of the best bound.
         self.best: _Prices | None = None
         self.value = 0.0
@@ -357,7 +375,7 @@ class Relaxation:
         self.done = False
         self._prices = _Prices(
             np.full(len(self.chains), 1.0 / len(self.chains)),
-            *(0.0, 0.0, np.zeros(room.blocks), 0.0),
+            *(0.0, 0.0, np.zeros(scope.blocks), 0.0),
         )
         self._bold, self._stuck, self._rounds = 1.0, 0, 0
         self._tried = float("inf")
@@ -373,39 +391,41 @@ class Relaxation:
             ),
             axis=1,
         )
-        kept = np.ones(len(self.devices), dtype=np.bool_)
-        for row in range(len(kept)):
+        survives = np.ones(len(self.devices), dtype=np.bool_)
+        for row in range(len(survives)):
             no_worse = (columns <= columns[row]).all(axis=1)
             no_worse &= ~(self.missing & ~self.missing[row]).any(axis=1)
             no_worse &= self.devices == self.devices[row]
             no_worse[row] = False
-            kept[row] = not (no_worse & kept).any()
+            survives[row] = not (no_worse & survives).any()
         self.strategies = [
-            x for x, stays in zip(self.strategies, kept, strict=True) if stays
+            x
+            for x, stays in zip(self.strategies, survives, strict=True)
+            if stays
         ]
-        self.devices, self.missing = self.devices[kept], self.missing[kept]
-        self.passes, self.sync = self.passes[kept], self.sync[kept]
-        self._static, self._kept = self._static[kept], self._kept[kept]
-        self._working = self._working[kept]
+        self.devices, self.missing = (
+            self.devices[survives],
+            self.missing[survives],
+        )
+        self.passes, self.sync = self.passes[survives], self.sync[survives]
+        self._static, self._kept = self._static[survives], self._kept[survives]
+        self._working = self._working[survives]
 
     def _choose_pairs(self, best: int) -> None:
         """Choose the pairs that may be chunks, and their shapes.
 
         The block of one does not take ``best`` or more with it alone.
         """
-        room, sets, shapes = self.room, self.sets, self.room.terms.shapes
-        count = room.num_micro_batches
-        paired = room.schedule.most_paired(room.blocks, count)
-        columns = np.moveaxis(self.passes, -1, 0)
-        whole = columns[Part.FORWARD] + columns[Part.BACKWARD]
-        alone = columns[Part.FORWARD_ALONE] + columns[Part.BACKWARD_ALONE]
-        load = (count - paired) * whole + paired * np.minimum(whole, alone)
+        scope, sets, shapes = self.scope, self.sets, self.scope.terms.shapes
+        count = scope.num_micro_batches
+        paired = scope.schedule.most_paired(scope.blocks, count)
+        load = paired_load(self.passes, count, paired)
         self._load = load.copy()
         load += np.where(self.missing, NEVER * self.scale, 0.0)
-        used = np.unique(shapes.of_pair[room.allowed])
+        used = np.unique(shapes.of_pair[scope.allowed])
         busy = self._by_group(load) @ shapes.counts[used].T
         used = used[busy.min(axis=0) < best]
-        pairs = room.allowed[np.isin(shapes.of_pair[room.allowed], used)]
+        pairs = scope.allowed[np.isin(shapes.of_pair[scope.allowed], used)]
         order = np.argsort(sets.pair_target[pairs], kind="stable")
         self._pairs = pairs[order]
         self._source = sets.pair_source[self._pairs]
@@ -419,32 +439,34 @@ class Relaxation:
 
     def _place(self) -> None:
         """Take sync and receives from where the blocks have to be."""
-        room, terms = self.room, self.room.terms
+        scope, terms = self.scope, self.scope.terms
         model, width = terms.model, int(self.devices[0])
         blocks = [
-            Block(room.replicas, room.devices, number * width, width)
-            for number in range(room.blocks)
+            Block(scope.replicas, scope.devices, index * width, width)
+            for index in range(scope.blocks)
         ]
-        alike = list({model.alike(block): block for block in blocks}.values())
+        distinct = list(
+            {model.alike(block): block for block in blocks}.values()
+        )
         for row, strategy in enumerate(self.strategies):
             for kind, layer in enumerate(terms.shapes.representatives):
                 if self.missing[row, kind]:
                     continue
-                found = [
+                terms_of = [
                     model.layer_terms(
                         layer, strategy, terms.micro_batch, block
                     )
-                    for block in alike
+                    for block in distinct
                 ]
                 self.sync[row, kind] = min(
-                    x.sync - x.hideable_sync for x in found if x is not None
+                    x.sync - x.hideable_sync for x in terms_of if x is not None
                 )
-        last = room.blocks - 1
-        beside = {(r, r + 1) for r in range(last)}
-        if room.schedule.placement == "loop" and last > 0:
-            beside.add((last, 0))
+        last = scope.blocks - 1
+        neighbors = {(r, r + 1) for r in range(last)}
+        if scope.schedule.placement == "loop" and last > 0:
+            neighbors.add((last, 0))
         routes: set[Route] = set()
-        for a, b in beside:
+        for a, b in neighbors:
             routes.add(model.network.route(blocks[a], blocks[b]))
             routes.add(model.network.route(blocks[b], blocks[a]))
         if not routes:
@@ -452,11 +474,9 @@ class Relaxation:
         shards = {model.shards(strategy) for strategy in self.strategies}
         times = [
             min(
-                model.transfers.receive(
-                    route, sizes, terms.micro_batch, number
-                )
+                model.transfers.receive(route, sizes, terms.micro_batch, index)
                 for route in routes
-                for number in shards
+                for index in shards
             )
             for sizes in terms.shapes.cuts
         ]
@@ -464,32 +484,35 @@ class Relaxation:
 
     def _weigh_memory(self) -> None:
         """Set up which chunks fit alone, and what a block keeps at a time."""
-        room = self.room
+        scope = self.scope
         flying = np.zeros(self.count, dtype=np.int64)
         alone = np.zeros(self.count, dtype=np.int64)
-        for block in range(room.blocks):
+        for block in range(scope.blocks):
             seen = moments(
-                room.schedule, room.blocks, room.num_micro_batches, block
+                scope.schedule, scope.blocks, scope.num_micro_batches, block
             )
-            own = self.block == block
-            flying[own] = seen[seen.sum(axis=1).argmax()]
-            alone[own] = seen.max(axis=0)
+            of_block = self.block == block
+            flying[of_block] = seen[seen.sum(axis=1).argmax()]
+            alone[of_block] = seen.max(axis=0)
         self._flying = flying
         lacking: Floats = self._by_group(np.where(self.missing, NEVER, 0.0))
         has = (self.counts > 0).astype(np.float64)
         never: Bools = np.greater(lacking @ has.T, 0.0)
-        least = self._by_group(self._working)
+        working_bytes = self._by_group(self._working)
         working = np.max(
-            [np.outer(least[:, k], has[:, k]) for k in range(has.shape[1])],
+            [
+                np.outer(working_bytes[:, k], has[:, k])
+                for k in range(has.shape[1])
+            ],
             axis=0,
         )
         static = self._by_group(self._static) @ self.counts.T
-        kept = self._by_group(self._kept) @ self.counts.T
+        kept_bytes = self._by_group(self._kept) @ self.counts.T
         #: ``(numbers in flight, groups, shapes)``
         numbers, self._number = np.unique(alone, return_inverse=True)
         self._unfit: Bools = np.array(
             [
-                never | (static + n * kept + working > self._capacity)
+                never | (static + n * kept_bytes + working > self._capacity)
                 for n in numbers.tolist()
             ]
         )
@@ -522,7 +545,9 @@ class Relaxation:
 
     # The least plan
 
-    def least(self, prices: _Prices, widths: Ints | None = None) -> _Least:
+    def least(
+        self, prices: _Prices, widths: Ints | None = None
+    ) -> _RelaxedPlan:
         """Return the plan that is least under some prices.
 
         Parameters
@@ -532,23 +557,23 @@ class Relaxation:
         widths
             Devices of every block, where these are fixed.
         """
-        room, scale = self.room, self.scale
+        scope, scale = self.scope, self.scale
         mean = np.tensordot(prices.chains, self.chains.parts, 1) / scale
-        behind = np.zeros(room.blocks)
-        np.add.at(behind, self.chains.block, prices.chains / scale)
+        sync_weights = np.zeros(scope.blocks)
+        np.add.at(sync_weights, self.chains.block, prices.chains / scale)
         nu = prices.memory[self.block] / self._capacity
         layers = np.einsum("cp,skp->csk", mean, self.passes)
-        layers += behind[self.block, None, None] * self.sync
+        layers += sync_weights[self.block, None, None] * self.sync
         layers += nu[:, None, None] * self._static
         layers += (nu * self._flying)[:, None, None] * self._kept
-        share = self.devices[:, None] / room.devices
+        share = self.devices[:, None] / scope.devices
         layers += prices.work * share * (self._load + self.sync) / scale
         together = prices.together * share / self._capacity
         layers += together * self._static
         layers += self._flying[:, None, None] * (together * self._kept)
         layers += np.where(self.missing, NEVER, 0.0)
         if self._layered:
-            parts = [
+            by_group = [
                 layers[:, self._group == group]
                 for group in range(len(self._groups))
             ]
@@ -558,17 +583,21 @@ class Relaxation:
             ]
             row_of = np.stack(
                 [
-                    own[part.argmin(axis=1)]
-                    for own, part in zip(members, parts, strict=True)
+                    rows_of_group[group_costs.argmin(axis=1)]
+                    for rows_of_group, group_costs in zip(
+                        members, by_group, strict=True
+                    )
                 ],
                 axis=1,
             )
-            layers = np.stack([part.min(axis=1) for part in parts], axis=1)
+            layers = np.stack(
+                [group_costs.min(axis=1) for group_costs in by_group], axis=1
+            )
             devices = self._groups
         else:
             devices = self.devices
         chunks = layers @ self.counts.T
-        price = prices.devices / room.devices / room.schedule.virtual_stages
+        price = prices.devices / scope.devices / scope.schedule.virtual_stages
         chunks += (price * devices)[None, :, None]
         chunks += np.where(self._unfit[self._number], NEVER, 0.0)
         if widths is not None:
@@ -586,7 +615,7 @@ class Relaxation:
         paid = prices.devices + float(prices.memory.sum()) + prices.together
         # All terms are non-negative but what is paid back.
         value -= paid + SLACK * (value + paid)
-        return _Least(value, pairs, rows, chunks, cuts, paid)
+        return _RelaxedPlan(value, pairs, rows, chunks, cuts, paid)
 
     def _cuts(self, mean: Floats) -> Floats:
         """Return what every cut in front of a chunk adds, (chunks, sets).
@@ -594,12 +623,7 @@ class Relaxation:
         The chunk behind it receives in its forward passes, the one in front
         of it in its backward passes.
         """
-        there = mean[:, Part.FORWARD] + mean[:, Part.FORWARD_ALONE]
-        back = (
-            mean[:, Part.BACKWARD]
-            + mean[:, Part.BACKWARD_ALONE]
-            + mean[:, Part.INPUTS]
-        )
+        there, back = receive_weights(mean)
         weight = np.zeros(self.count)
         weight[1:] = there[1:] + back[:-1]
         weight[1:][self.block[1:] == self.block[:-1]] = 0.0
@@ -631,86 +655,84 @@ class Relaxation:
         assert self.best is not None
         weights = np.zeros(len(self.chains))
         weights[: len(self.best.chains)] = self.best.chains
-        found = self.least(self.best._replace(chains=weights))
-        cheapest = found.chunks.min(axis=1)
-        left = np.full((self.count + 1, self.sets.count), NEVER * NEVER)
-        left[self.count, -1] = 0.0
+        relaxed = self.least(self.best._replace(chains=weights))
+        cheapest = relaxed.chunks.min(axis=1)
+        costs_after = np.full((self.count + 1, self.sets.count), NEVER * NEVER)
+        costs_after[self.count, -1] = 0.0
         for chunk in range(self.count - 1, -1, -1):
             through = (
-                cheapest[chunk, self._shape] + left[chunk + 1][self._target]
+                cheapest[chunk, self._shape]
+                + costs_after[chunk + 1][self._target]
             )
-            np.minimum.at(left[chunk], self._source, through)
-            left[chunk] += found.cuts[chunk]
+            np.minimum.at(costs_after[chunk], self._source, through)
+            costs_after[chunk] += relaxed.cuts[chunk]
         shape = np.full(len(self.sets.pair_source), -1)
         shape[self._pairs] = self._shape
         return Suffix(
-            self.scale,
-            found.paid,
-            found.chunks,
-            found.cuts,
-            left,
-            {strategy: row for row, strategy in enumerate(self.strategies)},
-            shape,
-            self.sets.pair_source,
+            scale=self.scale,
+            paid=relaxed.paid,
+            chunks=relaxed.chunks,
+            cuts=relaxed.cuts,
+            left=costs_after,
+            row={x: row for row, x in enumerate(self.strategies)},
+            shape=shape,
+            source=self.sets.pair_source,
         )
 
     # What a plan says
 
-    def times(self, found: _Least) -> list[Times]:
+    def times(self, plan: _RelaxedPlan) -> list[Times]:
         """Return the least passes of the chunks of a plan."""
-        counts = self.counts[self._shape[found.pairs]]
+        counts = self.counts[self._shape[plan.pairs]]
         kinds = np.arange(counts.shape[1])
-        total = np.einsum("ck,ckp->cp", counts, self.passes[found.rows, kinds])
-        start = self.received[self._source[found.pairs]]
+        total = np.einsum("ck,ckp->cp", counts, self.passes[plan.rows, kinds])
+        start = self.received[self._source[plan.pairs]]
         start[1:][self.block[1:] == self.block[:-1]] = 0.0
-        there = total[:, Part.FORWARD] + start
-        back = total[:, Part.BACKWARD] + np.append(start[1:], 0.0)
-        weights = np.minimum(total[:, Part.WEIGHTS], back)
+        there = total[:, PassComponent.FORWARD] + start
+        back = total[:, PassComponent.BACKWARD] + np.append(start[1:], 0.0)
+        weights = np.minimum(total[:, PassComponent.WEIGHTS], back)
         return [
             Times(*map(int, values))
             for values in zip(
                 *(there, back, weights),
-                np.minimum(total[:, Part.FORWARD_HIDING], there),
-                np.minimum(total[:, Part.BACKWARD_HIDING], back),
+                np.minimum(total[:, PassComponent.FORWARD_HIDING], there),
+                np.minimum(total[:, PassComponent.BACKWARD_HIDING], back),
                 strict=True,
             )
         ]
 
-    def _used(self, found: _Least) -> _Used:
+    def _used(self, plan: _RelaxedPlan) -> _Used:
         """Return how long all chains of a plan are, and what it uses."""
-        room = self.room
-        counts = self.counts[self._shape[found.pairs]]
+        scope = self.scope
+        counts = self.counts[self._shape[plan.pairs]]
         kinds = np.arange(counts.shape[1])
 
         def summed(values: Any) -> Floats:
-            own: Floats = (counts * values[found.rows, kinds]).sum(axis=1)
-            return own
+            total_of_chunk: Floats = (counts * values[plan.rows, kinds]).sum(
+                axis=1
+            )
+            return total_of_chunk
 
-        total = np.einsum("ck,ckp->cp", counts, self.passes[found.rows, kinds])
+        total = np.einsum("ck,ckp->cp", counts, self.passes[plan.rows, kinds])
         parts = self.chains.parts
         length = np.einsum("pcx,cx->p", parts, total)
-        start = self.received[self._source[found.pairs]]
+        start = self.received[self._source[plan.pairs]]
         start[1:][self.block[1:] == self.block[:-1]] = 0.0
         back = np.append(start[1:], 0.0)
-        length += (
-            parts[:, :, Part.FORWARD] + parts[:, :, Part.FORWARD_ALONE]
-        ) @ start
-        length += (
-            parts[:, :, Part.BACKWARD]
-            + parts[:, :, Part.BACKWARD_ALONE]
-            + parts[:, :, Part.INPUTS]
-        ) @ back
-        sync, held = np.zeros(room.blocks), np.zeros(room.blocks)
+        forward, backward = receive_weights(parts)
+        length += forward @ start
+        length += backward @ back
+        sync, held = np.zeros(scope.blocks), np.zeros(scope.blocks)
         own_sync = summed(self.sync)
         own_held = summed(self._static) + self._flying * summed(self._kept)
         np.add.at(sync, self.block, own_sync)
         np.add.at(held, self.block, own_held)
         length += sync[self.chains.block]
-        devices = self.devices[found.rows[:, 0]] / room.devices
+        devices = self.devices[plan.rows[:, 0]] / scope.devices
         work = float(devices @ (summed(self._load) + own_sync))
         return _Used(
             np.append(length, work) / self.scale,
-            float(devices.sum()) / room.schedule.virtual_stages - 1.0,
+            float(devices.sum()) / scope.schedule.virtual_stages - 1.0,
             held / self._capacity - 1.0,
             float(devices @ own_held) / self._capacity - 1.0,
         )
@@ -720,17 +742,17 @@ class Relaxation:
 
         Chains through all blocks alike, or the work of all devices.
         """
-        alike = self._prices
-        work = alike._replace(chains=0.0 * alike.chains, work=1.0 - 1e-12)
+        uniform = self._prices
+        work = uniform._replace(chains=0.0 * uniform.chains, work=1.0 - 1e-12)
         if len({*self.devices.tolist()}) > 1:
             priced = [work._replace(together=x) for x in FIRST_PRICES]
         else:
             priced = [
-                alike._replace(memory=np.full(self.room.blocks, x))
-                for x in (0.0, 0.5 / self.room.blocks)
+                uniform._replace(memory=np.full(self.scope.blocks, x))
+                for x in (0.0, 0.5 / self.scope.blocks)
             ]
-        known = [(self.least(prices).value, prices) for prices in priced]
-        value, self._prices = max(known, key=lambda x: x[0])
+        bounds = [(self.least(prices).value, prices) for prices in priced]
+        value, self._prices = max(bounds, key=lambda x: x[0])
         self.value, self.best = max(value, 0.0), self._prices
 
     def climb(
@@ -762,12 +784,12 @@ class Relaxation:
         for _ in range(ROUNDS):
             if deadline.passed:
                 break
-            found = self.least(self._prices)
+            relaxed = self.least(self._prices)
             self._rounds += 1
-            if found.value <= self.value * (1 + 1e-4):
+            if relaxed.value <= self.value * (1 + 1e-4):
                 self._stuck += 1
-            if found.value > self.value:
-                self.value, self.best = found.value, self._prices
+            if relaxed.value > self.value:
+                self.value, self.best = relaxed.value, self._prices
             if self.value * self.scale >= enough:
                 break
             if self._stuck >= PATIENCE:
@@ -777,87 +799,91 @@ class Relaxation:
                 break
             prices = self._prices
             if self._rounds % CHAIN_EVERY == 1:
-                prices = self._with_chain(found, best, try_plan)
-            self._prices = self._moved(found, prices, self._bold, aim)
+                prices = self._with_chain(relaxed, best, try_plan)
+            self._prices = self._moved(relaxed, prices, self._bold, aim)
         return int(np.ceil(min(float(best), self.value * self.scale)))
 
     def _with_chain(
         self,
-        found: _Least,
+        relaxed: _RelaxedPlan,
         best: int,
         try_plan: Callable[[Chosen], None] | None,
     ) -> _Prices:
         """Add the critical chain of a plan."""
-        room, prices = self.room, self._prices
-        if len(self.chains) >= room.blocks + 2 + MAX_CHAINS:
+        scope, prices = self.scope, self._prices
+        if len(self.chains) >= scope.blocks + 2 + MAX_CHAINS:
             return prices
-        times = self.times(found)
+        times = self.times(relaxed)
         time, chain = critical_chain(
-            room.schedule, times, room.num_micro_batches
+            scope.schedule, times, scope.num_micro_batches
         )
-        sync = np.zeros(room.blocks)
-        counts = self.counts[self._shape[found.pairs]]
+        sync = np.zeros(scope.blocks)
+        counts = self.counts[self._shape[relaxed.pairs]]
         kinds = np.arange(counts.shape[1])
         np.add.at(
             sync,
             self.block,
-            (counts * self.sync[found.rows, kinds]).sum(axis=1),
+            (counts * self.sync[relaxed.rows, kinds]).sum(axis=1),
         )
         step = time + float(sync.max())
         if try_plan is not None and step < min(best, self._tried):
             self._tried = step
-            chosen = self._consistent(found, prices)
+            chosen = self._consistent(relaxed, prices)
             if chosen is not None:
                 try_plan(chosen)
         if not self.chains.add(chain, times, int(sync.argmax())):
             return prices
         return prices._replace(chains=np.append(prices.chains, 0.0))
 
-    def _consistent(self, found: _Least, prices: _Prices) -> Chosen | None:
+    def _consistent(
+        self, relaxed: _RelaxedPlan, prices: _Prices
+    ) -> Chosen | None:
         """Return a plan whose blocks have devices for all their chunks."""
         if self._layered:
             return None
-        room, widths = self.room, self.devices[found.rows[:, 0]]
-        own = np.array(
-            [widths[self.block == r].min() for r in range(room.blocks)]
+        scope, widths = self.scope, self.devices[relaxed.rows[:, 0]]
+        block_widths = np.array(
+            [widths[self.block == r].min() for r in range(scope.blocks)]
         )
-        if int(own.sum()) > room.devices:
+        if int(block_widths.sum()) > scope.devices:
             return None
-        if (widths != own[self.block]).any():
-            found = self.least(prices, own)
-            if found.value > NEVER / 10:
+        if (widths != block_widths[self.block]).any():
+            relaxed = self.least(prices, block_widths)
+            if relaxed.value > NEVER / 10:
                 return None
         return Chosen(
-            tuple(self._pairs[found.pairs].tolist()),
-            tuple(self.strategies[row] for row in found.rows[:, 0].tolist()),
+            tuple(self._pairs[relaxed.pairs].tolist()),
+            tuple(self.strategies[row] for row in relaxed.rows[:, 0].tolist()),
         )
 
     def _moved(
-        self, found: _Least, prices: _Prices, bold: float, aim: float
+        self, relaxed: _RelaxedPlan, prices: _Prices, bold: float, aim: float
     ) -> _Prices:
         """Return the prices one step up the subgradient."""
-        used = self._used(found)
+        used = self._used(relaxed)
         weights = np.append(prices.chains, prices.work)
-        known = np.array([prices.devices, *prices.memory, prices.together])
+        multipliers = np.array(
+            [prices.devices, *prices.memory, prices.together]
+        )
         more = np.array([used.devices, *used.memory, used.together])
         up = used.lengths - used.lengths.mean()
         # Where nothing can become cheaper or lighter, nothing moves.
-        more = np.where((more < 0) & (known == 0), 0.0, more)
+        more = np.where((more < 0) & (multipliers == 0), 0.0, more)
         up = np.where(
             (used.lengths < used.lengths @ weights) & (weights == 0), 0.0, up
         )
         norm = float((up**2).sum() + (more**2).sum())
         if norm == 0.0:
             return prices
-        step = bold * max(aim - found.value, 1e-3) / norm
+        step = bold * max(aim - relaxed.value, 1e-3) / norm
         weights = _on_simplex(weights + step * up)
-        known = np.maximum(known + step * more, 0.0)
+        multipliers = np.maximum(multipliers + step * more, 0.0)
         return _Prices(
             weights[:-1],
             float(weights[-1]),
-            float(known[0]),
-            known[1:-1],
-            float(known[-1]),
+            float(multipliers[0]),
+            multipliers[1:-1],
+            float(multipliers[-1]),
         )
 
 
@@ -870,6 +896,6 @@ def _on_simplex(weights: Floats) -> Floats:
     order = np.sort(weights)[::-1]
     over = (np.cumsum(order) - 1.0) / np.arange(1, len(order) + 1)
     last = np.flatnonzero(order > over)[-1]
-    found: Floats = np.maximum(weights - over[last], 0.0)
-    found /= found.sum() * (1 + 1e-12)
-    return found
+    projected: Floats = np.maximum(weights - over[last], 0.0)
+    projected /= projected.sum() * (1 + 1e-12)
+    return projected

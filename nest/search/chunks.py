@@ -41,10 +41,10 @@ from nest.search.options import (
     INFINITE,
     BatchTerms,
     Ints,
-    Part,
+    PassComponent,
     StageShapes,
     Table,
-    parts,
+    pass_components,
 )
 from nest.solvers.base import Deadline
 from nest.topology import Block, Route
@@ -119,8 +119,8 @@ class Uniform:
     @property
     def ends(self) -> Ints:
         """How many layers are in front of every place to cut, ascending."""
-        found: Ints = self.terms.shapes.sets.member.sum(axis=1)
-        return found
+        ends: Ints = self.terms.shapes.sets.member.sum(axis=1)
+        return ends
 
     def blocks(self, virtual: int) -> Ints:
         """Return the numbers of blocks that ``v`` chunks each may have.
@@ -129,36 +129,34 @@ class Uniform:
         hold all weights and one micro-batch.
         """
         problem, case, kinds = self.terms.model.problem, self.case, self.kinds
-        most = min(
+        max_blocks = min(
             case.devices // self.strategy.devices,
             (len(self.ends) - 1) // virtual,
         )
         terms = self.table([None])
-        free = self.terms.most_bytes - 1 - int(terms.working_bytes.min())
+        free = self.terms.max_bytes - 1 - int(terms.working_bytes.min())
         need = terms.static_bytes + terms.kept_bytes
         # A device-byte less than nothing is as good as one.
-        least = ceil_div(int(need[0, kinds].sum()), max(free, 1))
-        sizes = np.arange(max(min(virtual, 2), least), most + 1)
+        min_blocks = ceil_div(int(need[0, kinds].sum()), max(free, 1))
+        sizes = np.arange(max(min(virtual, 2), min_blocks), max_blocks + 1)
         runtime = self.terms.model.runtime._replace(virtual_stages=virtual)
-        own = families(problem, case, [self.strategy], runtime)
-        allowed = [count for family in own for count in family.stage_counts]
+        every = families(problem, case, [self.strategy], runtime)
+        allowed = [count for family in every for count in family.stage_counts]
         sizes = sizes[np.isin(sizes, allowed)]
         count, schedule = case.num_micro_batches, self.schedule(virtual)
         fits = [schedule.why_not(x, count) is None for x in sizes.tolist()]
-        found: Ints = sizes[np.array(fits, dtype=np.bool_)]
-        return found
+        numbers: Ints = sizes[np.array(fits, dtype=np.bool_)]
+        return numbers
 
-    def block(self, number: int) -> Block:
+    def block(self, index: int) -> Block:
         """Return where a block sits."""
         size = self.strategy.devices
-        return Block(
-            self.case.replicas, self.case.devices, number * size, size
-        )
+        return Block(self.case.replicas, self.case.devices, index * size, size)
 
     def table(self, blocks: Sequence[Block | None]) -> Table:
         """Return the terms of every kind, a row per block."""
         rows = [self.terms.terms(self.strategy, block) for block in blocks]
-        return Table.of(rows, parts, self.terms.most_bytes)
+        return Table.of(rows, pass_components, self.terms.max_bytes)
 
     def route(self, receiver: int, sender: int) -> Route:
         """Return how a block receives from another one."""
@@ -183,11 +181,11 @@ class Uniform:
         """Return what passes a chunk between two cuts, per micro-batch."""
         shapes, shards = self.terms.shapes, self.terms.shards[self.row]
         sizes = -(-shapes.passing * self.case.micro_batch // shards)
-        found = np.zeros((shapes.sets.count,) * 2, dtype=np.int64)
-        found[shapes.sets.pair_source, shapes.sets.pair_target] = sizes.sum(
+        table = np.zeros((shapes.sets.count,) * 2, dtype=np.int64)
+        table[shapes.sets.pair_source, shapes.sets.pair_target] = sizes.sum(
             axis=1
         )[shapes.of_pair]
-        return found
+        return table
 
 
 @cache
@@ -202,10 +200,10 @@ def passes_in_flight(
         ``(times, v)``; times at which no chunk has more are left out.
     """
     rows = moments(schedule, blocks, num_micro_batches, block)[::-1]
-    most: Ints = rows[
+    peaks: Ints = rows[
         non_dominated(np.zeros(len(rows), np.int64), list(-rows.T))
     ]
-    return most
+    return peaks
 
 
 def bubble_part(schedule: Schedule) -> int:
@@ -281,7 +279,7 @@ class Chunks:
     def __init__(self, uniform: Uniform, shape: Shape) -> None:
         self.uniform, self.shape = uniform, shape
         size, kinds = shape.blocks, uniform.kinds
-        blocks = [uniform.block(number) for number in range(size)]
+        blocks = [uniform.block(index) for index in range(size)]
         table = uniform.table(blocks)
 
         def sums(values: Ints) -> Ints:
@@ -298,12 +296,12 @@ class Chunks:
         self._chunks = [
             np.flatnonzero(self.block_of == block) for block in range(size)
         ]
-        columns = np.moveaxis(table.paces, 2, 0)
-        self.forward = sums(columns[Part.FORWARD])
-        self.backward = sums(columns[Part.BACKWARD])
-        self._weights = sums(columns[Part.WEIGHTS])
-        self._hiding_forward = sums(columns[Part.FORWARD_HIDING])
-        self._hiding_backward = sums(columns[Part.BACKWARD_HIDING])
+        columns = np.moveaxis(table.periods, 2, 0)
+        self.forward = sums(columns[PassComponent.FORWARD])
+        self.backward = sums(columns[PassComponent.BACKWARD])
+        self._weights = sums(columns[PassComponent.WEIGHTS])
+        self._hiding_forward = sums(columns[PassComponent.FORWARD_HIDING])
+        self._hiding_backward = sums(columns[PassComponent.BACKWARD_HIDING])
         self._sync = sums(table.sync)
         self._static_bytes = sums(table.static_bytes)[0]
         self._kept_bytes = sums(table.kept_bytes)[0]
@@ -314,16 +312,16 @@ class Chunks:
             [uniform.terms.model.capacity_bytes(block) for block in blocks]
         )
         #: By chunk and cut: nothing between two chunks of a block.
-        nothing = np.zeros(len(uniform.ends), dtype=np.int64)
-        known: dict[tuple[int, int], Ints] = {}
+        zeros = np.zeros(len(uniform.ends), dtype=np.int64)
+        cache: dict[tuple[int, int], Ints] = {}
 
         def receive(chunk: int, sender: int) -> Ints:
             pair = int(self.block_of[chunk]), int(self.block_of[sender])
             if pair[0] == pair[1]:
-                return nothing
-            if pair not in known:
-                known[pair] = uniform.receive(uniform.route(*pair))
-            return known[pair]
+                return zeros
+            if pair not in cache:
+                cache[pair] = uniform.receive(uniform.route(*pair))
+            return cache[pair]
 
         last = len(self.block_of) - 1
         self._receive = np.array(
@@ -335,15 +333,15 @@ class Chunks:
         count = uniform.case.num_micro_batches
         self._inflight = [
             passes_in_flight(
-                self.schedule, size, number, min(count, MAX_LISTED * size)
+                self.schedule, size, index, min(count, MAX_LISTED * size)
             )
-            for number in range(size)
+            for index in range(size)
         ]
         self._paired = [
-            chain_through(self.schedule, size, count, number).pairs
+            chain_through(self.schedule, size, count, index).pairs
             if self.schedule.paired_axes
             else ()
-            for number in range(size)
+            for index in range(size)
         ]
 
     def price(self, cuts: Ints) -> Prices:
@@ -353,7 +351,10 @@ class Chunks:
         block, chunk = self.block_of, np.arange(size * virtual)
 
         def per_block(values: Ints) -> Ints:
-            total = [values[:, own].sum(axis=1) for own in self._chunks]
+            total = [
+                values[:, chunks_of_block].sum(axis=1)
+                for chunks_of_block in self._chunks
+            ]
             return np.stack(total, axis=1)
 
         def between(sums: Ints) -> Ints:
@@ -365,26 +366,24 @@ class Chunks:
         load = per_block(forward + backward)
         sync = per_block(between(self._sync))
         count = self.uniform.case.num_micro_batches
-        hiding = (
-            between(self._hiding_forward),
-            between(self._hiding_backward),
-        )
+        hiding_forward = between(self._hiding_forward)
+        hiding_backward = between(self._hiding_backward)
         busy = count * load
-        for number, pairs in enumerate(self._paired):
+        for block_index, pairs in enumerate(self._paired):
             for i, j, times in pairs:
-                there, back = hiding[0][:, i], hiding[1][:, j]
+                there, back = hiding_forward[:, i], hiding_backward[:, j]
                 together = np.maximum(forward[:, i] - there, back)
                 together += np.maximum(backward[:, j] - back, there)
-                busy[:, number] += times * (
+                busy[:, block_index] += times * (
                     together - forward[:, i] - backward[:, j]
                 )
-        kept = self._kept_bytes[end] - self._kept_bytes[start]
-        kept += self._passing_bytes[start, end]
+        kept_bytes = self._kept_bytes[end] - self._kept_bytes[start]
+        kept_bytes += self._passing_bytes[start, end]
         static_bytes = self._static_bytes
         memory = per_block(static_bytes[end] - static_bytes[start])
-        for number, inflight in enumerate(self._inflight):
-            peaks = kept[:, self._chunks[number]] @ inflight.T
-            memory[:, number] += peaks.max(axis=1)
+        for block_index, inflight in enumerate(self._inflight):
+            peaks = kept_bytes[:, self._chunks[block_index]] @ inflight.T
+            memory[:, block_index] += peaks.max(axis=1)
         working = np.zeros_like(memory)
         for size_bytes, layers in zip(
             self._working_bytes.T,
@@ -400,18 +399,17 @@ class Chunks:
         step = busy.max(axis=1) + bubble + sync.max(axis=1)
         over = memory + working - self._capacity_bytes
         return Prices(
-            *(
-                np.maximum(over, 0),
-                np.maximum(-over, 0),
-                forward,
-                backward,
-                load,
-                sync,
-                busy,
-            ),
-            between(self._weights),
-            *hiding,
-            step,
+            excess=np.maximum(over, 0),
+            spare=np.maximum(-over, 0),
+            forward=forward,
+            backward=backward,
+            load=load,
+            sync=sync,
+            busy=busy,
+            weights=between(self._weights),
+            hiding_forward=hiding_forward,
+            hiding_backward=hiding_backward,
+            step=step,
         )
 
     def step_time(self, prices: Prices, way: int) -> int:
@@ -429,7 +427,7 @@ class Chunks:
                 strict=True,
             )
         ]
-        most = self.uniform.case.num_micro_batches
+        num_micro_batches = self.uniform.case.num_micro_batches
         unit, few = self.shape.blocks, MAX_GROUPS
         if self.schedule.name in SPLIT_BACKWARD:
             unit, few = 1, MAX_GROUPS * self.shape.blocks
@@ -437,7 +435,7 @@ class Chunks:
         def path(groups: int) -> int:
             return self.schedule.pipeline_time(chunks, groups * unit)
 
-        groups = most // unit
+        groups = num_micro_batches // unit
         time = path(min(groups, few))
         if groups > few:
             time += (groups - few) * (time - path(few - 1))
@@ -486,18 +484,18 @@ def equal_shares(kinds: Sequence[str], num_chunks: int) -> list[int] | None:
     What comes once goes with the layers behind it. ``None`` if a chain of
     these kinds cannot be cut so.
     """
-    places: dict[str, list[int]] = {}
-    for place, kind in enumerate(kinds):
-        places.setdefault(kind, []).append(place)
-    repeated = [found for found in places.values() if len(found) > 1]
-    if any(len(found) % num_chunks for found in repeated):
+    positions: dict[str, list[int]] = {}
+    for position, kind in enumerate(kinds):
+        positions.setdefault(kind, []).append(position)
+    repeated = [of_kind for of_kind in positions.values() if len(of_kind) > 1]
+    if any(len(of_kind) % num_chunks for of_kind in repeated):
         return None
     cuts = [0]
-    for number in range(1, num_chunks):
-        share = [number * len(found) // num_chunks for found in repeated]
+    for index in range(1, num_chunks):
+        share = [index * len(of_kind) // num_chunks for of_kind in repeated]
         both = list(zip(share, repeated, strict=True))
-        first = 1 + max(found[count - 1] for count, found in both)
-        if first > min(found[count] for count, found in both):
+        first = 1 + max(of_kind[count - 1] for count, of_kind in both)
+        if first > min(of_kind[count] for count, of_kind in both):
             return None
         cuts.append(first)
     return [*cuts, len(kinds)]
@@ -536,8 +534,8 @@ def _moves(cuts: Ints, block_of: Ints, blocks: Ints) -> Ints:
     inside = (cut > first[:, None]) & (cut <= last[:, None] + 1)
     moved = np.concatenate((cuts + inside, cuts - inside))
     legal = (moved[:, 1:] > moved[:, :-1]).all(axis=1)
-    found: Ints = moved[legal]
-    return found
+    moves: Ints = moved[legal]
+    return moves
 
 
 class Cutter:
@@ -573,8 +571,8 @@ class Cutter:
         starts += [self._even(cuts) for cuts in starts]
         ways = np.unique(starts, axis=0)
         fits = ~self.chunks.price(ways).excess.any(axis=1)
-        found = [self._timed(cuts) for cuts in ways[fits]]
-        step, cuts = min(found, default=(self.best, []))
+        timed = [self._timed(cuts) for cuts in ways[fits]]
+        step, cuts = min(timed, default=(self.best, []))
         if step >= self.best:
             return None
         return self.chunks.plan(cuts)
@@ -584,10 +582,10 @@ class Cutter:
         shapes = self.chunks.uniform.terms.shapes
         layers = shapes.model.problem.graph.layers
         ends = equal_shares([layers[i].kind for i in shapes.order], count)
-        places = self.chunks.uniform.ends
-        if ends is None or not np.isin(ends, places).all():
+        ends_allowed = self.chunks.uniform.ends
+        if ends is None or not np.isin(ends, ends_allowed).all():
             return None
-        cuts = np.searchsorted(places, ends).tolist()
+        cuts = np.searchsorted(ends_allowed, ends).tolist()
         prices = self.chunks.price(np.array([cuts]))
         if (
             prices.excess.any()
@@ -631,15 +629,15 @@ class Cutter:
             moved, further = self._further(cuts, prices)
             if not len(moved):
                 break
-            least = further.busy.max(axis=1) + further.sync.max(axis=1)
-            useful = (least < step) & ~further.excess.any(axis=1)
+            bounds = further.busy.max(axis=1) + further.sync.max(axis=1)
+            useful = (bounds < step) & ~further.excess.any(axis=1)
             times = [
                 (self.chunks.step_time(further, way), way)
                 for way in np.flatnonzero(useful)[:MAX_TIMED].tolist()
             ]
-            found, way = min(times, default=(step, 0))
-            if found >= step:
+            best_step, way = min(times, default=(step, 0))
+            if best_step >= step:
                 break
-            step, cuts = found, moved[way]
+            step, cuts = best_step, moved[way]
             prices = further.take([way])
         return step, cuts.tolist()

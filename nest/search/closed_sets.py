@@ -57,8 +57,8 @@ class ClosedSets:
     def sums(self, values: Sequence[int]) -> Ints:
         """Sum a whole number per layer over every ``b - a``."""
         total = self.member.astype(np.int64) @ np.array(values, dtype=np.int64)
-        found: Ints = total[self.pair_target] - total[self.pair_source]
-        return found
+        sums: Ints = total[self.pair_target] - total[self.pair_source]
+        return sums
 
     def crossed(self, source: int, target: int) -> tuple[Bools, Bools]:
         """Return which ``b - a`` an edge enters, and which ones it leaves."""
@@ -84,16 +84,16 @@ def enumerate_masks(graph: Graph, limit: int) -> list[int]:
     for source, target, _ in graph.index_edges():
         needed[target] |= 1 << source
     level = {0}
-    found = [0]
-    while level and len(found) <= limit:
+    masks = [0]
+    while level and len(masks) <= limit:
         level = {
             mask | 1 << layer
             for mask in level
             for layer in range(num_layers)
             if not mask >> layer & 1 and not needed[layer] & ~mask
         }
-        found += sorted(level)
-    return found
+        masks += sorted(level)
+    return masks
 
 
 def closed_sets(
@@ -138,9 +138,9 @@ def closed_sets(
         # a ⊂ b: no layer of a is absent from b.
         supersets = ~(absent & member[a]).any(axis=1)
         supersets[: a + 1] = False
-        found = np.flatnonzero(supersets)
-        sources.append(np.full(len(found), a, dtype=np.int64))
-        targets.append(found.astype(np.int64))
+        larger = np.flatnonzero(supersets)
+        sources.append(np.full(len(larger), a, dtype=np.int64))
+        targets.append(larger.astype(np.int64))
     return ClosedSets(member, np.concatenate(sources), np.concatenate(targets))
 
 

@@ -54,11 +54,11 @@ def drop_neighbours(
         table = [column[order] for column in columns[1:]]
         beaten = np.zeros(len(order), dtype=np.bool_)
         for shift in range(1, min(NEIGHBOURS, len(order) - 1) + 1):
-            front, back = slice(None, -shift), slice(shift, None)
-            worse = groups[front] == groups[back]
+            earlier, later = slice(None, -shift), slice(shift, None)
+            worse = groups[earlier] == groups[later]
             for column in table:
-                worse &= column[front] <= column[back]
-            beaten[back] |= worse
+                worse &= column[earlier] <= column[later]
+            beaten[later] |= worse
         if not beaten.any():
             break
         order = order[~beaten]
@@ -87,17 +87,17 @@ def non_dominated(
         Positions of the rows kept, ascending.
     """
     alive = np.arange(len(group))
-    kept: list[Ints] = []
-    number = 0
+    survivors: list[Ints] = []
+    num_rounds = 0
     # The first row of every group is kept, and drops what it beats.
     while len(alive) > SQUARE or (max_rows is not None and len(alive)):
         groups = group[alive]
         first = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
         heads = alive[first]
-        kept.append(heads)
-        number += 1
-        if number == max_rows:
-            return np.sort(np.concatenate(kept))
+        survivors.append(heads)
+        num_rounds += 1
+        if num_rounds == max_rows:
+            return np.sort(np.concatenate(survivors))
         head = np.repeat(heads, np.diff(np.r_[first, len(alive)]))
         beaten = columns[0][head] <= columns[0][alive]
         for column in columns[1:]:
@@ -110,10 +110,10 @@ def non_dominated(
         for column in columns:
             values = column[alive]
             beats &= values[:, None] <= values[None, :]
-        kept.append(alive[~beats.any(axis=0)])
-    if not kept:
+        survivors.append(alive[~beats.any(axis=0)])
+    if not survivors:
         return alive
-    return np.sort(np.concatenate(kept))
+    return np.sort(np.concatenate(survivors))
 
 
 def non_dominated_sorted(group: Ints, columns: Sequence[Ints]) -> Ints:
@@ -136,7 +136,7 @@ def non_dominated_sorted(group: Ints, columns: Sequence[Ints]) -> Ints:
     """
     table = np.stack(columns[1:])
     first = np.flatnonzero(np.diff(group, prepend=-1))
-    kept = [np.zeros(0, dtype=np.int64)]
+    survivors = [np.zeros(0, dtype=np.int64)]
     for start, stop in pairwise([*first.tolist(), len(group)]):
         border = table[:, :0]
         for low in range(start, stop, BLOCK):
@@ -150,34 +150,34 @@ def non_dominated_sorted(group: Ints, columns: Sequence[Ints]) -> Ints:
             beats = np.tri(len(rows), k=-1, dtype=np.bool_).T
             beats &= _no_larger(values, values)
             fine = ~beats.any(axis=0)
-            kept.append(rows[fine])
+            survivors.append(rows[fine])
             border = np.concatenate((border, values[:, fine]), axis=1)
             if len(table) == 2:
                 border = _staircase(border)
-    return np.concatenate(kept)
+    return np.concatenate(survivors)
 
 
 def _no_larger(one: Ints, other: Ints) -> NDArray[np.bool_]:
     """Return which columns of one table are no larger than of another."""
-    found: NDArray[np.bool_] = one[0][:, None] <= other[0][None, :]
+    no_larger: NDArray[np.bool_] = one[0][:, None] <= other[0][None, :]
     for mine, theirs in zip(one[1:], other[1:], strict=True):
-        found &= mine[:, None] <= theirs[None, :]
-    return found
+        no_larger &= mine[:, None] <= theirs[None, :]
+    return no_larger
 
 
 def _under(border: Ints, table: Ints) -> NDArray[np.bool_]:
     """Return which columns a staircase has no larger one for."""
-    place = np.searchsorted(border[0], table[0], "right") - 1
-    reached = np.append(border[1], 0)[place]
-    found: NDArray[np.bool_] = (place >= 0) & (reached <= table[1])
-    return found
+    position = np.searchsorted(border[0], table[0], "right") - 1
+    reached = np.append(border[1], 0)[position]
+    under: NDArray[np.bool_] = (position >= 0) & (reached <= table[1])
+    return under
 
 
 def _staircase(table: Ints) -> Ints:
     """Return the columns that none is below in both rows, ascending."""
     table = table[:, np.lexsort(table[::-1])]
-    least = np.minimum.accumulate(table[1])
-    lower = np.ones(len(least), dtype=np.bool_)
-    lower[1:] = least[1:] < least[:-1]
-    found: Ints = table[:, lower]
-    return found
+    running_min = np.minimum.accumulate(table[1])
+    lower = np.ones(len(running_min), dtype=np.bool_)
+    lower[1:] = running_min[1:] < running_min[:-1]
+    staircase: Ints = table[:, lower]
+    return staircase

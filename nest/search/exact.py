@@ -17,9 +17,9 @@ def search(task: SearchTask) -> SolverOutput:
     model = task.model
     if model.rules.search is not None:
         module, _, name = model.rules.search.partition(":")
-        found: Callable[[SearchTask], SolverOutput]
-        found = getattr(import_module(module), name)
-        return found(task)
+        program: Callable[[SearchTask], SolverOutput]
+        program = getattr(import_module(module), name)
+        return program(task)
     if is_single(model.problem):
         return uniform.search(task)
     if model.problem.job.granularity == "layer":

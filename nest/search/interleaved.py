@@ -51,7 +51,7 @@ from nest.search.chunks import (
 )
 from nest.search.interleaved_exact import (
     FEW,
-    Case,
+    BoundedCase,
     Enumeration,
     TooManyError,
     cases,
@@ -62,9 +62,9 @@ from nest.search.options import (
     INFINITE,
     BatchTerms,
     Ints,
-    Part,
+    PassComponent,
     StageShapes,
-    of_batches,
+    batch_terms,
 )
 from nest.search.task import SearchTask
 from nest.solvers.base import (
@@ -162,7 +162,7 @@ def _try_uniform(
     deadline = task.deadline
     if remaining_s is not None:
         deadline = deadline.part(TRIED_SHARE * remaining_s)
-    queue: list[Item] = []
+    queue: list[Candidate] = []
     for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:
             return
@@ -175,13 +175,13 @@ def _try_uniform(
             for item in shapes(uniform):
                 heapq.heappush(queue, item)
         else:
-            found = Cutter(Chunks(uniform, shape), best, deadline).plan()
-            if found is None:
+            plan = Cutter(Chunks(uniform, shape), best, deadline).plan()
+            if plan is None:
                 continue
-            verdict = score(model.problem, found, model)
+            verdict = score(model.problem, plan, model)
             if verdict.feasible and verdict.step_quanta < best:
                 best = verdict.step_quanta
-                offer(best, found)
+                offer(best, plan)
 
 
 def _bound(
@@ -198,24 +198,30 @@ def _bound(
         A lower bound on all of them, at most the best step time known, and
         whether time ended the search.
     """
-    found: list[tuple[int, int, int, Case, Relaxation | None]] = []
+    queue: list[tuple[int, int, int, BoundedCase, Relaxation | None]] = []
     for case in cases(task.model, task.sets, task.deadline):
         if case is None:
             return 0, Limit.TIME
         for blocks, bound in zip(
             case.family.stage_counts, case.bounds, strict=True
         ):
-            found.append((bound, len(found), blocks, case, None))
-    heapq.heapify(found)
-    opened, steps, number = int(INFINITE), 0, len(found)
-    while found and not task.deadline.passed:
-        bound, _, blocks, case, relaxation = found[0]
+            queue.append((bound, len(queue), blocks, case, None))
+    heapq.heapify(queue)
+    opened, steps, num_entries = int(INFINITE), 0, len(queue)
+    while queue and not task.deadline.passed:
+        bound, _, blocks, case, relaxation = queue[0]
         if bound >= min(best, opened):
             break
-        heapq.heappop(found)
+        heapq.heappop(queue)
         plans = Enumeration(
-            *(case, blocks, task.sets, relaxation, best),
-            *(task.deadline, offer, steps),
+            case=case,
+            blocks=blocks,
+            sets=task.sets,
+            relaxation=relaxation,
+            best=best,
+            deadline=task.deadline,
+            offer=offer,
+            steps=steps,
         )
         few = plans.magnitude(blocks * case.virtual) <= FEW
         if relaxation is None and RAISE and not few:
@@ -224,7 +230,7 @@ def _bound(
                 continue
         if relaxation is not None and not relaxation.done:
 
-            def attempt(chosen: Chosen, case: Case = case) -> None:
+            def attempt(chosen: Chosen, case: BoundedCase = case) -> None:
                 nonlocal best
                 plan = make_plan(case, chosen, task.sets)
                 verdict = score(task.model.problem, plan, task.model)
@@ -235,15 +241,17 @@ def _bound(
             enough = min(best, opened)
             raised = relaxation.climb(best, enough, task.deadline, attempt)
             bound = max(bound, raised, relaxation.floor)
-            number += 1
-            heapq.heappush(found, (bound, number, blocks, case, relaxation))
+            num_entries += 1
+            heapq.heappush(
+                queue, (bound, num_entries, blocks, case, relaxation)
+            )
             continue
         try:
             plans.run()
         except TooManyError:
             opened = min(opened, bound)
         best, steps = plans.best, plans.steps
-    least = min([opened, *(item[0] for item in found[:1])])
+    least = min([opened, *(item[0] for item in queue[:1])])
     limit = Limit.TIME if task.deadline.passed and least < best else None
     return min(least, best), limit
 
@@ -251,7 +259,7 @@ def _bound(
 # What there is to try
 
 
-class Item(NamedTuple):
+class Candidate(NamedTuple):
     """What to try next; all shapes of a uniform choice if none is given.
 
     The first field is what even chunks would take.
@@ -273,13 +281,13 @@ def tried_runtimes(problem: Problem) -> list[Runtime]:
     """
     paired = schedule_of(problem.job.schedule).paired_axes
     always = always_overlap(problem)
-    found = {
+    distinct = {
         runtime._replace(virtual_stages=PLAIN.virtual_stages): None
         for runtime in runtimes(problem)
         if runtime.overlap & always in (always, always - paired)
     }
     return sorted(
-        found,
+        distinct,
         key=lambda x: (
             -len(x.overlap),
             not x.distributed_optimizer,
@@ -288,14 +296,14 @@ def tried_runtimes(problem: Problem) -> list[Runtime]:
     )
 
 
-def uniform_choices(shapes: StageShapes) -> Iterator[Item]:
+def uniform_choices(shapes: StageShapes) -> Iterator[Candidate]:
     """Yield every case and strategy, estimated without communication."""
     for runtime in tried_runtimes(shapes.model.problem):
-        for case, terms in of_batches(shapes, runtime):
+        for case, terms in batch_terms(shapes, runtime):
             yield from _choices(terms, case)
 
 
-def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Item]:
+def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Candidate]:
     """Yield the strategies of a case, estimated without communication."""
     virtual = virtual_stages(terms.model.problem)
     for row in range(len(terms.strategies)):
@@ -308,7 +316,7 @@ def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Item]:
             bounds, even = _estimates(
                 uniform, loads, syncs, 0, blocks, virtual[-1]
             )
-            yield Item(
+            yield Candidate(
                 int(even.min()),
                 uniform.number,
                 int(bounds.min()),
@@ -327,10 +335,14 @@ def _times(
     terms, kinds = uniform.table(blocks), uniform.kinds
     count = uniform.case.num_micro_batches
     paired = uniform.schedule(1).most_paired(1, count)
-    passes = terms.paces
-    load = count * (passes[..., Part.FORWARD] + passes[..., Part.BACKWARD])
+    passes = terms.periods
+    load = count * (
+        passes[..., PassComponent.FORWARD]
+        + passes[..., PassComponent.BACKWARD]
+    )
     hidden = (
-        passes[..., Part.FORWARD_HIDING] + (passes[..., Part.BACKWARD_HIDING])
+        passes[..., PassComponent.FORWARD_HIDING]
+        + (passes[..., PassComponent.BACKWARD_HIDING])
     )
     # Without communication nothing hides, and all that hides is missing.
     load = load - paired * hidden
@@ -358,24 +370,24 @@ def _estimates(
     return bounds, bounds + bubble
 
 
-def shapes(uniform: Uniform) -> Iterator[Item]:
+def shapes(uniform: Uniform) -> Iterator[Candidate]:
     """Yield every ``S`` and ``v`` of a uniform choice, with communication."""
     model = uniform.terms.model
     choices = virtual_stages(model.problem)
-    most = int(uniform.blocks(choices[0]).max())
-    places = [uniform.block(number) for number in range(most)]
-    alike = {model.network.alike(block): block for block in places}
-    loads, syncs = _times(uniform, list(alike.values()))
-    pairs = [(block, block - 1) for block in range(1, most)]
+    max_blocks = int(uniform.blocks(choices[0]).max())
+    blocks = [uniform.block(index) for index in range(max_blocks)]
+    distinct = {model.network.alike(block): block for block in blocks}
+    loads, syncs = _times(uniform, list(distinct.values()))
+    pairs = [(block, block - 1) for block in range(1, max_blocks)]
     routes = {uniform.route(*pair) for pair in pairs}
     routes |= {uniform.route(*pair[::-1]) for pair in pairs}
     inner = [uniform.receive(x)[1:-1] for x in routes]
     receive = min((int(x.min()) for x in inner if len(x)), default=0)
     for virtual in choices:
         sizes = uniform.blocks(virtual)
-        found = _estimates(uniform, loads, syncs, receive, sizes, virtual)
-        for size, bound, even in zip(sizes, *found, strict=True):
-            yield Item(
+        estimates = _estimates(uniform, loads, syncs, receive, sizes, virtual)
+        for size, bound, even in zip(sizes, *estimates, strict=True):
+            yield Candidate(
                 int(even),
                 (*uniform.number, int(size), virtual),
                 int(bound),

@@ -39,18 +39,19 @@ from nest.cost.space import (
     runtimes,
 )
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.search.chunk_bounds import Chosen, Relaxation, Room
+from nest.search.chunk_bounds import Chosen, Relaxation, RelaxationScope
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import stage_bounds
 from nest.search.options import (
     INFINITE,
     BatchTerms,
     Ints,
-    Part,
+    PassComponent,
     StageShapes,
-    of_batches,
+    batch_terms,
+    paired_load,
 )
-from nest.search.place_bounds import places_of
+from nest.search.place_bounds import layer_capacity
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
@@ -68,7 +69,7 @@ STEPS_OF_PLAN = 40
 
 
 @dataclass(frozen=True)
-class Case:
+class BoundedCase:
     """Plans of one kind, and bounds on their step time.
 
     Attributes
@@ -105,7 +106,7 @@ class Case:
 
 def cases(
     model: CostModel, sets: ClosedSets, deadline: Deadline
-) -> Iterator[Case | None]:
+) -> Iterator[BoundedCase | None]:
     """Yield every case that may have a plan; ``None`` once time is up."""
     problem = model.problem
     shapes = StageShapes(model, sets)
@@ -115,7 +116,7 @@ def cases(
             continue
         schedule = schedule_of(problem.job.schedule, virtual)
         plain = runtime._replace(virtual_stages=PLAIN.virtual_stages)
-        for split, terms in of_batches(shapes, plain):
+        for split, terms in batch_terms(shapes, plain):
             if deadline.passed:
                 yield None
                 return
@@ -133,26 +134,22 @@ def cases(
                 )
                 if blocks:
                     allowed = family._replace(stage_counts=blocks)
-                    found = bounded(terms, split, schedule, allowed)
-                    if found is not None:
-                        yield found
+                    case = bounded(terms, split, schedule, allowed)
+                    if case is not None:
+                        yield case
 
 
 def bounded(
     terms: BatchTerms, split: BatchSplit, schedule: Schedule, family: Family
-) -> Case | None:
+) -> BoundedCase | None:
     """Return a case with its bounds, or ``None`` if nothing fits."""
     model, held = terms.model, terms.held
     problem, count = model.problem, split.num_micro_batches
-    own = {*family.strategies}
-    rows = [i for i, x in enumerate(terms.strategies) if x in own]
+    strategies = {*family.strategies}
+    rows = [i for i, x in enumerate(terms.strategies) if x in strategies]
     passes = terms.least_passes[rows]
     paired = schedule.most_paired(family.stage_counts[0], count)
-    whole = passes[:, :, Part.FORWARD] + passes[:, :, Part.BACKWARD]
-    alone = (
-        passes[:, :, Part.FORWARD_ALONE] + passes[:, :, Part.BACKWARD_ALONE]
-    )
-    load = (count - paired) * whole + paired * np.minimum(whole, alone)
+    load = paired_load(passes, count, paired)
     sync = held.sync[rows] - held.hideable_sync[rows]
     devices = terms.devices[rows, None]
     cost = devices * (load + sync)
@@ -165,7 +162,7 @@ def bounded(
         return None
     kinds = range(cost.shape[1])
     costs = [cost[~missing[:, kind], kind] for kind in kinds]
-    least = np.array([int(x.min()) for x in costs], dtype=np.int64)
+    min_costs = np.array([int(x.min()) for x in costs], dtype=np.int64)
     counts = terms.shapes.kind_counts[-1]
     stages = np.array(family.stage_counts, dtype=np.int64)
     used = np.minimum(split.devices, stages * int(devices.max()))
@@ -178,7 +175,10 @@ def bounded(
     single = cost // devices
     lightest = [int(single[~missing[:, k], k].min()) for k in kinds]
     # Forward and back once, gradients of weights apart where they may wait.
-    once = passes[:, :, Part.FORWARD] + passes[:, :, Part.INPUTS]
+    once = (
+        passes[:, :, PassComponent.FORWARD]
+        + passes[:, :, PassComponent.INPUTS]
+    )
     through = sum(
         int(number) * int(once[~missing[:, k], k].min())
         for k, number in enumerate(counts.tolist())
@@ -186,43 +186,46 @@ def bounded(
     bounds = np.maximum(-(-together // used), max(*lightest, through))
     if len(rows) == 1:
         for kind, number in enumerate(counts.tolist()):
-            most = -(-number // stages) * lightest[kind]
-            np.maximum(bounds, most, out=bounds)
-    found = tuple(bounds.tolist())
-    return Case(terms, split, schedule, family, found, least)
+            max_layers = -(-number // stages) * lightest[kind]
+            np.maximum(bounds, max_layers, out=bounds)
+    by_stages = tuple(bounds.tolist())
+    return BoundedCase(terms, split, schedule, family, by_stages, min_costs)
 
 
 def relaxed(
-    case: Case, blocks: int, sets: ClosedSets, best: int
+    case: BoundedCase, blocks: int, sets: ClosedSets, best: int
 ) -> Relaxation | None:
     """Return the relaxation of a case's plans, ``None`` if there are none.
 
     Plans that take ``best`` or more count as none.
     """
     bound = case.bounds[case.family.stage_counts.index(blocks)]
-    chunks = blocks * case.virtual
-    room = Room(
-        *(case.terms, case.schedule, case.split.replicas),
-        *(case.split.devices, case.split.num_micro_batches),
-        *(case.family.strategies, blocks),
-        even_pairs(case, chunks, sets),
+    scope = RelaxationScope(
+        terms=case.terms,
+        schedule=case.schedule,
+        replicas=case.split.replicas,
+        devices=case.split.devices,
+        num_micro_batches=case.split.num_micro_batches,
+        strategies=case.family.strategies,
+        blocks=blocks,
+        allowed=even_pairs(case, blocks * case.virtual, sets),
     )
-    if not len(room.allowed):
+    if not len(scope.allowed):
         return None
     scale = best if best < INFINITE else 2 * bound
-    found = Relaxation(room, sets, best, max(scale, 1))
-    if not found.possible:
+    relaxation = Relaxation(scope, sets, best, max(scale, 1))
+    if not relaxation.possible:
         return None
-    places = places_of(found)
-    if places is None:
-        return found
-    if not places.has_room(best - 1):
+    capacity = layer_capacity(relaxation)
+    if capacity is None:
+        return relaxation
+    if not capacity.has_room(best - 1):
         return None
-    found.floor = places.bound(bound, best)
-    return found
+    relaxation.floor = capacity.bound(bound, best)
+    return relaxation
 
 
-def make_plan(case: Case, chosen: Chosen, sets: ClosedSets) -> Plan:
+def make_plan(case: BoundedCase, chosen: Chosen, sets: ClosedSets) -> Plan:
     """Return the plan with such chunks."""
     model = case.terms.model
     layers, order = model.problem.graph.layers, case.terms.shapes.order
@@ -301,7 +304,7 @@ class Enumeration:
         How many were tried before, of :data:`MAX_STEPS`.
     """
 
-    case: Case
+    case: BoundedCase
     blocks: int
     sets: ClosedSets
     relaxation: Relaxation | None
@@ -369,97 +372,102 @@ class Enumeration:
         The first of all pairs and the target.
         """
         sets = self.sets
-        found: list[list[tuple[int, int]]] = [[] for _ in range(sets.count)]
+        pairs_from: list[list[tuple[int, int]]] = [
+            [] for _ in range(sets.count)
+        ]
         for pair in even_pairs(self.case, chunks, sets).tolist():
-            found[int(sets.pair_source[pair])].append(
+            pairs_from[int(sets.pair_source[pair])].append(
                 (pair, int(sets.pair_target[pair]))
             )
-        return found
+        return pairs_from
 
     def _extend(
         self, source: int, chosen: list[_Chunk], loads: list[_Load]
     ) -> None:
         """Try every next chunk."""
-        case, number = self.case, len(chosen)
-        if number == self._chunks:
+        case, chunk_index = self.case, len(chosen)
+        if chunk_index == self._chunks:
             self._price(chosen)
             return
-        block = case.schedule.block_of(number, self.blocks)
-        left = self._chunks - number - 1
+        block = case.schedule.block_of(chunk_index, self.blocks)
+        remaining = self._chunks - chunk_index - 1
         spent = chosen[-1].spent if chosen else 0.0
         ways = []
         for pair, target in self._pairs[source]:
-            if self._size[self._whole] - self._size[target] < left:
+            if self._size[self._whole] - self._size[target] < remaining:
                 continue
-            if (target == self._whole) != (left == 0):
+            if (target == self._whole) != (remaining == 0):
                 continue
             for strategy in case.family.strategies:
-                place = self._place(chosen, strategy)
-                if place is None:
+                device_range = self._place(chosen, strategy)
+                if device_range is None:
                     continue
                 self._count(1)
                 after = spent
                 if self._bounds is not None:
-                    after += self._bounds.chunk(number, pair, strategy)
-                    if self._bounds.at_least(after, number + 1, target) >= (
-                        self.best
-                    ):
+                    after += self._bounds.chunk(chunk_index, pair, strategy)
+                    if self._bounds.at_least(
+                        after, chunk_index + 1, target
+                    ) >= (self.best):
                         continue
-                ways.append((pair, target, strategy, place, after))
+                ways.append((pair, target, strategy, device_range, after))
         if self._bounds is not None:
             bounds = self._bounds
-            ways.sort(key=lambda x: bounds.at_least(x[4], number + 1, x[1]))
-        for pair, target, strategy, place, after in ways:
-            load = self._load(pair, strategy, place)
+            ways.sort(
+                key=lambda x: bounds.at_least(x[4], chunk_index + 1, x[1])
+            )
+        for pair, target, strategy, device_range, after in ways:
+            load = self._load(pair, strategy, device_range)
             if load is None:
                 continue
             more = [*loads]
             more[block] = loads[block].plus(load)
-            if not self._hopeless(more, block, place, chosen, target):
-                chunk = _Chunk(pair, strategy, place, after)
+            if not self._hopeless(more, block, device_range, chosen, target):
+                chunk = _Chunk(pair, strategy, device_range, after)
                 self._extend(target, [*chosen, chunk], more)
 
     def _place(self, chosen: list[_Chunk], strategy: Strategy) -> Block | None:
         """Return the place of the next chunk, if it suits a strategy."""
-        split, number = self.case.split, len(chosen)
-        if number >= self.blocks:
-            block = self.case.schedule.block_of(number, self.blocks)
-            place = chosen[block].place
-            return place if place.devices == strategy.devices else None
+        split, chunk_index = self.case.split, len(chosen)
+        if chunk_index >= self.blocks:
+            block = self.case.schedule.block_of(chunk_index, self.blocks)
+            device_range = chosen[block].place
+            fits = device_range.devices == strategy.devices
+            return device_range if fits else None
         offset = sum(chunk.place.devices for chunk in chosen)
         if offset + strategy.devices > split.devices:
             return None
         return Block(split.replicas, split.devices, offset, strategy.devices)
 
     def _load(
-        self, pair: int, strategy: Strategy, place: Block
+        self, pair: int, strategy: Strategy, device_range: Block
     ) -> _Load | None:
         """Return what a chunk adds to its block, receives apart."""
         model = self.case.terms.model
-        key = pair, strategy, model.alike(place)
+        key = pair, strategy, model.alike(device_range)
         if key not in self._loads:
             terms = [
                 model.layer_terms(
-                    layer, strategy, self.case.split.micro_batch, place
+                    layer, strategy, self.case.split.micro_batch, device_range
                 )
                 for layer in self.sets.inside(pair, self._order)
             ]
-            found = [term for term in terms if term is not None]
+            available = [term for term in terms if term is not None]
             count = self.case.split.num_micro_batches
             self._loads[key] = (
                 None
-                if len(found) < len(terms)
+                if len(available) < len(terms)
                 else _Load(
                     sum(
                         count * (x.forward + x.backward)
                         - self._paired
                         * (x.pairable_forward + x.pairable_backward)
-                        for x in found
+                        for x in available
                     ),
-                    sum(x.sync - x.hideable_sync for x in found),
-                    sum(x.static_bytes + x.kept_bytes for x in found),
-                    max(x.working_bytes for x in found),
-                    sum(x.forward for x in found),
+                    sum(x.sync - x.hideable_sync for x in available),
+                    sum(x.static_bytes + x.kept_bytes for x in available),
+                    max(x.working_bytes for x in available),
+                    sum(x.forward for x in available),
                 )
             )
         return self._loads[key]
@@ -468,7 +476,7 @@ class Enumeration:
         self,
         loads: list[_Load],
         block: int,
-        place: Block,
+        device_range: Block,
         chosen: list[_Chunk],
         target: int,
     ) -> bool:
@@ -477,21 +485,21 @@ class Enumeration:
         A block begins when the first micro-batch has come through the first
         chunks of those in front of it.
         """
-        case, own = self.case, loads[block]
-        room = case.terms.model.capacity_bytes(place)
-        if own.held_bytes + own.working_bytes > room:
+        case, block_load = self.case, loads[block]
+        room = case.terms.model.capacity_bytes(device_range)
+        if block_load.held_bytes + block_load.working_bytes > room:
             return True
         fill = sum(
             self._forward(chunk) for chunk in chosen[: min(block, len(chosen))]
         )
-        if fill + own.busy + own.sync >= self.best:
+        if fill + block_load.busy + block_load.sync >= self.best:
             return True
         devices = [x.place.devices for x in chosen[: self.blocks]]
         if len(devices) <= block:
-            devices.append(place.devices)
+            devices.append(device_range.devices)
         total = self._rest[target] + sum(
-            number * (load.busy + load.sync)
-            for number, load in zip(devices, loads, strict=False)
+            num_devices * (load.busy + load.sync)
+            for num_devices, load in zip(devices, loads, strict=False)
         )
         return ceil_div(int(total), case.split.devices) >= self.best
 
@@ -513,9 +521,9 @@ class Enumeration:
             ),
             self.sets,
         )
-        found = score(case.terms.model.problem, plan, case.terms.model)
-        if found.feasible and found.step_quanta < self.best:
-            self.best = found.step_quanta
+        result = score(case.terms.model.problem, plan, case.terms.model)
+        if result.feasible and result.step_quanta < self.best:
+            self.best = result.step_quanta
             self.offer(self.best, plan)
 
     def _count(self, steps: int) -> None:
@@ -524,7 +532,7 @@ class Enumeration:
             raise TooManyError
 
 
-def even_pairs(case: Case, chunks: int, sets: ClosedSets) -> Ints:
+def even_pairs(case: BoundedCase, chunks: int, sets: ClosedSets) -> Ints:
     """Return the pairs that can be one of so many chunks."""
     shapes = case.terms.shapes
     problem = shapes.model.problem
@@ -540,6 +548,6 @@ def even_pairs(case: Case, chunks: int, sets: ClosedSets) -> Ints:
     ]
     has = shapes.counts[shapes.of_pair]
     even = np.ones(len(pairs), dtype=np.bool_)
-    for column, number in columns:
-        even &= has[:, column] * chunks == number
+    for column, num_layers in columns:
+        even &= has[:, column] * chunks == num_layers
     return pairs[even]

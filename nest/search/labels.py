@@ -1,13 +1,21 @@
 """The label search: exact, over closed sets and offsets, from the end.
 
-A *label* at a node is a way to place the layers beyond a closed set on the
-devices from an offset on. It carries what adds up (``Σ τ``, stages) and what
-takes a maximum (every pace, ``Y``, memory). It is dropped if another of its
-node is at least as good in all (fewer stages behind a stage mean fewer
-micro-batches in flight in front of it), or if it cannot lead to a plan that
-matters: the placed part plus a lower bound on the rest. Where a job restricts
-the number of stages, only labels that the same numbers of stages in front
-complete are compared.
+A *label* at a node of the placement graph is the end of a pipeline: stages
+for the layers outside the closed set, on the devices from the offset on. It
+has the sums (``Σ τ``, number of stages) and the maxima (each period, ``Y``,
+memory) of its stages. The search goes through the offsets in descending order
+(:meth:`LabelSearch.pipelines`). At each offset it
+
+1. puts every edge in front of every label at the end of the edge;
+2. drops a new label if its costs plus the ``prefix`` bound of its node are
+   not below the step time of a known plan;
+3. drops a new label if another label of its node is at least as good in every
+   cost. Fewer stages count as better, because then fewer microbatches are in
+   flight in the stages before them.
+
+A label at the start node is a complete pipeline. If a job restricts the number
+of stages, a label replaces another one only if the same numbers of stages
+before them complete both.
 
 This is label setting for shortest paths with resources (Irnich and
 Desaulniers, *Shortest path problems with resource constraints*, 2005).
@@ -20,14 +28,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nest.search.bounds import Places
+from nest.search.bounds import PlacementGraph
 from nest.search.dominance import non_dominated
 from nest.search.options import INFINITE, Bools, Ints, StageOptions
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline, per stage ``(a, b, strategy, devices)``, and its time."""
+    """A pipeline: its time, and ``(a, b, strategy, devices)`` per stage."""
 
     step_quanta: int
     stages: list[tuple[int, int, int, int]]
@@ -35,23 +43,23 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class StageRule:
-    """Which numbers of stages are allowed; arrays indexed by a number.
+    """Which numbers of stages a job allows; arrays by number of stages.
 
     Attributes
     ----------
-    fewest, most
-        The extremes of what is allowed.
+    min_stages, max_stages
+        The least and the largest allowed number.
     complete
-        Whether so many stages are a pipeline.
+        Whether a pipeline may have this number.
     open
-        Whether one or more stages in front can make them one.
+        Whether one or more additional stages give an allowed number.
     group
-        Numbers with equal groups are completed by the same numbers of stages
-        in front, so their labels can replace each other.
+        Numbers of one group are completed by the same numbers of additional
+        stages, so their labels can replace each other.
     """
 
-    fewest: int
-    most: int
+    min_stages: int
+    max_stages: int
     complete: Bools
     open: Bools
     group: Ints
@@ -59,21 +67,21 @@ class StageRule:
     @staticmethod
     def of(options: StageOptions) -> StageRule | None:
         """Return the rule of a split that has one, else ``None``."""
-        counts, possible = options.stage_counts, options.most_stages
+        counts, max_possible = options.stage_counts, options.max_stages
         if not options.restricted:
             return None
-        complete = np.zeros(possible + 1, dtype=np.bool_)
+        complete = np.zeros(max_possible + 1, dtype=np.bool_)
         complete[counts] = True
-        numbers: dict[bytes, int] = {}
+        groups: dict[bytes, int] = {}
         group = [
-            # Beyond the largest number nothing can stand in front.
-            numbers.setdefault(
+            # Above the largest number no stage can be added.
+            groups.setdefault(
                 np.r_[
                     complete[number + 1 :], np.ones(number, dtype=np.bool_)
                 ].tobytes(),
-                len(numbers),
+                len(groups),
             )
-            for number in range(possible + 1)
+            for number in range(max_possible + 1)
         ]
         return StageRule(
             counts[0],
@@ -85,15 +93,16 @@ class StageRule:
 
 
 class Labels:
-    """The labels of all nodes, one after the other.
+    """The labels of all nodes in one table, a column per label.
 
-    Rows of the table are the node, ``Σ τ``, one maximum per pace, ``max Y``,
-    stages, memory, the option in front and the label behind it (or -1).
-    Those of node ``i`` are ``first[i]`` to ``stop[i]``.
+    The rows are the node, ``Σ τ``, one maximum per period, ``max Y``, the
+    number of stages, the memory, the first edge of the label and the label
+    after this edge (or -1). Node ``i`` has the labels ``first[i]`` to
+    ``stop[i]``.
     """
 
-    def __init__(self, num_paces: int, num_nodes: int) -> None:
-        self._table = np.empty((num_paces + 7, 1024), dtype=np.int64)
+    def __init__(self, num_periods: int, num_nodes: int) -> None:
+        self._table = np.empty((num_periods + 7, 1024), dtype=np.int64)
         self.count = 0
         self.first = np.zeros(num_nodes, dtype=np.int64)
         self.stop = np.zeros(num_nodes, dtype=np.int64)
@@ -118,49 +127,49 @@ class Labels:
 
 
 class LabelSearch:
-    """Search the places of a split.
+    """Search the pipelines of a placement graph.
 
     Parameters
     ----------
-    places
-        Options and bounds; :meth:`~nest.search.bounds.Places.bounds` must
-        have been called.
+    graph
+        The graph, after :meth:`~nest.search.bounds.PlacementGraph.bounds`.
     """
 
-    def __init__(self, places: Places) -> None:
-        self.places, self.options = places, places.options
+    def __init__(self, graph: PlacementGraph) -> None:
+        self.graph, self.options = graph, graph.options
         self._rule = StageRule.of(self.options)
 
     def pipelines(self, max_labels: int | None) -> list[Pipeline]:
         """Return pipelines that are faster than ``U`` of their memory.
 
-        By ascending memory, hence descending time. Without ``max_labels``
-        every plan on the frontier that matters has one of them that is as
-        good.
+        They are ordered by ascending memory, hence descending time. Without
+        ``max_labels`` no pipeline of the graph is faster than all of them
+        that hold as little memory.
 
         Parameters
         ----------
         max_labels
-            Keep only so many labels per node; the answers are then plans,
-            but not proven best. ``None`` is exact.
+            Maximum number of labels per node. The pipelines are then plans,
+            but the best one may be missing. ``None`` keeps all labels, and
+            is a proof.
 
         Raises
         ------
         OutOfTimeError
             If the deadline passed.
         """
-        places = self.places
-        labels = Labels(len(self.options.rounds), len(places.offset))
-        for rows in reversed(places.slices()):
-            places.check_time()
+        graph = self.graph
+        labels = Labels(len(self.options.rounds), len(graph.offset))
+        for rows in reversed(graph.slices()):
+            graph.check_time()
             parts = self._extended(np.arange(rows.start, rows.stop), labels)
             new = np.concatenate(parts, axis=1)
             if new.shape[1]:
-                labels.append(self._kept(new, max_labels))
+                labels.append(self._undominated(new, max_labels))
         return self._pipelines(labels)
 
     def _pipelines(self, labels: Labels) -> list[Pipeline]:
-        starts = np.flatnonzero(self.places.is_start)
+        starts = np.flatnonzero(self.graph.is_start)
         root = np.concatenate(
             [
                 np.arange(labels.first[node], labels.stop[node])
@@ -168,43 +177,43 @@ class LabelSearch:
             ]
             or [np.zeros(0, dtype=np.int64)]
         )
-        found = labels.table[:, root]
-        times = self.places.step_time(found[1:-4])
+        at_root = labels.table[:, root]
+        times = self.graph.step_time(at_root[1:-4])
         if self._rule is not None:
-            times = np.where(self._rule.complete[found[-4]], times, INFINITE)
+            times = np.where(self._rule.complete[at_root[-4]], times, INFINITE)
         best = int(INFINITE)
-        result = []
-        for row in np.lexsort((times, found[-3])).tolist():
+        pipelines = []
+        for row in np.lexsort((times, at_root[-3])).tolist():
             if times[row] < best:
                 best = int(times[row])
                 stages = self._stages(labels, int(root[row]))
-                result.append(Pipeline(best, stages))
-        return result
+                pipelines.append(Pipeline(best, stages))
+        return pipelines
 
     def _stages(
         self, labels: Labels, label: int
     ) -> list[tuple[int, int, int, int]]:
-        found, count = self.places.found, self.places.num_sets
+        edges, count = self.graph.edges, self.graph.num_sets
         stages = []
         while label >= 0:
             row, label = labels.table[-2:, label].tolist()
             stages.append(
                 (
-                    int(found.source[row]) % count,
-                    int(found.target[row]) % count,
-                    int(found.strategy[row]),
-                    int(found.size[row]),
+                    int(edges.source[row]) % count,
+                    int(edges.target[row]) % count,
+                    int(edges.strategy[row]),
+                    int(edges.size[row]),
                 )
             )
         return stages
 
     def _extended(self, rows: Ints, labels: Labels) -> list[Ints]:
-        """Put every option in front of every label it can precede."""
-        end = self.places.end[rows]
-        last = self.places.is_end[end]
+        """Put every edge in front of every label at its end."""
+        end = self.graph.end[rows]
+        last = self.graph.is_end[end]
         final = rows[last]
-        nothing = np.zeros((labels.table.shape[0], len(final)), np.int64)
-        parts = [self._useful(final, nothing, np.full(len(final), -1))]
+        no_label = np.zeros((labels.table.shape[0], len(final)), np.int64)
+        parts = [self._may_improve(final, no_label, np.full(len(final), -1))]
         rows, end = rows[~last], end[~last]
         first = labels.first[end]
         count = labels.stop[end] - first
@@ -213,41 +222,39 @@ class LabelSearch:
             starts = np.cumsum(count) - count
             label = np.arange(len(repeat)) - np.repeat(starts - first, count)
             parts.append(
-                self._useful(rows[repeat], labels.table[:, label], label)
+                self._may_improve(rows[repeat], labels.table[:, label], label)
             )
         return parts
 
-    def _useful(self, rows: Ints, behind: Ints, label: Ints) -> Ints:
-        """Return the new labels that fit and may lead to what matters.
+    def _may_improve(self, rows: Ints, old: Ints, label: Ints) -> Ints:
+        """Return the new labels that fit and may lead to an improvement.
 
-        What the layers in front need at least is folded into the maxima:
-        that changes no complete plan, and makes labels that differ only
-        below it equal.
+        The maxima are raised to those of the ``prefix`` bound. This changes
+        no complete pipeline, and labels that differ only below the bound
+        become equal.
         """
-        places, options = self.places, self.options
-        found = places.found
-        node = places.begin[rows]
-        front = places.prefix[:, node]
+        graph, options = self.graph, self.options
+        edges = graph.edges
+        node = graph.begin[rows]
+        ahead = graph.prefix[:, node]
         maxima = np.stack(
-            [column[rows] for column in (*found.paces, found.sync)]
+            [column[rows] for column in (*edges.periods, edges.sync)]
         )
-        maxima = np.maximum(
-            np.maximum(behind[1 + 1 : -4], maxima), front[1:-2]
-        )
-        total = behind[1] + found.once[rows]
-        stages = behind[-4] + 1
-        bound = places.step_time(
-            np.stack((total + front[0], *maxima)), front[-2]
+        maxima = np.maximum(np.maximum(old[1 + 1 : -4], maxima), ahead[1:-2])
+        total = old[1] + edges.once[rows]
+        stages = old[-4] + 1
+        bound = graph.step_time(
+            np.stack((total + ahead[0], *maxima)), ahead[-2]
         )
         need = options.inflight(stages)
         memory = np.maximum(
-            behind[-3],
-            found.fixed_bytes[rows] + need * found.kept_bytes[rows],
+            old[-3],
+            edges.fixed_bytes[rows] + need * edges.kept_bytes[rows],
         )
-        floor = places.target.floors[places.level[node]]
+        floor = graph.target.floors[graph.level[node]]
         memory = np.maximum(memory, floor)
-        useful = (bound < places.target.upper(memory)) & (
-            found.max_inflight[rows] >= need
+        useful = (bound < graph.target.upper(memory)) & (
+            edges.max_inflight[rows] >= need
         )
         if self._rule is not None:
             useful &= self._allowed(self._rule, node, stages)
@@ -256,23 +263,24 @@ class LabelSearch:
         return np.stack([column[where] for column in columns])
 
     def _allowed(self, rule: StageRule, node: Ints, stages: Ints) -> Bools:
-        """Whether some stages in front make an allowed number."""
-        places = self.places
-        least = stages + places.prefix[-1, node]
+        """Whether additional stages can give an allowed number."""
+        graph = self.graph
+        min_stages = stages + graph.prefix[-1, node]
         smallest = self.options.smallest
-        most = stages + np.minimum(
-            places.num_layers[node], places.offset[node] // smallest
+        max_stages = stages + np.minimum(
+            graph.num_layers[node], graph.offset[node] // smallest
         )
         allowed: Bools = np.where(
-            places.num_layers[node] == 0,
+            graph.num_layers[node] == 0,
             rule.complete[stages],
             rule.open[stages],
         )
-        allowed &= (least <= rule.most) & (most >= rule.fewest)
+        allowed &= min_stages <= rule.max_stages
+        allowed &= max_stages >= rule.min_stages
         return allowed
 
-    def _kept(self, columns: Ints, max_labels: int | None) -> Ints:
-        """Drop dominated labels and order the rest by node."""
+    def _undominated(self, columns: Ints, max_labels: int | None) -> Ints:
+        """Return the labels that no other one dominates, by node."""
         node, total, stages, memory = columns[[0, 1, -4, -3]]
         maxima = columns[2:-4]
         group = node
@@ -280,8 +288,8 @@ class LabelSearch:
             groups = int(self._rule.group.max()) + 1
             group = node * groups + self._rule.group[stages]
         need = self.options.inflight(stages)
-        estimate = self.places.step_time(columns[1:-4])
-        # No label is beaten by a later one.
+        estimate = self.graph.step_time(columns[1:-4])
+        # In this order no label is dominated by a later one.
         order = np.lexsort(
             (memory + need + maxima.sum(axis=0), estimate, group)
         )

@@ -6,7 +6,7 @@ pipelines (:mod:`nest.search.labels`). Nothing is solved per point.
 
 Plans of one stage come first, those of an ``(R, B)`` and a number of devices
 at all capacities at once. Of pipelines with several stages the bounds of
-:mod:`nest.search.frontier` rule out most, level by level, with relaxed options
+:mod:`nest.search.levels` rule out most, level by level, with relaxed options
 whose loads at every capacity are merged once (:mod:`nest.search.layer_least`);
 stages that are left get frontiers of their own.
 """
@@ -23,22 +23,12 @@ import numpy as np
 
 from nest.cost.space import BatchSplit, Family, leading_runtimes
 from nest.search.best import (
-    Bounded,
+    PathBounds,
     bound_paths,
     make_plan,
     open_splits,
 )
-from nest.search.bounds import Places, Target
-from nest.search.frontier import (
-    FrontierSearch,
-    Gap,
-    Part,
-    Point,
-    Split,
-    Staircase,
-    merge_gaps,
-    nothing_below,
-)
+from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageWays
 from nest.search.layer_least import (
@@ -49,16 +39,17 @@ from nest.search.layer_least import (
 )
 from nest.search.layer_options import LayerOptions
 from nest.search.layers import LayerStages
-from nest.search.meetings import tell_apart
+from nest.search.levels import FrontierSearch, FrontierSplit, OpenRanges
+from nest.search.neighbor_sizes import split_by_neighbor_size
 from nest.search.options import (
     INFINITE,
     BatchTerms,
-    Below,
     Bools,
     Ints,
     LooseOptions,
     PairOptions,
     PlacedOptions,
+    StageFilter,
 )
 from nest.search.parallel import Link, share
 from nest.search.stage_frontiers import (
@@ -66,6 +57,13 @@ from nest.search.stage_frontiers import (
     Cost,
     TooManyWaysError,
     grow_frontier,
+)
+from nest.search.staircase import (
+    Gap,
+    Point,
+    Staircase,
+    merge_gaps,
+    nothing_below,
 )
 from nest.solvers.base import Deadline, OutOfTimeError
 
@@ -96,8 +94,8 @@ class Relaxed(NamedTuple):
 
     Attributes
     ----------
-    found
-        The options but for their costs, with what they hold less the
+    options
+        The options without their costs; ``fixed_bytes`` is relative to the
         capacity.
     capacity
         Memory of the devices of each.
@@ -109,7 +107,7 @@ class Relaxed(NamedTuple):
         What makes a difference to any of them, ascending.
     """
 
-    found: LooseOptions
+    options: LooseOptions
     capacity: Ints
     passing_bytes: Ints
     least: list[LeastCosts]
@@ -127,23 +125,23 @@ class Pipelines(LayerStages):
     ) -> None:
         super().__init__(terms, split, family)
         self._stairs: dict[object, list[Stairs]] = {}
-        self._least: dict[object, list[LeastCosts]] = {}
+        self._min_costs: dict[object, list[LeastCosts]] = {}
 
-    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
+    def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
         """Return relaxed options; all layers in one stage are left out."""
-        every, capacity, passing, least, _ = self._relaxed_options
+        every, capacity, passing, min_costs, _ = self._relaxed_options
         room = np.minimum(capacity, cap_bytes)
         rows = np.arange(len(every))
-        amounts = np.array([x.of(rows, room - passing) for x in least])
+        amounts = np.array([x.of(rows, room - passing) for x in min_costs])
         amounts, possible = self._clipped(amounts)
         once, wait = self.costs(amounts)
         rows = np.flatnonzero(possible & limit.admits(once, wait))
-        found = every.take(rows)
+        options = every.take(rows)
         return replace(
-            found,
+            options,
             once=once[rows],
             wait=wait[rows],
-            fixed_bytes=found.fixed_bytes + room[rows],
+            fixed_bytes=options.fixed_bytes + room[rows],
         )
 
     @cached_property
@@ -153,7 +151,7 @@ class Pipelines(LayerStages):
         allowed = np.arange(len(shapes)) != shapes.of_pair[self.whole]
         if self.shapes_allowed is not None:
             allowed &= self.shapes_allowed
-        rows: list[tuple[int, ...]] = []
+        rows: list[dict[str, int]] = []
         stairs: list[list[Stairs]] = [[] for _ in self.schedule.sums]
         for size, span in product(self.sizes, range(len(zones.spans))):
             low, high = zones.window(zones.spans[span], np.array(size))
@@ -163,37 +161,51 @@ class Pipelines(LayerStages):
             sync = self._least_sync(options, np.arange(len(shapes)))
             passing = self.passing_bytes(max(self._shards[size]))
             for group, (first, last) in enumerate(self._groups):
-                number = self._relaxed(size, group)
-                found = self._stairs_of(options, size, first)
+                strategy = self._relaxed(size, group)
+                stairs_of_shape = self._stairs_of(options, size, first)
                 for shape in np.flatnonzero(allowed).tolist():
-                    if not len(found[0][shape][0]):
+                    if not len(stairs_of_shape[0][shape][0]):
                         continue
                     rows.append(
-                        (
-                            *(span, shape, number, size, 0, 0),
-                            *(int(sync[shape]), -last, 1),
-                            int(self.span_bytes[span]),
-                            first * int(passing[shape]),
-                        )
+                        {
+                            "span": span,
+                            "shape": shape,
+                            "strategy": strategy,
+                            "size": size,
+                            "once": 0,
+                            "wait": 0,
+                            "sync": int(sync[shape]),
+                            "fixed_bytes": -last,
+                            "kept_bytes": 1,
+                            "capacity": int(self.span_bytes[span]),
+                            "passing_bytes": first * int(passing[shape]),
+                        }
                     )
-                    for mine, theirs in zip(stairs, found, strict=True):
+                    for mine, theirs in zip(
+                        stairs, stairs_of_shape, strict=True
+                    ):
                         mine.append(theirs[shape])
-        width = len(fields(LooseOptions))
-        table = np.array(rows, dtype=np.int64).reshape(len(rows), width + 2)
-        order = np.argsort(table[:, 1], kind="stable")
-        *columns, capacity, passing_bytes = table[order].T.copy()
+        order = sorted(range(len(rows)), key=lambda row: rows[row]["shape"])
+        rows = [rows[row] for row in order]
+        stairs = [[mine[row] for row in order] for mine in stairs]
+
+        def column(name: str) -> Ints:
+            return np.array([row[name] for row in rows], dtype=np.int64)
+
+        capacity, passing_bytes = column("capacity"), column("passing_bytes")
+        names = (field.name for field in fields(LooseOptions))
         return Relaxed(
-            LooseOptions(*columns),
-            capacity,
-            passing_bytes,
-            [LeastCosts([mine[row] for row in order]) for mine in stairs],
-            np.unique(
+            options=LooseOptions(**{name: column(name) for name in names}),
+            capacity=capacity,
+            passing_bytes=passing_bytes,
+            least=[LeastCosts(mine) for mine in stairs],
+            steps=np.unique(
                 np.concatenate(
                     [
                         stair[0] + passed
                         for mine in stairs
                         for stair, passed in zip(
-                            mine, table[:, -1], strict=True
+                            mine, passing_bytes, strict=True
                         )
                     ]
                     or [capacity]
@@ -219,38 +231,38 @@ class Pipelines(LayerStages):
         As exact as can be without places, and looked up at every capacity.
         """
         passing = self.passing_bytes(max(self._shards[size]))[shape]
-        found = np.full((len(self.schedule.sums) + 1, len(shape)), INFINITE)
-        for number in np.unique(group).tolist():
-            rows = np.flatnonzero(group == number)
-            first, _ = self._groups[number]
-            least = self._least_costs(options, size, first)
+        bounds = np.full((len(self.schedule.sums) + 1, len(shape)), INFINITE)
+        for group_index in np.unique(group).tolist():
+            rows = np.flatnonzero(group == group_index)
+            first, _ = self._groups[group_index]
+            min_costs = self._least_costs(options, size, first)
             free = room[rows] - first * passing[rows]
             amounts, possible = self._clipped(
-                np.array([x.of(shape[rows], free) for x in least])
+                np.array([x.of(shape[rows], free) for x in min_costs])
             )
             _, wait = self.costs(amounts)
             together = wait + self._least_sync(options, shape[rows])
-            found[:, rows[possible]] = np.stack((*amounts, together))[
+            bounds[:, rows[possible]] = np.stack((*amounts, together))[
                 :, possible
             ]
-        return found
+        return bounds
 
     def _clipped(self, amounts: Ints) -> tuple[Ints, Bools]:
         """Return amounts that no plan's stage exceeds, and which are any."""
-        most = INFINITE // self.split.num_micro_batches
-        return np.minimum(amounts, most), amounts[0] < INFINITE
+        max_amount = INFINITE // self.split.num_micro_batches
+        return np.minimum(amounts, max_amount), amounts[0] < INFINITE
 
     def _least_costs(
         self, options: list[LayerOptions], size: int, inflight: int
     ) -> list[LeastCosts]:
         """Return the least amounts of stages with so many in flight."""
         key = id(options), inflight
-        if key not in self._least:
-            self._least[key] = [
+        if key not in self._min_costs:
+            self._min_costs[key] = [
                 LeastCosts(stairs)
                 for stairs in self._stairs_of(options, size, inflight)
             ]
-        return self._least[key]
+        return self._min_costs[key]
 
     def _stairs_of(
         self, options: list[LayerOptions], size: int, inflight: int
@@ -261,25 +273,25 @@ class Pipelines(LayerStages):
         devices of the smallest stage at least: where these are not left,
         nothing fits.
         """
-        behind = int(np.searchsorted(self._inflight, inflight))
-        most_layers = int(self.shapes.kind_counts[-1].sum()) - behind
-        if size + behind * self.smallest > self.split.devices:
+        stages_after = int(np.searchsorted(self._inflight, inflight))
+        most_layers = int(self.shapes.kind_counts[-1].sum()) - stages_after
+        if size + stages_after * self.smallest > self.split.devices:
             most_layers = 0
         capacity = self.model.problem.cluster.memory_bytes()
-        found = []
+        stairs = []
         for costs in zip(*(o.amounts for o in options), strict=True):
             layers = [
                 Merged(c, o.memory(inflight), o.working_bytes).unbeaten()
                 for c, o in zip(costs, options, strict=True)
             ]
             # Most places are alike in what layers take.
-            alike = most_layers, *(x.tobytes() for y in layers for x in y)
-            if alike not in self._stairs:
-                self._stairs[alike] = least_costs(
+            key = most_layers, *(x.tobytes() for y in layers for x in y)
+            if key not in self._stairs:
+                self._stairs[key] = least_costs(
                     layers, self.shapes.counts, most_layers, capacity
                 )
-            found.append(self._stairs[alike])
-        return found
+            stairs.append(self._stairs[key])
+        return stairs
 
     @property
     def whole(self) -> int:
@@ -291,22 +303,22 @@ class Pipelines(LayerStages):
 
     def frontiers(
         self,
-        places: Places,
+        graph: PlacementGraph,
         caps: Ints,
         deadline: Deadline,
-        most: int | None = None,
+        max_labels: int | None = None,
     ) -> PlacedOptions:
         """Return all ways to run the stages that may still be of use.
 
         Parameters
         ----------
-        places
+        graph
             Relaxed options with their bounds.
         caps
             The most memory of every level.
         deadline
             When to give up.
-        most
+        max_labels
             More labels of a stage are too many; ``None`` for no limit.
 
         Raises
@@ -315,25 +327,25 @@ class Pipelines(LayerStages):
             If some stage has more.
         """
         self._ways, self._starts = [], []
-        parts = []
-        for demands, stage, rows in self._wanted(places):
-            level = places.level[places.begin[rows]]
-            asked = Asked.of(demands, level, places.target, caps)
+        tables = []
+        for demands, stage, rows in self._stages_by_cost(graph):
+            level = graph.level[graph.begin[rows]]
+            demanded = StageDemands.of(demands, level, graph.target, caps)
             demand = replace(demands[0])
             for other in demands[1:]:
                 demand.widen(other)
             ways = grow_frontier(
-                *(stage, demand, asked.floor, asked.costs, deadline),
-                most=most,
+                *(stage, demand, demanded.floor, demanded.costs, deadline),
+                max_labels=max_labels,
             )
             if len(ways):
-                row, number, fit = self._of_use(asked, ways)
-                found = self._run(places.found, rows[row], ways, number)
-                parts.append(replace(found, max_inflight=fit))
-        return self._joined(parts)
+                row, way, fit = self._useful_ways(demanded, ways)
+                options = self._run(graph.edges, rows[row], ways, way)
+                tables.append(replace(options, max_inflight=fit))
+        return self._ordered(tables)
 
     def alone(
-        self, size: int, known: Staircase, deadline: Deadline
+        self, size: int, staircase: Staircase, deadline: Deadline
     ) -> tuple[Ints, Ints]:
         """Return what all layers in one stage take and hold.
 
@@ -343,7 +355,7 @@ class Pipelines(LayerStages):
         ----------
         size
             Devices of the stage.
-        known
+        staircase
             The plans known.
         deadline
             When to give up.
@@ -360,7 +372,7 @@ class Pipelines(LayerStages):
             self.routes(0, size, 0, 0),
         )
         end = stage.capacity + 1
-        memories, times = known.arrays()
+        memories, times = staircase.arrays()
         inside = memories < end
         allowance = Allowance(
             np.concatenate(([-1], memories[inside], [end])),
@@ -379,30 +391,34 @@ class Pipelines(LayerStages):
         memory = ways.fixed_bytes + need * ways.kept_bytes
         return once + wait + ways.sync, memory
 
-    def _of_use(self, asked: Asked, ways: StageWays) -> tuple[Ints, ...]:
+    def _useful_ways(
+        self, demanded: StageDemands, ways: StageWays
+    ) -> tuple[Ints, ...]:
         """Return which demands are met by which ways, and what fits."""
         once, wait = self.costs(ways.amounts)
         width = max(1, CHUNK // len(ways))
-        found = []
-        for start in range(0, len(asked.cap), width):
-            part = asked.rows[:, start : start + width, None]
-            need, around, longest, sync, joint, floor, cap = part
+        matches = []
+        for start in range(0, len(demanded.cap), width):
+            chunk = demanded.rows[:, start : start + width, None]
+            need, around, longest, sync, joint, floor, cap = chunk
             memory = ways.fixed_bytes + need * ways.kept_bytes
             apart = np.maximum(longest, wait) + np.maximum(sync, ways.sync)
             apart = np.maximum(apart, wait + ways.sync)
             time = around + once + np.maximum(apart, joint)
-            upper = asked.target.upper(np.maximum(memory, floor))
-            row, number = np.nonzero((time < upper) & (memory <= cap))
-            free = cap[row, 0] - ways.fixed_bytes[number]
-            kept = ways.kept_bytes[number]
-            most = ways.max_inflight[number]
-            fit = np.where(kept > 0, free // np.maximum(kept, 1), most)
-            found.append((start + row, number, np.minimum(fit, most)))
-        row, number, fit = map(np.concatenate, zip(*found, strict=True))
-        return row, number, fit
+            upper = demanded.target.upper(np.maximum(memory, floor))
+            row, way = np.nonzero((time < upper) & (memory <= cap))
+            free = cap[row, 0] - ways.fixed_bytes[way]
+            kept_bytes = ways.kept_bytes[way]
+            max_inflight = ways.max_inflight[way]
+            fit = np.where(
+                kept_bytes > 0, free // np.maximum(kept_bytes, 1), max_inflight
+            )
+            matches.append((start + row, way, np.minimum(fit, max_inflight)))
+        row, way, fit = map(np.concatenate, zip(*matches, strict=True))
+        return row, way, fit
 
 
-class Asked(NamedTuple):
+class StageDemands(NamedTuple):
     """What some stages, alike but for their places, are asked for.
 
     Attributes
@@ -415,30 +431,33 @@ class Asked(NamedTuple):
         and cap of its level.
     """
 
-    target: Target
+    target: IncumbentCurve
     rows: Ints
 
     @staticmethod
     def of(
-        demands: Sequence[Demand], level: Ints, target: Target, caps: Ints
-    ) -> Asked:
+        demands: Sequence[Demand],
+        level: Ints,
+        target: IncumbentCurve,
+        caps: Ints,
+    ) -> StageDemands:
         """Put the demands of some stages together."""
         upper = target.upper(target.floors)[level]
         fields = [
-            (d.least_inflight, d.budget, d.wait, d.sync_floor, d.joint)
+            (d.min_inflight, d.budget, d.wait, d.sync_floor, d.joint)
             for d in demands
         ]
         rows = np.array(fields, dtype=np.int64).T
         rows[1] = upper - rows[1]
-        return Asked(
+        return StageDemands(
             target, np.stack((*rows, target.floors[level], caps[level]))
         )
 
     @property
     def cap(self) -> Ints:
         """The most memory of every stage."""
-        found: Ints = self.rows[-1]
-        return found
+        cap: Ints = self.rows[-1]
+        return cap
 
     @property
     def floor(self) -> int:
@@ -465,25 +484,25 @@ class Asked(NamedTuple):
         levels, level = np.unique(
             np.stack((floor, cap)), axis=1, return_inverse=True
         )
-        least = np.full(levels.shape[1], INFINITE)
-        np.minimum.at(least, level.reshape(-1), around)
+        min_around = np.full(levels.shape[1], INFINITE)
+        np.minimum.at(min_around, level.reshape(-1), around)
         starts = np.unique(
             np.concatenate(([-1], self.target.memories, levels[1] + 1))
         )
         starts = starts[starts <= levels[1].max() + 1]
         values = np.full(len(starts), -INFINITE)
-        for (low, high), beside in zip(levels.T, least, strict=True):
-            upper = self.target.upper(np.maximum(starts, low)) - beside
+        for (low, high), others in zip(levels.T, min_around, strict=True):
+            upper = self.target.upper(np.maximum(starts, low)) - others
             upper[starts > high] = -INFINITE
             np.maximum(values, upper, out=values)
         return Allowance(starts, values)
 
 
 @dataclass(eq=False)
-class _Whole:
+class _OneStagePlans:
     """Plans of one stage with so many devices; whether all are searched."""
 
-    part: Part
+    part: OpenRanges
     devices: int
     done: bool = False
 
@@ -495,28 +514,32 @@ class LayerFrontierSearch(FrontierSearch):
     """
 
     @property
-    def _most_at_once(self) -> int:
+    def _batch_size(self) -> int:
         """So many relaxed options are searched together."""
         return BATCH
 
-    def _wide(self, split: Split, number: int, floor: int, cap: int) -> bool:
+    def _wide(
+        self, split: FrontierSplit, num_options: int, floor: int, cap: int
+    ) -> bool:
         """Whether a level with so many options left is worth a cut.
 
         Not where neither ``U`` nor any relaxed option has a step.
         """
-        part = NEAR if number > ENOUGH else WIDE
-        if not _is_wide(floor, cap, part):
+        divisor = NEAR if num_options > ENOUGH else WIDE
+        if not _is_wide(floor, cap, divisor):
             return False
-        known = self.staircase
-        below = known.least_time(floor) > known.least_time(cap - 1)
+        staircase = self.staircase
+        below = staircase.least_time(floor) > staircase.least_time(cap - 1)
         return below or bool(len(_steps(split, floor, cap)))
 
     def _cut(
-        self, floor: int, cap: int, split: Split | None = None
+        self, floor: int, cap: int, split: FrontierSplit | None = None
     ) -> list[tuple[int, int]]:
         """Cut where ``U`` has steps, or else where relaxed options have."""
-        known = self.staircase
-        if split and known.least_time(floor) == known.least_time(cap - 1):
+        staircase = self.staircase
+        if split and staircase.least_time(floor) == staircase.least_time(
+            cap - 1
+        ):
             steps = _steps(split, floor, cap)
             if len(steps):
                 middle = int(steps[len(steps) // 2]) - 1
@@ -525,9 +548,9 @@ class LayerFrontierSearch(FrontierSearch):
 
     def run(self) -> None:
         """Search until all is proven or the time is up."""
-        splits: list[Split] = []
-        whole: list[_Whole] = []
-        parts: list[Part] = []
+        splits: list[FrontierSplit] = []
+        whole: list[_OneStagePlans] = []
+        ranges: list[OpenRanges] = []
         everything = nothing_below(self.model), self.capacity
         try:
             items = open_splits(
@@ -535,7 +558,7 @@ class LayerFrontierSearch(FrontierSearch):
                 leading_runtimes(self.model.problem),
             )
             splits = [
-                Split(item, 0)
+                FrontierSplit(item, 0)
                 for item in sorted(items, key=lambda item: item.bound)
             ]
             one = [s for s in splits if 1 in s.item.options.stage_counts]
@@ -543,32 +566,34 @@ class LayerFrontierSearch(FrontierSearch):
                 s for s in splits if s.item.options.stage_counts[-1] > 1
             ]
             whole = [
-                _Whole(part, size)
-                for part in self._parts(one, [everything])
-                for size in reversed(part.split.item.options.sizes)
+                _OneStagePlans(open_ranges, size)
+                for open_ranges in self._open_ranges(one, [everything])
+                for size in reversed(open_ranges.split.item.options.sizes)
             ]
-            parts = self._parts(several, [everything])
+            ranges = self._open_ranges(several, [everything])
             self._merge(whole)
-            parts = self._parts(several, self._levels())
-            parts.sort(key=self._unlikely)
-            self._settle(parts)
+            ranges = self._open_ranges(several, self._levels())
+            ranges.sort(key=self._unlikely)
+            self._settle(ranges)
         except OutOfTimeError:
             if not splits:
                 return
-        parts += [task.part for task in whole if not task.done]
-        self.gaps = merge_gaps(gap for part in parts for gap in part.unsettled)
+        ranges += [task.part for task in whole if not task.done]
+        self.gaps = merge_gaps(
+            gap for open_ranges in ranges for gap in open_ranges.unsettled
+        )
 
     def _levels(self) -> list[tuple[int, int]]:
         """Return levels between points that are known."""
-        known = [point.memory_bytes for point in self.staircase.points]
-        inner = known[:: max(1, len(known) // FIRST_LEVELS)]
+        memories = [point.memory_bytes for point in self.staircase.points]
+        inner = memories[:: max(1, len(memories) // FIRST_LEVELS)]
         ends = {nothing_below(self.model), self.capacity}
         return list(pairwise(sorted(ends.union(inner))))
 
-    def _unlikely(self, part: Part) -> bool:
+    def _unlikely(self, ranges: OpenRanges) -> bool:
         """Whether no known plan of the part's memory is of its split."""
-        split = part.split.item.options.split
-        (gap,) = part.unsettled
+        split = ranges.split.item.options.split
+        (gap,) = ranges.unsettled
         return not any(
             (p.plan.replicas, p.plan.micro_batch) == split[:2]
             and len(p.plan.stages) > 1
@@ -578,21 +603,21 @@ class LayerFrontierSearch(FrontierSearch):
 
     # One stage
 
-    def _merge(self, whole: Sequence[_Whole]) -> None:
+    def _merge(self, whole: Sequence[_OneStagePlans]) -> None:
         """Find the frontiers of plans of one stage."""
 
-        def run(number: int, link: Link) -> None:
+        def run(index: int, link: Link) -> None:
             self._listen(link)
             self._tell = link.tell
-            self._merge_whole(whole[number])
+            self._merge_whole(whole[index])
 
-        def done(number: int, result: object) -> None:
-            whole[number].done = True
+        def done(index: int, result: object) -> None:
+            whole[index].done = True
 
         self.say("merging plans of one stage")
         share(len(whole), self.workers, run, self._take, done)
 
-    def _merge_whole(self, whole: _Whole) -> None:
+    def _merge_whole(self, whole: _OneStagePlans) -> None:
         """Find the frontier of one number of devices."""
         options, size = whole.part.split.item.options, whole.devices
         assert isinstance(options, Pipelines)
@@ -609,8 +634,8 @@ class LayerFrontierSearch(FrontierSearch):
     # Several stages
 
     def _bound(
-        self, split: Split, floor: int, cap: int, guess: int
-    ) -> Bounded:
+        self, split: FrontierSplit, floor: int, cap: int, guess: int
+    ) -> PathBounds:
         def upper() -> int:
             self._check_time()
             return min(guess, self.staircase.least_time(floor))
@@ -618,7 +643,7 @@ class LayerFrontierSearch(FrontierSearch):
         return bound_paths(split.item, cap, upper, lambda *_: None)
 
     def _label(
-        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
+        self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> list[tuple[int, int]]:
         """Search levels that are left with few options; return what is left.
 
@@ -626,19 +651,19 @@ class LayerFrontierSearch(FrontierSearch):
         """
         options = split.item.options
         assert isinstance(options, Pipelines)
-        places = self._placed(split, batch)
-        if (places.bounds() >= INFINITE).all():
+        graph = self._placed(split, batch)
+        if (graph.bounds() >= INFINITE).all():
             return []
-        places = tell_apart(places)
+        graph = split_by_neighbor_size(graph)
         levels = [(gap.above_bytes, gap.up_to_bytes) for gap, _ in batch]
         single = len(levels) == 1
         can_cut = not single or _is_wide(*levels[0], NEAR)
         caps = np.array([cap for _, cap in levels])
-        if not len(places.found) or (places.bounds() >= INFINITE).all():
+        if not len(graph.edges) or (graph.bounds() >= INFINITE).all():
             return []
         try:
-            found = options.frontiers(
-                *(places, caps, self.deadline),
+            placed = options.frontiers(
+                *(graph, caps, self.deadline),
                 MOST_LABELS if can_cut else None,
             )
         except TooManyWaysError:
@@ -647,14 +672,14 @@ class LayerFrontierSearch(FrontierSearch):
             return [
                 level for one in batch for level in self._label(split, [one])
             ]
-        grown = Places(options, found, places.target, self.deadline)
-        if len(found) and (grown.bounds() < INFINITE).any():
+        grown = PlacementGraph(options, placed, graph.target, self.deadline)
+        if len(placed) and (grown.bounds() < INFINITE).any():
             for pipeline in LabelSearch(grown).pipelines(None):
                 self._add(options, pipeline.stages)
         return []
 
 
-def _steps(split: Split, floor: int, cap: int) -> Ints:
+def _steps(split: FrontierSplit, floor: int, cap: int) -> Ints:
     """Return memory from which on relaxed options take less, in a level.
 
     All of it is more than a byte above the floor: the level can end below.
@@ -666,6 +691,6 @@ def _steps(split: Split, floor: int, cap: int) -> Ints:
     return steps[first:last]
 
 
-def _is_wide(floor: int, cap: int, part: int) -> bool:
+def _is_wide(floor: int, cap: int, divisor: int) -> bool:
     """Whether a level is wider than a part of its memory."""
-    return (cap - floor - 1) * part > cap
+    return (cap - floor - 1) * divisor > cap

@@ -103,7 +103,7 @@ class Demand:
 
     Attributes
     ----------
-    least_inflight, most_inflight
+    min_inflight, max_inflight
         Micro-batches in flight that it must and can have.
     sync_floor, wait, joint
         ``y``, ``W``, and the least ``w + Y`` of some other stage: smaller
@@ -112,8 +112,8 @@ class Demand:
         Less than this must be left for ``o + max(W, w) + max(y, Y)``.
     """
 
-    least_inflight: int
-    most_inflight: int
+    min_inflight: int
+    max_inflight: int
     sync_floor: int
     wait: int
     joint: int
@@ -121,8 +121,8 @@ class Demand:
 
     def widen(self, other: Demand) -> None:
         """Ask for what another demand asks for, too."""
-        self.least_inflight = min(self.least_inflight, other.least_inflight)
-        self.most_inflight = max(self.most_inflight, other.most_inflight)
+        self.min_inflight = min(self.min_inflight, other.min_inflight)
+        self.max_inflight = max(self.max_inflight, other.max_inflight)
         self.sync_floor = min(self.sync_floor, other.sync_floor)
         self.wait = min(self.wait, other.wait)
         self.joint = min(self.joint, other.joint)
@@ -169,30 +169,30 @@ class StageWays:
     def take(self, chosen: Bools | Ints) -> StageWays:
         """Return the chosen ways."""
         return StageWays(
-            self.amounts[:, chosen],
-            self.sync[chosen],
-            self.max_inflight[chosen],
-            self.fixed_bytes[chosen],
-            self.kept_bytes[chosen],
-            self.label[chosen],
-            self.steps,
+            amounts=self.amounts[:, chosen],
+            sync=self.sync[chosen],
+            max_inflight=self.max_inflight[chosen],
+            fixed_bytes=self.fixed_bytes[chosen],
+            kept_bytes=self.kept_bytes[chosen],
+            label=self.label[chosen],
+            steps=self.steps,
         )
 
     def strategies(self, row: int) -> list[int]:
         """Return the strategy of every layer, in topological order."""
         label = int(self.label[row])
-        found = []
+        strategies = []
         for step in reversed(self.steps):
-            found.append(int(step.strategy[label]))
+            strategies.append(int(step.strategy[label]))
             label = int(step.parent[label])
-        return found[::-1]
+        return strategies[::-1]
 
 
 _NONE = np.zeros(0, dtype=np.int64)
 NOTHING = StageWays(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, ())
 
 
-class Labels(NamedTuple):
+class LayerLabels(NamedTuple):
     """Labels after some layers; ``amounts`` as of :class:`StageWays`."""
 
     state: Ints
@@ -211,9 +211,9 @@ class Labels(NamedTuple):
         """Return the bytes so far, the working set apart."""
         return self.static_bytes + inflight * self.kept_bytes
 
-    def take(self, chosen: Bools | Ints) -> Labels:
+    def take(self, chosen: Bools | Ints) -> LayerLabels:
         """Return the chosen labels."""
-        return Labels(*(column[..., chosen] for column in self))
+        return LayerLabels(*(column[..., chosen] for column in self))
 
 
 def grow(
@@ -236,7 +236,7 @@ def grow(
     OutOfTimeError
         If the deadline passed.
     """
-    stage = stage.fitting(demand.least_inflight)
+    stage = stage.fitting(demand.min_inflight)
     if not stage.possible:
         return NOTHING
     return Growth(stage, demand).run(beam, deadline)
@@ -263,12 +263,14 @@ class Growth:
 
     def _sum_rest(self) -> None:
         """Sum up what the layers from every position on add at least."""
-        stage, inflight = self.stage, self.demand.least_inflight
+        stage, inflight = self.stage, self.demand.min_inflight
         kinds = np.array(stage.kinds)
 
-        def whole(field: Callable[[LayerOptions], Ints], most: bool) -> Ints:
+        def whole(
+            field: Callable[[LayerOptions], Ints], max_inflight: bool
+        ) -> Ints:
             values = [
-                int(field(o).max() if most else field(o).min())
+                int(field(o).max() if max_inflight else field(o).min())
                 if len(o.strategy)
                 else 0
                 for o in stage.options
@@ -286,16 +288,16 @@ class Growth:
             self.prices[row] = self._priced(costs)
         self.rest_sync = whole(lambda o: o.sync, False)
         self.rest_memory = whole(lambda o: o.memory(inflight), False)
-        self.most_sync = whole(lambda o: o.sync, True)
-        most = self.demand.most_inflight
-        self.most_memory = whole(lambda o: o.memory(most), True)
+        self.max_sync = whole(lambda o: o.sync, True)
+        max_inflight = self.demand.max_inflight
+        self.max_memory = whole(lambda o: o.memory(max_inflight), True)
         #: The same of ``w + Y``.
         self.joint_prices = self._priced(
             [stage.wait(o.amounts) + o.sync for o in stage.options]
         )
 
     def _priced(self, costs: list[Ints]) -> list[tuple[float, Floats]]:
-        stage, inflight = self.stage, self.demand.least_inflight
+        stage, inflight = self.stage, self.demand.min_inflight
         memory = [o.memory(inflight) for o in stage.options]
         slopes = best_slopes(costs, memory, stage.counts, self.free)
         rows = priced(costs, memory, slopes)[:, np.array(stage.kinds)]
@@ -308,8 +310,8 @@ class Growth:
         """Add one layer after the other."""
         schedule = self.stage.schedule
         zero = np.zeros(1, dtype=np.int64)
-        nothing = np.zeros((len(schedule.sums), 1), dtype=np.int64)
-        labels = Labels(zero, nothing, *[zero] * 9)
+        no_amounts = np.zeros((len(schedule.sums), 1), dtype=np.int64)
+        labels = LayerLabels(zero, no_amounts, *[zero] * 9)
         steps = []
         for position in range(len(self.stage.kinds)):
             if deadline.passed:
@@ -322,26 +324,29 @@ class Growth:
             labels = labels._replace(
                 state=self._next_states(labels.state, layout[useful], position)
             )
-            kept = self._kept(labels, position + 1)
-            if beam is not None and len(kept) > beam:
+            survivors = self._undominated(labels, position + 1)
+            if beam is not None and len(survivors) > beam:
                 once = schedule.sums.index(schedule.once)
                 slope, _ = self.prices[once][-1]
-                inflight = self.demand.least_inflight
+                inflight = self.demand.min_inflight
                 merit = labels.amounts[once] + slope * labels.memory(inflight)
-                order = np.argsort(merit[kept], kind="stable")
-                kept = np.sort(kept[order[:beam]])
-            labels = labels.take(kept)
+                order = np.argsort(merit[survivors], kind="stable")
+                survivors = np.sort(survivors[order[:beam]])
+            labels = labels.take(survivors)
             steps.append(Step(labels.parent, labels.strategy))
         return self._ways(labels, tuple(steps))
 
-    def _extended(self, labels: Labels, position: int) -> tuple[Labels, Ints]:
+    def _extended(
+        self, labels: LayerLabels, position: int
+    ) -> tuple[LayerLabels, Ints]:
         """Add a layer to every label, in every layout."""
         stage = self.stage
-        found = stage.options[stage.kinds[position]]
-        width, count = len(found.strategy), len(labels.sync)
+        options = stage.options[stage.kinds[position]]
+        width, count = len(options.strategy), len(labels.sync)
         parent = np.repeat(np.arange(count), width)
         choice = np.tile(np.arange(width), count)
-        layout, state = found.layout[choice], labels.state[parent]
+        before, layer = labels.take(parent), options.take(choice)
+        layout, state = layer.layout, before.state
         forward = backward = np.zeros_like(choice)
         for consumer, producer, there, back in stage.changes:
             if consumer == position:
@@ -350,38 +355,34 @@ class Growth:
                 ]
                 forward = forward + there[from_layout, layout]
                 backward = backward + back[from_layout, layout]
-        kept = labels.kept_bytes[parent] + found.kept_bytes[choice]
+        kept_bytes = before.kept_bytes + layer.kept_bytes
         if position == 0:
             forward = forward + stage.receive[layout]
-            kept = kept + stage.passing_bytes[layout]
+            kept_bytes = kept_bytes + stage.passing_bytes[layout]
         if position == len(stage.kinds) - 1:
             backward = backward + stage.receive_back[layout]
         moved = Times(forward, backward, np.zeros_like(choice))
-        amounts = found.amounts[:, choice] + stage.schedule.amounts(moved)
-        new = Labels(
-            state,
-            labels.amounts[:, parent] + amounts,
-            labels.sync[parent] + found.sync[choice],
-            labels.hidden[parent] + found.hidden[choice],
-            labels.hideable[parent] + found.hideable[choice],
-            labels.backward[parent] + found.backward[choice] + backward,
-            labels.static_bytes[parent] + found.static_bytes[choice],
-            kept,
-            np.maximum(
-                np.maximum(
-                    labels.working_bytes[parent], found.working_bytes[choice]
-                ),
-                self.lightest,
-            ),
-            parent,
-            found.strategy[choice],
+        amounts = layer.amounts + stage.schedule.amounts(moved)
+        working = np.maximum(before.working_bytes, layer.working_bytes)
+        new = LayerLabels(
+            state=state,
+            amounts=before.amounts + amounts,
+            sync=before.sync + layer.sync,
+            hidden=before.hidden + layer.hidden,
+            hideable=before.hideable + layer.hideable,
+            backward=before.backward + layer.backward + backward,
+            static_bytes=before.static_bytes + layer.static_bytes,
+            kept_bytes=kept_bytes,
+            working_bytes=np.maximum(working, self.lightest),
+            parent=parent,
+            strategy=layer.strategy,
         )
         return new, layout
 
-    def _useful(self, labels: Labels, after: int) -> Bools:
+    def _useful(self, labels: LayerLabels, after: int) -> Bools:
         """Which labels may lead to a stage that matters."""
         demand, stage = self.demand, self.stage
-        amounts, memory = labels.amounts, labels.memory(demand.least_inflight)
+        amounts, memory = labels.amounts, labels.memory(demand.min_inflight)
         if after < len(stage.kinds):
             tail = Times(0, int(stage.receive_back.min()))
             amounts = amounts + np.array([stage.schedule.amounts(tail)]).T
@@ -455,14 +456,14 @@ class Growth:
         self.states, again = np.unique(
             rows[:, still], axis=0, return_inverse=True
         )
-        found: Ints = again.reshape(-1)[inverse]
-        return found
+        states: Ints = again.reshape(-1)[inverse]
+        return states
 
-    def _kept(self, labels: Labels, after: int) -> Ints:
+    def _undominated(self, labels: LayerLabels, after: int) -> Ints:
         """Return the labels that no other one of their state beats."""
         return unbeaten(labels.state, self._criteria(labels, after))
 
-    def _criteria(self, labels: Labels, after: int) -> list[Ints]:
+    def _criteria(self, labels: LayerLabels, after: int) -> list[Ints]:
         """Return the columns in which a label must be no worse to beat.
 
         Memory must be no more with either in-flight count, hence with all
@@ -471,52 +472,54 @@ class Growth:
         case are alike in it.
         """
         demand = self.demand
-        least, most = demand.least_inflight, demand.most_inflight
-        plenty = self.stage.capacity - self.heaviest - self.most_memory[after]
-        always = labels.memory(most) <= plenty
-        floor = demand.sync_floor - self.most_sync[after]
+        min_inflight, max_inflight = demand.min_inflight, demand.max_inflight
+        plenty = self.stage.capacity - self.heaviest - self.max_memory[after]
+        always = labels.memory(max_inflight) <= plenty
+        floor = demand.sync_floor - self.max_sync[after]
         columns = [*labels.amounts]
         columns += (
             [np.maximum(labels.sync, floor)]
             if self.stage.hidden is None
             else sync_columns(labels)
         )
-        for inflight in sorted({least, most}):
+        for inflight in sorted({min_inflight, max_inflight}):
             memory = labels.memory(inflight)
             columns.append(np.where(always, -1, memory))
             columns.append(np.where(always, -1, memory + labels.working_bytes))
         return columns
 
-    def _ways(self, labels: Labels, steps: tuple[Step, ...]) -> StageWays:
-        most, kept = self.demand.most_inflight, labels.kept_bytes
+    def _ways(self, labels: LayerLabels, steps: tuple[Step, ...]) -> StageWays:
+        max_inflight, kept_bytes = self.demand.max_inflight, labels.kept_bytes
         fixed = labels.static_bytes + labels.working_bytes
         room = self.stage.capacity - fixed
-        fit = np.where(kept > 0, room // np.maximum(kept, 1), most)
-        fit = np.minimum(fit, most)
+        fit = np.where(
+            kept_bytes > 0, room // np.maximum(kept_bytes, 1), max_inflight
+        )
+        fit = np.minimum(fit, max_inflight)
         sync = labels.sync
         if self.stage.hidden is not None:
             most_hidden = self.stage.hidden(labels.hideable)
             sync = sync + labels.hidden
             sync = sync - np.minimum(most_hidden, labels.backward)
-        found = StageWays(
-            labels.amounts,
-            sync,
-            fit,
-            fixed,
-            kept,
-            np.arange(len(fit)),
-            steps,
+        ways = StageWays(
+            amounts=labels.amounts,
+            sync=sync,
+            max_inflight=fit,
+            fixed_bytes=fixed,
+            kept_bytes=kept_bytes,
+            label=np.arange(len(fit)),
+            steps=steps,
         )
-        return found.take(
+        return ways.take(
             unbeaten(
-                np.zeros(len(fit), dtype=np.int64), self._final_criteria(found)
+                np.zeros(len(fit), dtype=np.int64), self._final_criteria(ways)
             )
         )
 
-    def _final_criteria(self, found: StageWays) -> list[Ints]:
+    def _final_criteria(self, ways: StageWays) -> list[Ints]:
         """Return the columns in which a way must be no worse to beat."""
-        sync = np.maximum(found.sync, self.demand.sync_floor)
-        return [*found.amounts, sync, -found.max_inflight]
+        sync = np.maximum(ways.sync, self.demand.sync_floor)
+        return [*ways.amounts, sync, -ways.max_inflight]
 
 
 def tails(values: NDArray[T]) -> NDArray[T]:

@@ -42,20 +42,20 @@ class Merged(NamedTuple):
         working = np.maximum.outer(self.working, layer.working).reshape(-1)
         fits = np.flatnonzero(memory + working <= capacity)
         cost = np.add.outer(self.cost, layer.cost).reshape(-1)
-        found = Merged(cost[fits], memory[fits], working[fits])
-        return found.unbeaten().thinned()
+        merged = Merged(cost[fits], memory[fits], working[fits])
+        return merged.unbeaten().thinned()
 
     def unbeaten(self) -> Merged:
         """Return what is no worse than others in something."""
         columns = [self.cost, self.memory, self.memory + self.working]
         group = np.zeros_like(self.cost)
         order = drop_neighbours(group, columns)
-        kept = order[
+        survivors = order[
             non_dominated_sorted(
                 group[order], [column[order] for column in columns]
             )
         ]
-        return Merged(*(column[kept] for column in self))
+        return Merged(*(column[survivors] for column in self))
 
     def stairs(self) -> Stairs:
         """Return the least cost by what is held."""
@@ -68,11 +68,11 @@ class Merged(NamedTuple):
 
     def thinned(self) -> Merged:
         """Return at most :data:`MOST`, two in one where there are more."""
-        found = self
-        while len(found.cost) > MOST:
-            pairs = np.arange(0, len(found.cost), 2)
-            found = Merged(*(np.minimum.reduceat(x, pairs) for x in found))
-        return found
+        merged = self
+        while len(merged.cost) > MOST:
+            pairs = np.arange(0, len(merged.cost), 2)
+            merged = Merged(*(np.minimum.reduceat(x, pairs) for x in merged))
+        return merged
 
 
 #: What a stage holds, ascending, and the least cost from each on, falling.
@@ -97,25 +97,25 @@ def least_costs(
     capacity
         No stage has more memory.
     """
-    nothing = Merged(*(np.zeros(1, dtype=np.int64) for _ in range(3)))
-    known = {(0,) * counts.shape[1]: nothing}
+    empty = Merged(*(np.zeros(1, dtype=np.int64) for _ in range(3)))
+    cache = {(0,) * counts.shape[1]: empty}
     # Kinds that are rare are merged last, so that most is shared.
     kinds = np.argsort(counts.sum(axis=0), kind="stable").tolist()
-    found = []
+    stairs = []
     for row in map(tuple, counts.tolist()):
         if sum(row) > most_layers:
-            found.append((_NONE, _NONE))
+            stairs.append((_NONE, _NONE))
             continue
         todo = [row]
-        while todo[-1] not in known:
+        while todo[-1] not in cache:
             last = todo[-1]
             kind = next(kind for kind in kinds if last[kind])
             todo.append((*last[:kind], last[kind] - 1, *last[kind + 1 :]))
         for less, more in pairwise(reversed(todo)):
             kind = next(kind for kind in kinds if less[kind] < more[kind])
-            known[more] = known[less].followed(layers[kind], capacity)
-        found.append(known[row].stairs())
-    return found
+            cache[more] = cache[less].followed(layers[kind], capacity)
+        stairs.append(cache[row].stairs())
+    return stairs
 
 
 class LeastCosts:
@@ -142,16 +142,16 @@ class LeastCosts:
 
     def _key(self, stage: Ints, room: Ints) -> Ints:
         level = np.searchsorted(self._levels, room, "right")
-        found: Ints = stage * (len(self._levels) + 1) + level
-        return found
+        key: Ints = stage * (len(self._levels) + 1) + level
+        return key
 
     def of(self, stage: Ints, room: Ints) -> Ints:
         """Return the least cost of stages that have so much memory.
 
         :data:`~nest.search.options.INFINITE` where none fits.
         """
-        place = np.searchsorted(self._keys, self._key(stage, room), "right")
-        found: Ints = np.where(
-            place > self._first[stage], self._costs[place], INFINITE
+        position = np.searchsorted(self._keys, self._key(stage, room), "right")
+        costs: Ints = np.where(
+            position > self._first[stage], self._costs[position], INFINITE
         )
-        return found
+        return costs

@@ -102,14 +102,14 @@ class Hiding(Protocol):
         """The backward passes that it may hide behind."""
 
 
-def sync_columns(found: Hiding) -> list[Ints]:
+def sync_columns(layers: Hiding) -> list[Ints]:
     """Return in what layers must be no larger so that ``Y`` is no larger.
 
     ``Y = max(S - ⌊φH + 0.5⌋, S - G)`` with what all layers of a stage sync,
     what may hide of it, and their backward passes.
     """
-    whole = found.sync + found.hidden
-    return [whole, -found.hideable, whole - found.backward]
+    whole = layers.sync + layers.hidden
+    return [whole, -layers.hideable, whole - layers.backward]
 
 
 def unbeaten(group: Ints, columns: Sequence[Ints]) -> Ints:
@@ -119,9 +119,11 @@ def unbeaten(group: Ints, columns: Sequence[Ints]) -> Ints:
     any order, and of equal ones the first stays.
     """
     order = np.lexsort((*reversed(columns), group))
-    kept = non_dominated(group[order], [column[order] for column in columns])
-    found: Ints = np.sort(order[kept])
-    return found
+    survivors = non_dominated(
+        group[order], [column[order] for column in columns]
+    )
+    rows: Ints = np.sort(order[survivors])
+    return rows
 
 
 def least(values: Ints) -> int:
@@ -187,8 +189,8 @@ class StageBounds:
             bound = total - room - SLACK * (total + np.abs(room))
             # Memory that is missing, or plenty, may be worth more than 64
             # bits.
-            most = np.clip(bound.max(axis=1), 0.0, float(INFINITE))
-            best = np.maximum(best, np.ceil(most).astype(np.int64))
+            clipped = np.clip(bound.max(axis=1), 0.0, float(INFINITE))
+            best = np.maximum(best, np.ceil(clipped).astype(np.int64))
         return best
 
 

@@ -1,12 +1,12 @@
 """The best plan where every layer of a stage has its own strategy.
 
 A stage is a pair of closed sets ``a ⊂ b`` and a strategy for every layer of
-``b - a``, all with the same number of devices: far too many to list. So the
-search knows a *relaxed* option per stage, number of devices and group of
-in-flight counts first, no load and no sync of which can be smaller
-(:mod:`nest.search.layer_options`). For the stages that the bounds of all
-places cannot rule out with these, it grows all ways to run them that can
-matter (:mod:`nest.search.layer_growth`), and searches those.
+``b - a``, all with the same number of devices. These are too many to list. The
+search therefore starts with one *relaxed* option for each stage, number of
+devices and group of in-flight counts. Its load and sync are lower bounds for
+any choice of strategies (:mod:`nest.search.layer_options`). For the stages
+that the bounds leave, the search then lists all non-dominated choices of
+strategies (:mod:`nest.search.layer_growth`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from nest.ir.plan import Plan, Strategy
 from nest.search.best import (
     BestSearch,
     OpenSplit,
-    bound_paths,
     make_plan,
-    merged,
 )
-from nest.search.bounds import Places, Target
+from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageLayers, StageWays, grow
 from nest.search.layer_options import (
@@ -37,19 +35,19 @@ from nest.search.layer_options import (
     StageBounds,
     least,
 )
-from nest.search.meetings import sizes_beside, tell_apart
+from nest.search.neighbor_sizes import neighbor_sizes, split_by_neighbor_size
 from nest.search.options import (
     INFINITE,
     BatchTerms,
-    Below,
     Bools,
     Ints,
     LooseOptions,
     PairOptions,
     PlacedOptions,
     Routes,
+    StageFilter,
     StageOptions,
-    nothing,
+    no_options,
 )
 from nest.search.paths import Path
 from nest.search.task import SearchTask
@@ -58,16 +56,16 @@ from nest.solvers.base import Deadline, SolverOutput
 from nest.topology import Block, Route
 from nest.units import decimal
 
-#: In-flight counts up to this have a relaxed option each; larger ones share
-#: them in groups that double in size.
+#: Each in-flight count up to this has a relaxed option of its own. Larger
+#: counts share one in groups that double in size.
 EXACT_INFLIGHT = 12
 
-#: Labels per layer in the sweep that only looks for good plans.
+#: Number of labels per layer in the first search, which only finds plans.
 BEAM = 60
 
 
-class Layers(NamedTuple):
-    """What the layers of a stage are, whichever they are.
+class LayerSequence(NamedTuple):
+    """The layers of a stage, up to layers that have the same costs.
 
     Attributes
     ----------
@@ -77,8 +75,7 @@ class Layers(NamedTuple):
         (consumer, producer, bytes per sample) of the edges inside, by the
         position of the layers in that order.
     cuts, shape
-        Which cuts are in front and behind, and its shape: what crosses and
-        what passes.
+        The cuts before and after the stage, and the shape of the stage.
     """
 
     kinds: tuple[int, ...]
@@ -88,16 +85,16 @@ class Layers(NamedTuple):
 
 
 class Fitting(NamedTuple):
-    """The options of layers that fit alone, and what bounds stages of them.
+    """The options of layers that fit alone, and bounds on their stages.
 
     Attributes
     ----------
     memory, working
-        The least of every kind.
+        Least memory and least working set of each kind of layer.
     missing
-        Kinds that have none.
+        The kinds without an option.
     amounts, together
-        Bounds of the amounts, and of what waits for them with ``Y``.
+        Bounds on the amounts, and on the time that all wait plus ``Y``.
     """
 
     memory: Ints
@@ -110,8 +107,8 @@ class Fitting(NamedTuple):
 class LayerStages(StageOptions):
     """The stage options of one ``(R, B)`` at layer granularity.
 
-    Relaxed ones until :meth:`grown` has built them exactly. The number of a
-    relaxed option stands for its devices and in-flight counts, see
+    They are relaxed until :meth:`grown` lists the exact ones. The strategy of
+    a relaxed option encodes its devices and in-flight counts, see
     :meth:`_relaxed`.
     """
 
@@ -146,35 +143,41 @@ class LayerStages(StageOptions):
             for size, chosen in self._of_size.items()
         }
         self._groups = self._inflight_groups()
-        self._known: dict[object, list[LayerOptions]] = {}
-        self._needs: dict[object, tuple[list[LayerOptions], list[Ints]]] = {}
+        self._kind_options_cache: dict[object, list[LayerOptions]] = {}
+        self._layer_needs: dict[
+            object, tuple[list[LayerOptions], list[Ints]]
+        ] = {}
         self._fits: dict[object, Fitting] = {}
-        self._found_layers: dict[tuple[int, int], Layers] = {}
+        self._sequences: dict[tuple[int, int], LayerSequence] = {}
         self._changes: dict[object, tuple[Ints, Ints]] = {}
         self._ways: list[StageWays] = []
         self._starts: list[int] = []
 
     def _inflight_groups(self) -> list[tuple[int, int]]:
-        """Group in-flight counts: least and largest of every group."""
-        start, most = self.need(1), self.most_inflight
+        """Return the least and the largest in-flight count of each group."""
+        start, max_inflight = self.need(1), self.max_inflight
         groups, width = [], 1
-        while start <= most:
+        while start <= max_inflight:
             if start > EXACT_INFLIGHT:
                 width *= 2
-            groups.append((start, min(start + width - 1, most)))
+            groups.append((start, min(start + width - 1, max_inflight)))
             start += width
         return groups
 
-    def shards(self, found: PlacedOptions) -> Ints:
-        """Return the most ranks that relaxed options may split over."""
-        most = {size: max(shards) for size, shards in self._shards.items()}
-        return np.array([most[x] for x in found.size.tolist()], np.int64)
+    def shards(self, options: PlacedOptions) -> Ints:
+        """Return the largest number of ranks over which options shard."""
+        max_shards = {
+            size: max(shards) for size, shards in self._shards.items()
+        }
+        return np.array(
+            [max_shards[x] for x in options.size.tolist()], np.int64
+        )
 
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
         """Return the strategies of a grown option, in topological order."""
-        number = bisect_right(self._starts, chosen) - 1
-        found = self._ways[number].strategies(chosen - self._starts[number])
-        return tuple(self.terms.strategies[i] for i in found)
+        index = bisect_right(self._starts, chosen) - 1
+        rows = self._ways[index].strategies(chosen - self._starts[index])
+        return tuple(self.terms.strategies[i] for i in rows)
 
     # What the layers cost
 
@@ -184,20 +187,20 @@ class LayerStages(StageOptions):
         block: Block | None,
         site: Site | None = None,
     ) -> list[LayerOptions]:
-        """Return the options of every kind on a block, or at least anywhere.
+        """Return the options of every kind of layer on a block.
 
-        Without a block their loads are the least on devices of some types.
+        Without a block, the loads are the least on devices of the site.
         """
         if block is not None:
             block = self.model.alike(block)
         key = size, block, site
-        if key not in self._known:
+        if key not in self._kind_options_cache:
             load = None if site is None else self.terms.load_on(site)
-            self._known[key] = [
+            self._kind_options_cache[key] = [
                 self._kind_options(size, kind, block, load)
                 for kind in range(len(self.shapes.representatives))
             ]
-        return self._known[key]
+        return self._kind_options_cache[key]
 
     def _kind_options(
         self, size: int, kind: int, block: Block | None, load: Ints | None
@@ -206,28 +209,28 @@ class LayerStages(StageOptions):
         rows = []
         for index in self._of_size[size]:
             strategy = terms.strategies[index]
-            found = self.model.layer_terms(
+            layer = self.model.layer_terms(
                 self.shapes.representatives[kind],
                 strategy,
                 self.split.micro_batch,
                 block,
                 replicas=terms.replicas,
             )
-            if found is None:
+            if layer is None:
                 continue
             amounts = (
-                self.schedule.amounts(found)
+                self.schedule.amounts(layer)
                 if load is None
                 else load[:, index, kind].tolist()
             )
-            sizes = found.static_bytes, found.kept_bytes, found.working_bytes
-            hidden = self._most_hidden(found.hideable_sync)
+            sizes = layer.static_bytes, layer.kept_bytes, layer.working_bytes
+            hidden = self._most_hidden(layer.hideable_sync)
             rows.append(
                 (
                     *(index, layouts.index(strategy.layout)),
-                    *(found.sync - hidden, hidden),
-                    *(found.hideable_sync, found.backward),
-                    *(min(x, terms.most_bytes) for x in sizes),
+                    *(layer.sync - hidden, hidden),
+                    *(layer.hideable_sync, layer.backward),
+                    *(min(x, terms.max_bytes) for x in sizes),
                     *amounts,
                 )
             )
@@ -235,40 +238,43 @@ class LayerStages(StageOptions):
         table = np.array(rows, dtype=np.int64).reshape(len(rows), width).T
         strategies, found_layouts, *others = table[:9]
         options = LayerOptions(strategies, found_layouts, table[9:], *others)
-        # Of the same layout only terms matter; without a place none does.
+        # Options of one layout differ in costs only. Without a block, the
+        # layout does not matter either.
         group = options.layout
         if block is None:
             group = np.zeros_like(group)
         return options.undominated(group, hides=self.hides)
 
-    def _most_hidden(self, hideable: int) -> int:
-        """Return what a layer adds at most to what hides of a stage's sync.
+    def _most_hidden(self, overlappable: int) -> int:
+        """Return an upper bound on the sync of a layer that is overlapped.
 
-        ``⌈φ s⌉`` exactly: their sum is at least ``⌊φ Σs + 0.5⌋``.
+        It is ``⌈φ s⌉`` exactly, because the sum over the layers of a stage is
+        at least ``⌊φ Σs + 0.5⌋``.
         """
-        return math.ceil(decimal(self.fraction) * hideable)
+        return math.ceil(decimal(self.fraction) * overlappable)
 
     # Relaxed options
 
     def _relaxed(self, size: int, group: int) -> int:
-        """Return the number of the relaxed options of so many devices."""
-        place: int = self.sizes.index(size)
-        return -1 - place * len(self._groups) - group
+        """Return the strategy index of relaxed options of a size and group."""
+        size_index: int = self.sizes.index(size)
+        return -1 - size_index * len(self._groups) - group
 
-    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
-        """Return relaxed options that are of use, without a place.
+    def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
+        """Return the relaxed options that pass the filter.
 
-        What they hold says with how many micro-batches in flight they fit.
+        Their bytes are set so that they fit the in-flight counts of their
+        group.
         """
-        parts = []
+        tables = []
         shapes = np.arange(len(self.shapes))
         zones = self.zones
-        for size, number in product(self.sizes, range(len(zones.spans))):
-            low, high = zones.window(zones.spans[number], np.array(size))
+        for size, span in product(self.sizes, range(len(zones.spans))):
+            low, high = zones.window(zones.spans[span], np.array(size))
             if low > high:
                 continue
-            room = min(cap_bytes, int(self.span_bytes[number]))
-            options = self._options(size, None, zones.sites[number])
+            room = min(cap_bytes, int(self.span_bytes[span]))
+            options = self._options(size, None, zones.sites[span])
             sync = self._least_sync(options, shapes)
             rows = shapes
             for group, (first, last) in enumerate(self._groups):
@@ -279,23 +285,23 @@ class LayerStages(StageOptions):
                 fast = limit.admits(once, wait)
                 rows, once, wait = rows[fast], once[fast], wait[fast]
                 full = np.full_like(rows, 1)
-                parts.append(
+                tables.append(
                     LooseOptions(
-                        number * full,
-                        rows,
-                        self._relaxed(size, group) * full,
-                        size * full,
-                        once,
-                        wait,
-                        sync[rows],
-                        (room - last) * full,
-                        full,
+                        span=span * full,
+                        shape=rows,
+                        strategy=self._relaxed(size, group) * full,
+                        size=size * full,
+                        once=once,
+                        wait=wait,
+                        sync=sync[rows],
+                        fixed_bytes=(room - last) * full,
+                        kept_bytes=full,
                     )
                 )
-        if not parts:
+        if not tables:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
-        found = LooseOptions.concatenate(parts)
+        found = LooseOptions.concatenate(tables)
         found = found.take(np.argsort(found.shape, kind="stable"))
         return self.permitted(found)
 
@@ -314,14 +320,14 @@ class LayerStages(StageOptions):
         *,
         joint: bool,
     ) -> tuple[Ints, Ints, Ints]:
-        """Bound stages by their shapes, with so many micro-batches in flight.
+        """Bound stages by their shapes, for one in-flight count.
 
         Returns
         -------
         tuple
-            The shapes that may fit, and bounds of their amounts, a row each,
-            and of what waits for them with ``Y``, if asked for. Receives are
-            left out.
+            The shapes that may fit; bounds on their amounts, a row each; and,
+            with ``joint``, on the time that all wait plus ``Y``. Receive
+            times are left out.
         """
         fitting = self._fitting(options, inflight, capacity)
         counts = self.shapes.counts[shape]
@@ -334,10 +340,11 @@ class LayerStages(StageOptions):
         needed = counts @ fitting.memory
         possible = ~(present & fitting.missing).any(axis=1) & (needed <= free)
         counts, free = counts[possible], free[possible]
-        # No stage that some plan can have has more.
-        most = INFINITE // self.split.num_micro_batches
+        # No stage of a plan has more.
+        max_amount = INFINITE // self.split.num_micro_batches
         amounts = [
-            np.minimum(cost.of(counts, free), most) for cost in fitting.amounts
+            np.minimum(cost.of(counts, free), max_amount)
+            for cost in fitting.amounts
         ]
         together = np.zeros(0, dtype=np.int64)
         if joint:
@@ -352,19 +359,20 @@ class LayerStages(StageOptions):
         group: Ints,
         room: Ints,
     ) -> Ints:
-        """Bound stages, each in its group of in-flight counts and its room.
+        """Bound stages, each for its group of in-flight counts and memory.
 
         Returns
         -------
         array
-            Bounds of the amounts, a row each, and of what waits for them with
-            ``Y``; :data:`~nest.search.options.INFINITE` where nothing fits.
+            Bounds on the amounts, a row each, and on the time that all wait
+            plus ``Y``; :data:`~nest.search.options.INFINITE` where nothing
+            fits.
         """
         values = np.full((len(self.schedule.sums) + 1, len(shape)), INFINITE)
         which, of_row = np.unique(
             np.stack((group, room)), axis=1, return_inverse=True
         )
-        for row, (number, held) in enumerate(which.T.tolist()):
+        for row, (group_index, held) in enumerate(which.T.tolist()):
             rows = np.flatnonzero(of_row.reshape(-1) == row)
             distinct, inverse = np.unique(shape[rows], return_inverse=True)
             table = np.full((len(values), len(distinct)), INFINITE)
@@ -372,7 +380,7 @@ class LayerStages(StageOptions):
                 options,
                 size,
                 distinct,
-                self._groups[number][0],
+                self._groups[group_index][0],
                 held,
                 joint=True,
             )
@@ -383,57 +391,64 @@ class LayerStages(StageOptions):
     def _fitting(
         self, options: list[LayerOptions], inflight: int, capacity: int
     ) -> Fitting:
-        """Return bounds of layers that fit alone."""
+        """Return the bounds on stages of layers that fit alone."""
         key = id(options), inflight
-        if key not in self._needs:
-            # The options are kept, so that no others get their number.
-            self._needs[key] = (
+        if key not in self._layer_needs:
+            # The options are stored, so that their id is not used again.
+            self._layer_needs[key] = (
                 options,
                 [
                     np.sort(o.memory(inflight) + o.working_bytes)
                     for o in options
                 ],
             )
-        # As many fit, so the same do.
+        # If equally many options fit, the same options fit.
         count = [
             int(np.searchsorted(needs, capacity, "right"))
-            for needs in self._needs[key][1]
+            for needs in self._layer_needs[key][1]
         ]
         full = (*key, *count)
         if full not in self._fits:
-            found = [o.fitting(inflight, capacity) for o in options]
-            memory = [o.memory(inflight) for o in found]
+            fitting = [o.fitting(inflight, capacity) for o in options]
+            memory = [o.memory(inflight) for o in fitting]
             self._fits[full] = Fitting(
                 np.array([least(m) for m in memory]),
-                np.array([least(o.working_bytes) for o in found]),
-                np.array([not len(o.strategy) for o in found]),
+                np.array([least(o.working_bytes) for o in fitting]),
+                np.array([not len(o.strategy) for o in fitting]),
                 [
                     StageBounds(cost, memory)
-                    for cost in zip(*(o.amounts for o in found), strict=True)
+                    for cost in zip(*(o.amounts for o in fitting), strict=True)
                 ],
                 StageBounds(
-                    [self.costs(o.amounts)[1] + o.sync for o in found], memory
+                    [self.costs(o.amounts)[1] + o.sync for o in fitting],
+                    memory,
                 ),
             )
         return self._fits[full]
 
     def _priced(
-        self, found: PairOptions, block: Block, limit: Below
+        self, pairs: PairOptions, block: Block, limit: StageFilter
     ) -> tuple[PlacedOptions, Ints]:
-        """Bound relaxed options at one place; return those kept, and which."""
+        """Bound relaxed options at one device range.
+
+        Returns
+        -------
+        tuple
+            The options that remain, and their rows in ``pairs``.
+        """
         sets, shapes, size = self.shapes.sets, self.shapes, block.devices
         options = self._options(size, block)
         capacity = self.model.capacity_bytes(block)
-        group = (-1 - found.strategy) % len(self._groups)
-        last = np.array([most for _, most in self._groups])
-        # What they were bounded with, of every level its own.
-        room = np.minimum(found.fixed_bytes + last[group], capacity)
-        shape = shapes.of_pair[found.pair]
+        group = (-1 - pairs.strategy) % len(self._groups)
+        last = np.array([max_inflight for _, max_inflight in self._groups])
+        # The memory with which they were bounded, which depends on the level.
+        room = np.minimum(pairs.fixed_bytes + last[group], capacity)
+        shape = shapes.of_pair[pairs.pair]
         values = self._bounds_within(options, size, shape, group, room)
-        source = sets.pair_source[found.pair]
-        target = sets.pair_target[found.pair]
+        source = sets.pair_source[pairs.pair]
+        target = sets.pair_target[pairs.pair]
         before, after = self.least_routes(block.offset, block.devices)
-        most_shards = np.full(len(found), max(self._shards[size]))
+        most_shards = np.full(len(pairs), max(self._shards[size]))
         received = self._received(
             self._receive(before, shapes.cut_of[source], most_shards),
             self._receive(after, shapes.cut_of[target], most_shards),
@@ -442,166 +457,169 @@ class LayerStages(StageOptions):
         amounts = np.where(possible, values[:-1], 0) + received
         once, wait = self.costs(amounts)
         joint = np.minimum(values[-1], INFINITE) + self.costs(received)[1]
-        kept = np.flatnonzero(possible & limit.admits(once, wait, found.level))
-        base = found.level * sets.count
-        none = np.zeros(len(found), dtype=np.int64)
+        fast = np.flatnonzero(possible & limit.admits(once, wait, pairs.level))
+        base = pairs.level * sets.count
+        none = np.zeros(len(pairs), dtype=np.int64)
         priced = PlacedOptions(
-            none,
-            found.size,
-            base + source,
-            base + target,
-            none,
-            none,
-            found.strategy,
-            once,
-            amounts[: len(self.rounds)],
-            self._least_sync(options, shape),
-            joint,
-            none,
-            none,
-            none,
-            none,
-            last[group],
+            offset=none,
+            size=pairs.size,
+            source=base + source,
+            target=base + target,
+            enter=none,
+            leave=none,
+            strategy=pairs.strategy,
+            once=once,
+            periods=amounts[: len(self.rounds)],
+            sync=self._least_sync(options, shape),
+            joint=joint,
+            hidden=none,
+            backward=none,
+            fixed_bytes=none,
+            kept_bytes=none,
+            max_inflight=last[group],
         )
-        return priced.take(kept), kept
+        return priced.take(fast), fast
 
     # Exact options
 
     def grown(
-        self, places: Places, beam: int | None, deadline: Deadline
+        self, graph: PlacementGraph, beam: int | None, deadline: Deadline
     ) -> PlacedOptions:
-        """Return all ways to run the stages that may still be of use.
+        """Return all choices of strategies for the stages that remain.
 
         Parameters
         ----------
-        places
+        graph
             Relaxed options with their bounds.
         beam
-            If given, look only for some good ways.
+            Maximum number of labels per layer; ``None`` for an exact search.
         deadline
-            When to give up.
+            The clock.
         """
         self._ways, self._starts = [], []
-        parts = []
-        for demands, stage, rows in self._wanted(places):
+        tables = []
+        for demands, stage, rows in self._stages_by_cost(graph):
             demand = replace(demands[0])
             for other in demands[1:]:
                 demand.widen(other)
             ways = grow(stage, demand, beam, deadline)
             if len(ways):
-                number = np.tile(np.arange(len(ways)), len(rows))
+                way = np.tile(np.arange(len(ways)), len(rows))
                 row = np.repeat(rows, len(ways))
-                parts.append(self._run(places.found, row, ways, number))
-        return self._joined(parts)
+                tables.append(self._run(graph.edges, row, ways, way))
+        return self._ordered(tables)
 
     def _run(
-        self, found: PlacedOptions, row: Ints, ways: StageWays, number: Ints
+        self, relaxed: PlacedOptions, row: Ints, ways: StageWays, way: Ints
     ) -> PlacedOptions:
-        """Return relaxed options, each run in one of the ways; keep these."""
+        """Return relaxed options with the exact costs of their ways.
+
+        The ways are stored, so that the strategies can be looked up.
+        """
         start = sum(map(len, self._ways[-1:]), sum(self._starts[-1:]))
         self._ways.append(ways)
         self._starts.append(start)
         once, wait = self.costs(ways.amounts)
         none = np.zeros_like(row)
-        return PlacedOptions(
-            found.offset[row],
-            found.size[row],
-            found.source[row],
-            found.target[row],
-            found.enter[row],
-            found.leave[row],
-            start + number,
-            once[number],
-            ways.amounts[: len(self.rounds), number],
-            ways.sync[number],
-            wait[number] + ways.sync[number],
-            none,
-            none,
-            ways.fixed_bytes[number],
-            ways.kept_bytes[number],
-            ways.max_inflight[number],
+        return replace(
+            relaxed.take(row),
+            strategy=start + way,
+            once=once[way],
+            periods=ways.amounts[: len(self.rounds), way],
+            sync=ways.sync[way],
+            joint=wait[way] + ways.sync[way],
+            hidden=none,
+            backward=none,
+            fixed_bytes=ways.fixed_bytes[way],
+            kept_bytes=ways.kept_bytes[way],
+            max_inflight=ways.max_inflight[way],
         )
 
-    def _joined(self, parts: list[PlacedOptions]) -> PlacedOptions:
+    def _ordered(self, tables: list[PlacedOptions]) -> PlacedOptions:
         """Return all options, ordered by offset and source."""
-        if not parts:
-            return nothing(len(self.rounds))
-        joined = PlacedOptions.concatenate(parts)
+        if not tables:
+            return no_options(len(self.rounds))
+        joined = PlacedOptions.concatenate(tables)
         return joined.take(np.lexsort((joined.source, joined.offset)))
 
-    def _wanted(
-        self, places: Places
+    def _stages_by_cost(
+        self, graph: PlacementGraph
     ) -> Iterator[tuple[list[Demand], StageLayers, Ints]]:
-        """Yield stages that cost the same once, with what is asked of them.
+        """Group the stages of equal costs, with a demand for each of them.
 
-        The last are their options, one for each place and pair, with a
-        demand each.
+        Yields
+        ------
+        tuple
+            The demands, the layers of the stage, and the row of one option for
+            each device range and pair.
         """
-        found = places.found
+        edges = graph.edges
         key = np.stack(
             (
-                found.offset,
-                found.size,
-                found.source,
-                found.target,
-                found.enter,
-                found.leave,
+                edges.offset,
+                edges.size,
+                edges.source,
+                edges.target,
+                edges.enter,
+                edges.leave,
             )
         )
         _, first, inverse = np.unique(
             key, axis=1, return_index=True, return_inverse=True
         )
-        demands = self._demands(places, first, inverse.reshape(-1))
-        wanted: dict[object, tuple[list[Demand], StageLayers, list[int]]] = {}
-        known: dict[object, tuple[object, Routes]] = {}
-        beside = np.stack(sizes_beside(self, found))
+        demands = self._demands(graph, first, inverse.reshape(-1))
+        by_cost: dict[object, tuple[list[Demand], StageLayers, list[int]]] = {}
+        cache: dict[object, tuple[object, Routes]] = {}
+        neighbors = np.stack(neighbor_sizes(self, edges))
         for demand, row in zip(demands, first.tolist(), strict=True):
-            offset, size = int(found.offset[row]), int(found.size[row])
-            place = (offset, size, *beside[:, row].tolist())
-            if place not in known:
-                routes = self.routes(*place)
-                known[place] = (self._place(offset, size, routes), routes)
-            pair = int(found.source[row]), int(found.target[row])
-            pair = pair[0] % places.num_sets, pair[1] % places.num_sets
-            alike, routes = known[place]
+            offset, size = int(edges.offset[row]), int(edges.size[row])
+            position = (offset, size, *neighbors[:, row].tolist())
+            if position not in cache:
+                routes = self.routes(*position)
+                cache[position] = (self._place(offset, size, routes), routes)
+            pair = int(edges.source[row]), int(edges.target[row])
+            pair = pair[0] % graph.num_sets, pair[1] % graph.num_sets
+            cost_key, routes = cache[position]
             layers = self._layers(*pair)
-            where = alike, layers
-            if where in wanted:
-                wanted[where][0].append(demand)
-                wanted[where][2].append(row)
+            stage_key = cost_key, layers
+            if stage_key in by_cost:
+                by_cost[stage_key][0].append(demand)
+                by_cost[stage_key][2].append(row)
             else:
                 stage = self._stage(layers, self._block(offset, size), routes)
-                wanted[where] = [demand], stage, [row]
-        for demands_here, stage, rows in wanted.values():
+                by_cost[stage_key] = [demand], stage, [row]
+        for demands_here, stage, rows in by_cost.values():
             yield demands_here, stage, np.array(rows)
 
     def _demands(
-        self, places: Places, first: Ints, inverse: Ints
+        self, graph: PlacementGraph, first: Ints, inverse: Ints
     ) -> Iterator[Demand]:
-        """Yield what stages are asked for, given one option of each."""
-        found = places.found
-        most = np.zeros(len(first), dtype=np.int64)
-        np.maximum.at(most, inverse, found.max_inflight)
-        front = places.prefix[:, places.begin[first]]
-        back = places.suffix[:, places.end[first]]
-        around = np.maximum(front, back)
+        """Yield the demands on stages, given one option of each."""
+        edges = graph.edges
+        max_inflight = np.zeros(len(first), dtype=np.int64)
+        np.maximum.at(max_inflight, inverse, edges.max_inflight)
+        before = graph.prefix[:, graph.begin[first]]
+        after = graph.suffix[:, graph.end[first]]
+        around = np.maximum(before, after)
         wait, (floor, joint) = self.rounds @ around[1:-3], around[-3:-1]
-        target = places.target
-        level = places.level[places.begin[first]]
-        budget = target.upper(target.floors)[level] - front[0] - back[0]
-        fewest = back[-1] + 1
-        # A layer and the devices of the smallest stage for each behind.
-        end = found.offset[first] + found.size[first]
+        target = graph.target
+        level = graph.level[graph.begin[first]]
+        budget = target.upper(target.floors)[level] - before[0] - after[0]
+        fewest = after[-1] + 1
+        # Each later stage has at least one layer and the fewest devices.
+        end = edges.offset[first] + edges.size[first]
         layers = self.shapes.kind_counts.sum(axis=1)
-        behind = np.minimum(
-            layers[-1] - layers[found.target[first] % places.num_sets],
+        stages_after = np.minimum(
+            layers[-1] - layers[edges.target[first] % graph.num_sets],
             (self.split.devices - end) // self.smallest,
         )
-        most = np.minimum(most, self.inflight(behind + 1))
+        max_inflight = np.minimum(
+            max_inflight, self.inflight(stages_after + 1)
+        )
         need = self.inflight(fewest)
         for row in zip(
             need.tolist(),
-            np.maximum(most, need).tolist(),
+            np.maximum(max_inflight, need).tolist(),
             floor.tolist(),
             wait.tolist(),
             joint.tolist(),
@@ -610,21 +628,21 @@ class LayerStages(StageOptions):
         ):
             yield Demand(*row)
 
-    def _layers(self, source: int, target: int) -> Layers:
-        """Return what the layers of a stage are."""
-        if (source, target) not in self._found_layers:
-            found = self._find_layers(source, target)
-            self._found_layers[source, target] = found
-        return self._found_layers[source, target]
+    def _layers(self, source: int, target: int) -> LayerSequence:
+        """Return the layers of a stage, from the cache."""
+        if (source, target) not in self._sequences:
+            layers = self._find_layers(source, target)
+            self._sequences[source, target] = layers
+        return self._sequences[source, target]
 
-    def _find_layers(self, source: int, target: int) -> Layers:
+    def _find_layers(self, source: int, target: int) -> LayerSequence:
         sets, shapes = self.shapes.sets, self.shapes
         inside = sets.member[target] & ~sets.member[source]
         layers = [layer for layer in shapes.order if inside[layer]]
         position = {layer: i for i, layer in enumerate(layers)}
         first, end = np.searchsorted(sets.pair_source, [source, source + 1])
         pair = first + np.searchsorted(sets.pair_target[first:end], target)
-        return Layers(
+        return LayerSequence(
             tuple(shapes.kind_of[layer] for layer in layers),
             tuple(
                 sorted(
@@ -638,12 +656,14 @@ class LayerStages(StageOptions):
         )
 
     def _stage(
-        self, layers: Layers, block: Block, routes: Routes
+        self, layers: LayerSequence, block: Block, routes: Routes
     ) -> StageLayers:
-        """Return what a stage's layers cost on a block."""
+        """Return the costs of the layers of a stage on a block."""
         size, shards = block.devices, np.array(self._shards[block.devices])
-        before, after = routes
-        front, back = (np.full(len(shards), cut) for cut in layers.cuts)
+        route_before, route_after = routes
+        cuts_before, cuts_after = (
+            np.full(len(shards), cut) for cut in layers.cuts
+        )
         route = self.model.network.inside(block)
         return StageLayers(
             kinds=layers.kinds,
@@ -652,8 +672,8 @@ class LayerStages(StageOptions):
                 (consumer, producer, *self._change(route, size, size_bytes))
                 for consumer, producer, size_bytes in layers.edges
             ],
-            receive=self._receive(before, front, shards),
-            receive_back=self._receive(after, back, shards),
+            receive=self._receive(route_before, cuts_before, shards),
+            receive_back=self._receive(route_after, cuts_after, shards),
             passing_bytes=np.array(
                 [self.passing_bytes(x)[layers.shape] for x in shards.tolist()]
             ),
@@ -666,10 +686,11 @@ class LayerStages(StageOptions):
     def _change(
         self, route: Route, size: int, size_bytes: int
     ) -> tuple[Ints, Ints]:
-        """Return the cost of an edge between layouts, forward and backward.
+        """Return the time of an edge between layouts, forward and backward.
 
-        Forward it moves to the consumer's layout, backward to the
-        producer's; rows are the producer's layouts.
+        The forward pass moves the tensor to the layout of the consumer, the
+        backward pass to that of the producer. Rows are the layouts of the
+        producer.
         """
         key = (route, size, size_bytes)
         if key not in self._changes:
@@ -693,10 +714,10 @@ class LayerSearch(BestSearch):
     stage_options: ClassVar[type[StageOptions]] = LayerStages
 
     def _offer_path(self, item: OpenSplit, path: Path) -> None:
-        """Take no plan: what paths are made of are bounds."""
+        """Ignore the path: its stages are relaxed, so it is not a plan."""
 
-    def _search(self, item: OpenSplit) -> tuple[int, Plan | None]:
-        """Return the best plan of a split if none better is known."""
+    def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
+        """Return the best plan of a split that is below the goal, if any."""
         options, plan, step_quanta = item.options, None, int(INFINITE)
         assert isinstance(options, LayerStages)
 
@@ -704,26 +725,17 @@ class LayerSearch(BestSearch):
             self._check_time()
             return self._goal(item.rank, step_quanta)
 
-        bounded = bound_paths(item, self.capacity, goal, self._offer_path)
-        if not bounded.intervals:
+        relaxed = self._placement_graph(item, goal)
+        if relaxed is None or relaxed.bounds()[0] >= INFINITE:
             return step_quanta, plan
-        upper = goal()
-        placed = options.placed(
-            merged(bounded.survivors(upper)),
-            item.limit(upper),
-            self._check_time,
-        )
-        places = Places(options, placed, Target.below(upper), self.deadline)
-        if places.bounds()[0] >= INFINITE:
-            return step_quanta, plan
-        places = tell_apart(places)
+        relaxed = split_by_neighbor_size(relaxed)
         for beam in (BEAM, None):
-            target = places.target = Target.below(goal())
-            if not len(places.found) or places.bounds()[0] >= INFINITE:
+            target = relaxed.target = IncumbentCurve.below(goal())
+            if not len(relaxed.edges) or relaxed.bounds()[0] >= INFINITE:
                 break
-            found = options.grown(places, beam, self.deadline)
-            grown = Places(options, found, target, self.deadline)
-            if not len(found) or grown.bounds()[0] >= INFINITE:
+            placed = options.grown(relaxed, beam, self.deadline)
+            grown = PlacementGraph(options, placed, target, self.deadline)
+            if not len(placed) or grown.bounds()[0] >= INFINITE:
                 continue
             for pipeline in LabelSearch(grown).pipelines(
                 None if beam is None else 1

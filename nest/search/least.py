@@ -17,22 +17,15 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.best import make_plan, open_splits
 from nest.search.closed_sets import closed_sets
-from nest.search.frontier import (
-    NEAR,
-    Say,
-    Split,
-    ignore,
-    least_bytes,
-    make_point,
-    nothing_below,
-)
 from nest.search.interleaved import virtual_stages
+from nest.search.levels import NEAR, FrontierSplit, Say, ignore, least_bytes
 from nest.search.options import INFINITE
 from nest.search.paths import Paths
+from nest.search.staircase import make_point, nothing_below
 from nest.solvers.base import Deadline, OutOfTimeError
 
 
-class Least(NamedTuple):
+class MemoryBounds(NamedTuple):
     """What is known of the least memory.
 
     Attributes
@@ -70,7 +63,7 @@ def least_memory(
     deadline: Deadline,
     say: Say = ignore,
     enough_bytes: int | None = None,
-) -> Least:
+) -> MemoryBounds:
     """Return how little memory per device some plan needs.
 
     Parameters
@@ -98,13 +91,13 @@ def least_memory(
             model, sets, deadline, runtimes=leading_runtimes(problem)
         )
     except OutOfTimeError:
-        return Least(floor)
-    splits = [Split(item, least_bytes(item.options)) for item in items]
+        return MemoryBounds(floor)
+    splits = [FrontierSplit(item, least_bytes(item.options)) for item in items]
     # One runtime of those whose plans hold the same.
-    first = {split.alike: split for split in reversed(splits)}
+    first = {split.memory_key: split for split in reversed(splits)}
     search = _Search(model, deadline, say, floor)
     search.run(list(first.values()), enough_bytes)
-    return search.found()
+    return search.memory_bounds()
 
 
 class _Search:
@@ -120,56 +113,60 @@ class _Search:
         self.least: int | None = None
         self.lows: dict[int, int] = {}
 
-    def run(self, splits: list[Split], enough_bytes: int | None) -> None:
+    def run(
+        self, splits: list[FrontierSplit], enough_bytes: int | None
+    ) -> None:
         """Close the intervals of all splits while there is time.
 
         At first to a fraction: few splits are left for the rest then.
         """
         splits.sort(key=lambda split: split.least_bytes)
         self.lows = {
-            number: max(self.floor, split.least_bytes - 1)
-            for number, split in enumerate(splits)
+            index: max(self.floor, split.least_bytes - 1)
+            for index, split in enumerate(splits)
         }
         try:
-            for part in (NEAR, None):
-                for number, split in enumerate(splits):
+            for divisor in (NEAR, None):
+                for index, split in enumerate(splits):
                     if enough_bytes is not None and (
                         self.least is not None and self.least <= enough_bytes
                     ):
                         return
-                    self._close(number, split, part)
+                    self._close(index, split, divisor)
         except OutOfTimeError:
             return
 
-    def _high(self, part: int | None) -> int:
+    def _high(self, divisor: int | None) -> int:
         """Return the most memory that is worth a question."""
         if self.least is None:
             return self.capacity
-        return self.least - 1 - (self.least // part if part else 0)
+        return self.least - 1 - (self.least // divisor if divisor else 0)
 
-    def _close(self, number: int, split: Split, part: int | None) -> None:
+    def _close(
+        self, index: int, split: FrontierSplit, divisor: int | None
+    ) -> None:
         """Find the least memory of a split, if it is below what is known."""
-        high = cap = self._high(part)
+        high = cap = self._high(divisor)
         options = split.item.options
         limit = split.item.limit(int(INFINITE))
-        while self.lows[number] < high:
+        while self.lows[index] < high:
             if self.deadline.passed:
                 raise OutOfTimeError
-            path = Paths(options, split.found, limit, cap).smallest()
+            path = Paths(options, split.loose_options, limit, cap).smallest()
             if path is None:
-                self.lows[number] = cap
+                self.lows[index] = cap
             else:
                 plan = make_plan(options, path.stages)
                 point = make_point(self.model, plan)
                 assert point.memory_bytes <= cap
                 self.plan, self.least = plan, point.memory_bytes
-                high = self._high(part)
+                high = self._high(divisor)
                 self.say(f"least memory at most {self.least} bytes")
-            cap = (self.lows[number] + high + 1) // 2
+            cap = (self.lows[index] + high + 1) // 2
 
-    def found(self) -> Least:
+    def memory_bounds(self) -> MemoryBounds:
         """Return what is known."""
         low = min(self.lows.values(), default=self.capacity)
         if self.least is None:
-            return Least(low, impossible=low >= self.capacity)
-        return Least(min(low, self.least - 1), self.plan, self.least)
+            return MemoryBounds(low, impossible=low >= self.capacity)
+        return MemoryBounds(min(low, self.least - 1), self.plan, self.least)

@@ -1,11 +1,12 @@
-"""Stage options: what a stage may be, and what it costs at least or exactly.
+"""Stage options: the stages that a plan may have, and their costs.
 
-A stage is a pair of closed sets ``a ⊂ b``, a number of devices and a
-strategy. What it does and holds are sums over the layers of ``b - a``, so
-stages with as many layers of each kind and the same tensors passing through
-are one *shape*. Prices come in two steps: :meth:`StageOptions.loose` knows no
-place, so its loads are the least over all places of replica 0;
-:meth:`StageOptions.placed` prices exactly what the bounds have left over.
+A stage option is a pair of closed sets ``a ⊂ b``, a number of devices and a
+strategy. Its work and memory are sums over the layers of ``b - a``. Stages
+with equally many layers of each kind and the same passing tensors therefore
+have one *shape*. Costs are computed in two steps. :meth:`StageOptions.loose`
+returns options without a device range, with the least load over all device
+ranges of replica 0. :meth:`StageOptions.placed` computes the costs of the
+options that the bounds leave, at each of their offsets.
 """
 
 from __future__ import annotations
@@ -50,44 +51,42 @@ Bools = NDArray[np.bool_]
 #: still fits 64 bits with a time on top.
 INFINITE = np.int64(2**61 + 2**58)
 
-#: So many (strategy, shape) pairs are priced at a time.
+#: Number of (strategy, shape) pairs whose costs are computed at a time.
 CHUNK = 2_000_000
 
 
-#: How a block receives from in front and from behind.
+#: Routes on which a block receives from the stage before and the stage after.
 Routes = tuple[Route | None, Route | None]
 
 
 class StageShapes:
-    """What the stages of a graph consist of, whatever runs them.
+    """The shapes of all stages of a graph.
 
     Parameters
     ----------
     model, sets
         Cost terms, and the closed sets of the graph.
     deadline
-        When whoever asks for terms wants to have an answer; ``None`` is
-        never.
+        The clock of the search; ``None`` for no limit.
 
     Attributes
     ----------
     order
         Positions of the layers, sources first.
     representatives
-        One layer per kind: layers of a kind cost the same.
+        One layer of each kind; all layers of a kind have the same costs.
     kind_counts
         Layers of each kind in every closed set, ``(sets, kinds)``.
     cuts, cut_of
-        Sizes per sample of the tensors that cross a cut, per distinct cut,
-        and which one every closed set has. A tensor of no bytes crosses
-        nothing.
+        Sizes per sample of the tensors that cross each distinct cut, and the
+        cut of each closed set. Tensors of 0 bytes are left out.
     of_pair
-        Shape of every pair ``a ⊂ b``.
+        Shape of each pair ``a ⊂ b``.
     counts, passing
-        Layers of each kind in every shape, and bytes per sample of each of
-        the tensors that are produced before it and needed after it.
+        Layers of each kind in each shape; and bytes per sample of each tensor
+        that is produced before the stage and needed after it.
     source, target
-        Closed sets of one pair of every shape.
+        Closed sets of one pair of each shape.
     """
 
     def __init__(
@@ -105,14 +104,14 @@ class StageShapes:
         for position, layer in enumerate(layers):
             first.setdefault(layer.kind, position)
         self.representatives = list(first.values())
-        number = {kind: i for i, kind in enumerate(first)}
+        kind_index = {kind: i for i, kind in enumerate(first)}
         #: Position in :attr:`representatives` of every layer's kind.
-        self.kind_of = [number[layer.kind] for layer in layers]
+        self.kind_of = [kind_index[layer.kind] for layer in layers]
         one_hot = np.eye(len(first), dtype=np.int64)[self.kind_of]
         self.kind_counts: Ints = sets.member.astype(np.int64) @ one_hot
 
-        # Per tensor and set: is it produced inside, and how large is what
-        # the layers outside need of it?
+        # For each tensor and set: whether the set produces it, and how much
+        # of it the layers outside need.
         inside = [sets.member[:, t.producer] for t in model.transfers.tensors]
         beyond = [
             np.max(
@@ -163,13 +162,13 @@ class StageShapes:
 
 @dataclass(frozen=True)
 class Table:
-    """Terms of strategies and kinds, arrays of shape (strategies, kinds).
+    """Cost terms in quanta and bytes, arrays of shape (strategies, kinds).
 
-    Quanta and bytes; ``missing`` where a kind has no cost. Paces are along a
-    third axis.
+    ``periods`` has a third axis. ``missing`` marks the kinds that have no cost
+    under a strategy.
     """
 
-    paces: Ints
+    periods: Ints
     backward: Ints
     sync: Ints
     hideable_sync: Ints
@@ -181,13 +180,13 @@ class Table:
     @staticmethod
     def of(
         rows: list[list[LayerTerms | None]],
-        paces: Callable[[PassTimes], tuple[int, ...]],
+        periods: Callable[[PassTimes], tuple[int, ...]],
         most_bytes: int,
     ) -> Table:
-        """Return the table of some terms.
+        """Return the table of cost terms.
 
-        A layer that does not fit alone never fits; clipping its bytes keeps
-        the sums of a stage within 64 bits.
+        Bytes are clipped so that the sums of a stage fit 64 bits. A layer
+        whose bytes are clipped does not fit alone, so no plan contains it.
         """
 
         def table(field: Callable[[LayerTerms], int]) -> Ints:
@@ -197,24 +196,24 @@ class Table:
             ]
             return np.array(values, dtype=np.int64)
 
-        nothing = Times(0, 0)
+        no_times = Times(0, 0)
         return Table(
-            np.array(
-                [[paces(term or nothing) for term in row] for row in rows],
+            periods=np.array(
+                [[periods(term or no_times) for term in row] for row in rows],
                 dtype=np.int64,
             ),
-            table(lambda t: t.backward),
-            table(lambda t: t.sync),
-            table(lambda t: t.hideable_sync),
-            table(lambda t: min(t.static_bytes, most_bytes)),
-            table(lambda t: min(t.kept_bytes, most_bytes)),
-            table(lambda t: min(t.working_bytes, most_bytes)),
-            np.array([[term is None for term in row] for row in rows]),
+            backward=table(lambda t: t.backward),
+            sync=table(lambda t: t.sync),
+            hideable_sync=table(lambda t: t.hideable_sync),
+            static_bytes=table(lambda t: min(t.static_bytes, most_bytes)),
+            kept_bytes=table(lambda t: min(t.kept_bytes, most_bytes)),
+            working_bytes=table(lambda t: min(t.working_bytes, most_bytes)),
+            missing=np.array([[term is None for term in row] for row in rows]),
         )
 
 
-class Part(enum.IntEnum):
-    """Times of a pass, or of a part of one."""
+class PassComponent(enum.IntEnum):
+    """The times that a pass consists of, and those of its components."""
 
     FORWARD = 0
     FORWARD_ALONE = 1
@@ -226,10 +225,11 @@ class Part(enum.IntEnum):
     WEIGHTS = 7
 
 
-def parts(load: Any) -> tuple[Any, ...]:
-    """Return the times of :class:`Part`, in quanta.
+def pass_components(load: Any) -> tuple[Any, ...]:
+    """Return the time of each :class:`PassComponent`, in quanta.
 
-    Alone is what cannot hide behind a paired pass, hiding what can.
+    ``HIDING`` is the communication that a paired pass can overlap, ``ALONE``
+    is the rest.
     """
     forward, backward = load.forward, load.backward
     there, back = load.pairable_forward, load.pairable_backward
@@ -241,8 +241,38 @@ def parts(load: Any) -> tuple[Any, ...]:
     )
 
 
+def paired_load(passes: Any, num_passes: int, num_paired: int) -> Any:
+    """Return the time of all passes of layers, some of which run in pairs.
+
+    ``passes`` has a last axis of :class:`PassComponent`. What may hide behind
+    the other pass of a pair does not count.
+    """
+    columns = np.moveaxis(passes, -1, 0)
+    whole = columns[PassComponent.FORWARD] + columns[PassComponent.BACKWARD]
+    alone = (
+        columns[PassComponent.FORWARD_ALONE]
+        + columns[PassComponent.BACKWARD_ALONE]
+    )
+    unpaired = (num_passes - num_paired) * whole
+    return unpaired + num_paired * np.minimum(whole, alone)
+
+
+def receive_weights(weights: Any) -> tuple[Any, Any]:
+    """Return how often chains count receives: of activations, of gradients.
+
+    ``weights`` says how often they count each :class:`PassComponent`.
+    """
+    columns = np.moveaxis(weights, -1, 0)
+    return (
+        columns[PassComponent.FORWARD] + columns[PassComponent.FORWARD_ALONE],
+        columns[PassComponent.BACKWARD]
+        + columns[PassComponent.BACKWARD_ALONE]
+        + columns[PassComponent.INPUTS],
+    )
+
+
 class BatchTerms:
-    """The strategies at one micro-batch size, and terms without a place.
+    """The strategies at one ``B``, and their terms without a device range.
 
     Parameters
     ----------
@@ -253,13 +283,13 @@ class BatchTerms:
     runtime
         How plans run their stages.
     replicas
-        Over how many replicas the optimiser is sharded, if it is.
+        Number of replicas over which the optimizer is sharded, else 1.
 
     Attributes
     ----------
     strategies, devices, shards
-        The strategies with their devices, and over how many ranks each
-        splits a boundary tensor.
+        The strategies, their devices, and the number of ranks over which each
+        of them shards a tensor at a cut.
     """
 
     def __init__(
@@ -274,7 +304,7 @@ class BatchTerms:
         model = shapes.model.under(runtime)
         self.model = model
         #: More than any device has, so that clipping changes no answer.
-        self.most_bytes = model.problem.cluster.memory_bytes() + 1
+        self.max_bytes = model.problem.cluster.memory_bytes() + 1
         self.strategies: list[Strategy] = []
         rows = []
         for strategy in runtime.strategies(model.problem, micro_batch):
@@ -290,22 +320,22 @@ class BatchTerms:
 
     @cached_property
     def schedule(self) -> StageSchedule:
-        """The job's schedule, if it has paces."""
+        """The schedule of the job; its step time is a sum of periods."""
         return paced(self.model.problem.job.schedule)
 
     @cached_property
     def free(self) -> Table | None:
-        """Terms without communication, if there are any strategies."""
+        """Terms without communication; ``None`` without strategies."""
         return self.table(self._free_rows) if self._free_rows else None
 
     @cached_property
     def held(self) -> Table:
-        """Terms without communication, paces left out."""
-        return Table.of(self._free_rows, lambda _: (), self.most_bytes)
+        """Terms without communication and without periods."""
+        return Table.of(self._free_rows, lambda _: (), self.max_bytes)
 
     def table(self, rows: list[list[LayerTerms | None]]) -> Table:
         """Return the table of some terms."""
-        return Table.of(rows, self.schedule.paces, self.most_bytes)
+        return Table.of(rows, self.schedule.paces, self.max_bytes)
 
     def terms(
         self, strategy: Strategy, block: Block | None
@@ -321,76 +351,88 @@ class BatchTerms:
 
     @cached_property
     def least_load(self) -> Ints:
-        """Least amounts over all places of one replica, by type.
+        """Least amounts over all device ranges of one replica, by type.
 
-        Of shape (types, amounts, strategies, kinds), by the ``sums`` of the
-        schedule, over the places with devices of that type alone; 0 where
-        there are none. A stage's load is the worst over the replicas, so no
-        place of any number of replicas has a smaller one.
+        The shape is (types, amounts, strategies, kinds). The amounts are the
+        ``sums`` of the schedule, on ranges that have devices of this type
+        only; 0 where there are none. The load of a stage is the largest of
+        all replicas, so no device range has a smaller load.
         """
         count = len(self.model.problem.cluster.types)
-        return np.array([self._least(number) for number in range(count)])
+        return np.array(
+            [self._min_load(device_type) for device_type in range(count)]
+        )
 
     @cached_property
     def least_anywhere(self) -> Ints:
-        """Least amounts over all places, of whatever types."""
-        return self._least(None)
+        """Least amounts over all device ranges of all types."""
+        return self._min_load(None)
 
     @cached_property
     def least_passes(self) -> Ints:
-        """Least times of passes over all places, a column per :class:`Part`.
+        """Least pass times over all places, by :class:`PassComponent`.
 
         Of shape (strategies, kinds, parts).
         """
-        found = self._least_of(
-            ("passes", None), self.model, lambda: self._places(None), parts
+        amounts = self._min_amounts(
+            ("passes", None),
+            self.model,
+            lambda: self._distinct_blocks(None),
+            pass_components,
         )
-        least: Ints = np.ascontiguousarray(np.moveaxis(found, 0, -1))
+        least: Ints = np.ascontiguousarray(np.moveaxis(amounts, 0, -1))
         return least
 
     @cached_property
     def free_load(self) -> Ints:
-        """Amounts without communication, by type as :attr:`least_load`."""
+        """Amounts without communication, by type as in :attr:`least_load`."""
         count = len(self.model.problem.cluster.types)
         return np.array(
             [
-                self._least_of(
-                    ("free", number),
-                    self.model.on_type(number),
+                self._min_amounts(
+                    ("free", device_type),
+                    self.model.on_type(device_type),
                     lambda: dict.fromkeys(self.devices.tolist(), (None,)),
                 )
-                for number in range(count)
+                for device_type in range(count)
             ]
         )
 
     def load_on(self, site: Site) -> Ints:
         """Return the least amounts of stages on devices of these types.
 
-        Of shape (amounts, strategies, kinds).
+        The shape is (amounts, strategies, kinds).
         """
         if site.types is None:
             return self.least_anywhere
         worst: Ints = np.max(
             [
-                *(self.least_load[number] for number in site.alone),
+                *(self.least_load[device_type] for device_type in site.alone),
                 *(
-                    self.free_load[number]
-                    for number in site.types
-                    if number not in site.alone
+                    self.free_load[device_type]
+                    for device_type in site.types
+                    if device_type not in site.alone
                 ),
             ],
             axis=0,
         )
         return worst
 
-    def _least(self, number: int | None) -> Ints:
-        """Return the least amounts over places of one type, or all."""
-        return self._least_of(
-            ("placed", number), self.model, lambda: self._places(number)
+    def _min_load(self, device_type: int | None) -> Ints:
+        """Return the least amounts over device ranges of one or all types."""
+        return self._min_amounts(
+            ("placed", device_type),
+            self.model,
+            lambda: self._distinct_blocks(device_type),
         )
 
-    def _places(self, number: int | None) -> dict[int, Sequence[Block | None]]:
-        """Return the blocks of one type, or all, that may differ, by size."""
+    def _distinct_blocks(
+        self, device_type: int | None
+    ) -> dict[int, Sequence[Block | None]]:
+        """Return the blocks of one or all types that may differ in cost.
+
+        They are grouped by their number of devices.
+        """
         cluster, network = self.model.problem.cluster, self.model.network
         unit = math.gcd(*self.devices.tolist())
         # Offsets are multiples of the unit, which need not divide the period.
@@ -402,59 +444,58 @@ class BatchTerms:
             unit = math.gcd(
                 unit, *(x.devices for x in splits if x.replicas > 1)
             )
-        places: dict[int, Sequence[Block | None]] = {}
+        blocks: dict[int, Sequence[Block | None]] = {}
         for size in np.unique(self.devices).tolist():
             end = min(cluster.num_devices - size + 1, period)
-            found: dict[object, Block] = {}
+            distinct: dict[object, Block] = {}
             for offset in range(0, max(1, end), unit):
                 if not offset % (256 * unit):
                     self._check_time()
                 block = Block(1, 0, offset, size)
                 types = cluster.types_in(block.ranges())
-                if number is None or types == (number,):
-                    found.setdefault((network.alike(block), types), block)
-            places[size] = list(found.values())
-        return places
+                if device_type is None or types == (device_type,):
+                    distinct.setdefault((network.alike(block), types), block)
+            blocks[size] = list(distinct.values())
+        return blocks
 
-    def _least_of(
+    def _min_amounts(
         self,
         what: tuple[str, int | None],
         model: CostModel,
         make_places: Callable[[], Mapping[int, Sequence[Block | None]]],
         amounts: Callable[[PassTimes], tuple[Any, ...]] | None = None,
     ) -> Ints:
-        """Return the least amounts over places, of every strategy.
+        """Return the least amounts over device ranges, for every strategy.
 
-        The ``sums`` of the schedule, if no others are asked for.
-
-        Passes do not depend on what happens once per step: runtimes share
-        what was found.
+        ``amounts`` are by default the ``sums`` of the schedule. Pass times do
+        not depend on communication once per step, so runtimes that differ
+        only in it share the cache.
 
         Raises
         ------
         OutOfTimeError
-            If the deadline passed. What was found is kept.
+            If the deadline passed. The cache keeps the finished strategies.
         """
         overlap = model.runtime.overlap - {"gradients"}
         sizes = tuple(np.unique(self.devices).tolist())
-        known = self.shapes.least.setdefault(
+        cache = self.shapes.least.setdefault(
             (what, self.micro_batch, overlap, sizes), {}
         )
-        places: Mapping[int, Sequence[Block | None]] = {}
-        if any(strategy not in known for strategy in self.strategies):
-            places = make_places()
+        blocks: Mapping[int, Sequence[Block | None]] = {}
+        if any(strategy not in cache for strategy in self.strategies):
+            blocks = make_places()
         amounts = amounts or self.schedule.amounts
         none: tuple[Any, ...] = (0,) * len(amounts(Times(0, 0)))
         nowhere = [none] * len(self.shapes.representatives)
         fastest: dict[object, list[Block | None]] = {}
         for strategy in self.strategies:
-            if strategy in known:
+            if strategy in cache:
                 continue
             self._check_time()
             spread = strategy.spread
             if spread not in fastest:
                 fastest[spread] = self._fastest(
-                    model, strategy, places[strategy.devices]
+                    model, strategy, blocks[strategy.devices]
                 )
             rows = [
                 [
@@ -469,8 +510,8 @@ class BatchTerms:
                 ]
                 for block in fastest[spread]
             ]
-            known[strategy] = np.min(rows or [nowhere], axis=0)
-        table = np.array([known[x] for x in self.strategies], dtype=np.int64)
+            cache[strategy] = np.min(rows or [nowhere], axis=0)
+        table = np.array([cache[x] for x in self.strategies], dtype=np.int64)
         return np.ascontiguousarray(np.moveaxis(table, -1, 0))
 
     def _check_time(self) -> None:
@@ -483,26 +524,27 @@ class BatchTerms:
         strategy: Strategy,
         places: Sequence[Block | None],
     ) -> list[Block | None]:
-        """Return some places: no layer takes less on any other one."""
+        """Return blocks such that no layer is faster on any other block."""
         of_types: dict[object, list[Block]] = {}
-        found: list[Block | None] = []
+        fastest: list[Block | None] = []
         for block in places:
             if block is None:
-                found.append(block)
+                fastest.append(block)
             else:
                 types = model.problem.cluster.types_in(block.ranges())
                 of_types.setdefault(types, []).append(block)
-        for blocks in of_types.values():
-            found += model.groups.fastest(strategy, blocks)
-        return found
+        for same_types in of_types.values():
+            fastest += model.groups.fastest(strategy, same_types)
+        return fastest
 
 
-def of_batches(
+def batch_terms(
     shapes: StageShapes, runtime: Runtime
 ) -> Iterator[tuple[BatchSplit, BatchTerms]]:
     """Yield every ``(R, B)`` with its terms under a runtime.
 
-    Those of a ``B`` are shared, as far as they do not depend on ``R``.
+    Batch configurations of one ``B`` share their terms, unless the terms
+    depend on ``R``.
     """
     terms: dict[tuple[int, int], BatchTerms] = {}
     for split in batch_splits(shapes.model.problem):
@@ -530,57 +572,57 @@ class Rows:
         )
 
     @classmethod
-    def concatenate(cls, parts: list[Self]) -> Self:
-        """Return the rows of several parts, one part after the other."""
+    def concatenate(cls, tables: list[Self]) -> Self:
+        """Return the rows of several tables, one table after the other."""
         return cls(
             *(
                 np.concatenate(
-                    [getattr(part, field.name) for part in parts], axis=-1
+                    [getattr(table, field.name) for table in tables], axis=-1
                 )
                 for field in fields(cls)
             )
         )
 
 
-class Below(NamedTuple):
-    """Which stages a plan below a step time may have.
+class StageFilter(NamedTuple):
+    """Filter of the stages that a plan below a step time may have.
 
     Attributes
     ----------
     upper
-        The step time, or several.
-    least_total
-        What stages add once is at least that together.
+        The step time, or one for each level.
+    min_total
+        Lower bound on the time that all stages together add once.
     """
 
     upper: Ints | int
-    least_total: int
+    min_total: int
 
     def admits(self, once: Ints, wait: Ints, level: Ints | int = 0) -> Bools:
         """Whether stages may be part of such a plan.
 
-        ``T >= max(once, least total) + wait``.
+        It follows from ``T >= max(once, min_total) + wait``.
         """
         upper = np.asarray(self.upper).reshape(-1)[level]
-        may: Bools = np.maximum(once, self.least_total) < upper - wait
+        may: Bools = np.maximum(once, self.min_total) < upper - wait
         return may
 
 
 @dataclass(frozen=True)
 class LooseOptions(Rows):
-    """Shapes and strategies with lower bounds, ordered by shape.
+    """Stages without a device range, with lower bounds, ordered by shape.
 
     Attributes
     ----------
     span, shape, strategy, size
-        Positions of the zones that the stage has devices in, of shape and
-        strategy, and the number of devices.
+        Positions of the span of zones, of the shape and of the strategy; and
+        the number of devices.
     once, wait, sync
-        Quanta at least: what the stage adds once to the step, what the
-        others wait for it, and ``Y``.
+        Lower bounds in quanta: the time that the stage adds once to the step,
+        the time that all other stages wait for it, and ``Y``.
     fixed_bytes, kept_bytes
-        With ``i`` micro-batches in flight a stage holds ``fixed_bytes + i
-        kept_bytes``.
+        With ``i`` microbatches in flight, each device of the stage holds
+        ``fixed_bytes + i kept_bytes``.
     """
 
     span: Ints
@@ -596,17 +638,19 @@ class LooseOptions(Rows):
 
 @dataclass(frozen=True)
 class PairOptions(Rows):
-    """Stages that a plan may have, and where.
+    """Stages with their pair of closed sets and a range of offsets.
 
     Attributes
     ----------
     level
-        Of memory, see :class:`~nest.search.labels.Levels`.
+        Position of the level of memory, see :mod:`nest.search.levels`.
     span, pair, strategy, size
-        Positions of the zones, of the pair of closed sets and of the
-        strategy; devices.
+        Positions of the span of zones, of the pair of closed sets and of the
+        strategy; and the number of devices.
+    max_inflight
+        Largest number of microbatches in flight that fits the memory.
     first, last
-        Offsets at which the stage may begin.
+        The least and the largest offset at which the stage may begin.
     """
 
     level: Ints
@@ -623,32 +667,34 @@ class PairOptions(Rows):
 
 @dataclass(frozen=True)
 class PlacedOptions(Rows):
-    """Stages at their places, ordered by offset and source.
+    """Stages at their device ranges, ordered by offset and source.
 
     Attributes
     ----------
     offset, size
         The devices ``[offset, offset + size)`` of a replica.
     source, target
-        Closed sets ``a`` and ``b``, numbered per level of memory.
+        Closed sets ``a`` and ``b``, plus the number of sets times the level.
     enter, leave
-        Which sizes of stages meet at the cut in front and behind, as far as
-        a receive depends on them, see :mod:`nest.search.meetings`; 0 for
-        any, where the receives are the least of all sizes.
+        The sizes of the stages that meet at the cuts before and after the
+        stage, see :mod:`nest.search.neighbor_sizes`. 0 means any size; the
+        receive times are then the least over all sizes.
     strategy
-        What the owner of the options knows the strategies by.
+        Position of the strategy, or of the strategies of all layers.
     once, sync, joint
-        Quanta that the stage adds once to the step, ``Y``, and ``Y`` with
-        what the others wait for the stage.
+        Times in quanta: added once to the step; ``Y``; and ``Y`` plus the time
+        that all other stages wait for the stage.
     hidden, backward
-        Quanta of gradient sync that hide behind a long enough backward pass,
-        not in ``sync`` any more, and how long that pass is. Where the
-        receives are the least, ``sync`` is too; told apart, what does not
-        hide is back in ``sync``.
-    paces
-        Of the schedule, a row each.
+        Gradient synchronization in quanta that a sufficiently long backward
+        pass overlaps, and the length of this pass. ``sync`` does not include
+        ``hidden``. With exact receive times it includes the part of
+        ``hidden`` that the pass is too short for.
+    periods
+        The periods of the schedule, a row each: times per microbatch whose
+        maximum over all stages counts.
     fixed_bytes, kept_bytes, max_inflight
-        Memory, and the largest in-flight count that fits, at least 1.
+        Memory as in :class:`LooseOptions`, and the largest number of
+        microbatches in flight that fits, at least 1.
     """
 
     offset: Ints
@@ -659,7 +705,7 @@ class PlacedOptions(Rows):
     leave: Ints
     strategy: Ints
     once: Ints
-    paces: Ints
+    periods: Ints
     sync: Ints
     joint: Ints
     hidden: Ints
@@ -669,18 +715,20 @@ class PlacedOptions(Rows):
     max_inflight: Ints
 
 
-def nothing(num_paces: int) -> PlacedOptions:
-    """Return no options."""
+def no_options(num_periods: int) -> PlacedOptions:
+    """Return a table of placed options without rows."""
     none = np.zeros(0, dtype=np.int64)
-    found = PlacedOptions(*(none for _ in fields(PlacedOptions)))
-    return replace(found, paces=np.zeros((num_paces, 0), dtype=np.int64))
+    options = PlacedOptions(*(none for _ in fields(PlacedOptions)))
+    return replace(options, periods=np.zeros((num_periods, 0), dtype=np.int64))
 
 
-def least_memory(cluster: Cluster, types: tuple[int, ...] | None) -> int:
-    """Return the memory of devices of all these types; ``None``: of any."""
+def min_memory_bytes(cluster: Cluster, types: tuple[int, ...] | None) -> int:
+    """Return the least memory of these device types; ``None``: of any."""
     if types is None:
         return cluster.memory_bytes()
-    return min(cluster.types[number].memory_bytes for number in types)
+    return min(
+        cluster.types[device_type].memory_bytes for device_type in types
+    )
 
 
 class StageOptions:
@@ -714,42 +762,46 @@ class StageOptions:
         self.shapes, self.model = terms.shapes, terms.model
         problem = self.model.problem
         self.schedule = terms.schedule
-        #: Whether gradient sync hides behind backward passes, and how much.
+        #: Whether backward passes overlap gradient sync, and its fraction.
         self.hides = "gradients" in self.model.runtime.overlap
         self.fraction = problem.job.overlap.get("gradients", 0.0)
-        #: How often the largest of each pace counts.
+        #: How often the maximum of each period counts in the step time.
         self.rounds: Ints = np.array(
             self.schedule.rounds(split.num_micro_batches), dtype=np.int64
         )
         self.family = family
-        own = {*family.strategies}
+        allowed = {*family.strategies}
         self.usable = (terms.devices <= split.devices) & np.array(
-            [strategy in own for strategy in terms.strategies], dtype=np.bool_
+            [strategy in allowed for strategy in terms.strategies],
+            dtype=np.bool_,
         )
         self.zones = Zones(problem.cluster, split)
-        #: Memory of the devices of every span, at most.
+        #: Upper limit of the memory of the devices of every span.
         self.span_bytes: Ints = np.array(
-            [least_memory(problem.cluster, x.types) for x in self.zones.sites]
+            [
+                min_memory_bytes(problem.cluster, x.types)
+                for x in self.zones.sites
+            ]
         )
-        #: Devices that stages may have, ascending.
+        #: The numbers of devices that stages may have, ascending.
         self.sizes: list[int] = np.unique(terms.devices[self.usable]).tolist()
         #: Devices of the smallest stage.
         self.smallest = self.sizes[0] if self.sizes else 1
-        self.most_stages = min(
+        self.max_stages = min(
             max_stages(problem, split), split.devices // self.smallest
         )
         self.stage_counts = [
-            count for count in family.stage_counts if count <= self.most_stages
+            count for count in family.stage_counts if count <= self.max_stages
         ]
-        #: Whether the job rules out some numbers of stages.
-        self.restricted = len(self.stage_counts) < self.most_stages
-        #: Whether stages of a shape may be; ``None`` for all.
+        #: Whether the job excludes some numbers of stages.
+        self.restricted = len(self.stage_counts) < self.max_stages
+        #: Whether the job allows stages of each shape; ``None`` for all.
         self.shapes_allowed = self._allowed_shapes()
-        #: In-flight counts by number of stages left; they never fall.
+        #: In-flight counts by number of remaining stages; they never fall.
         self._inflight: Ints = np.array(
             [
-                self.schedule.inflight(left, split.num_micro_batches)
-                for left in range(1, self.most_stages + 1)
+                self.schedule.inflight(remaining, split.num_micro_batches)
+                for remaining in range(1, self.max_stages + 1)
             ]
         )
         self._receives: dict[object, Ints] = {}
@@ -758,11 +810,11 @@ class StageOptions:
         self._passing: dict[int, Ints] = {}
 
     def _allowed_shapes(self) -> Bools | None:
-        """Return which shapes the rules about whole plans leave."""
+        """Return which shapes the rules about complete plans allow."""
         problem, shapes = self.model.problem, self.shapes
         if not problem.job.even_layers or not self.stage_counts:
             return None
-        # Families have one number of stages each then.
+        # With this rule a family has one number of stages.
         (count,) = self.stage_counts
         layers = problem.graph.layers
         repeated = repeated_kinds(problem)
@@ -773,28 +825,30 @@ class StageOptions:
                 allowed &= shapes.counts[:, column] * count == repeated[kind]
         return allowed
 
-    def permitted(self, found: LooseOptions) -> LooseOptions:
+    def permitted(self, options: LooseOptions) -> LooseOptions:
         """Return the options of shapes that are allowed."""
         if self.shapes_allowed is None:
-            return found
-        return found.take(self.shapes_allowed[found.shape])
+            return options
+        return options.take(self.shapes_allowed[options.shape])
 
-    def inflight(self, left: Ints) -> Ints:
-        """Return the in-flight counts with so many stages left."""
-        found: Ints = self._inflight[np.minimum(left, self.most_stages) - 1]
-        return found
+    def inflight(self, remaining: Ints) -> Ints:
+        """Return the in-flight counts for numbers of remaining stages."""
+        in_flight: Ints = self._inflight[
+            np.minimum(remaining, self.max_stages) - 1
+        ]
+        return in_flight
 
-    def need(self, left: int) -> int:
-        """Return the in-flight count of a stage with so many stages left."""
-        return int(self._inflight[left - 1])
+    def need(self, remaining: int) -> int:
+        """Return the in-flight count for a number of remaining stages."""
+        return int(self._inflight[remaining - 1])
 
     @property
-    def most_inflight(self) -> int:
+    def max_inflight(self) -> int:
         """The largest in-flight count of any stage."""
         return int(self._inflight[-1])
 
-    def most_behind(self, fit: Ints) -> Ints:
-        """Return how many stages can be behind one that fits so many."""
+    def max_stages_after(self, fit: Ints) -> Ints:
+        """Return the largest number of stages after stages that fit these."""
         return np.searchsorted(self._inflight, fit, "right") - 1
 
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
@@ -802,9 +856,9 @@ class StageOptions:
         return (self.terms.strategies[chosen],)
 
     def costs(self, amounts: Sequence[Ints] | Ints) -> tuple[Ints, Ints]:
-        """Return what stages add once and what waits for them.
+        """Return the times that stages add once, and that others wait.
 
-        Given the ``sums`` of their paces.
+        ``amounts`` are the ``sums`` of their periods.
         """
         count = self.split.num_micro_batches
         return (
@@ -812,51 +866,51 @@ class StageOptions:
             self.schedule.waited(amounts, count),
         )
 
-    # Without a place
+    # Without a device range
 
     def fit(
-        self, found: LooseOptions | PairOptions, cap_bytes: Ints | int
+        self, options: LooseOptions | PairOptions, cap_bytes: Ints | int
     ) -> Ints:
         """Return the largest in-flight counts that fit."""
-        free = cap_bytes - found.fixed_bytes
-        most = self.most_inflight
+        free = cap_bytes - options.fixed_bytes
+        max_inflight = self.max_inflight
         fit = np.where(
-            (found.kept_bytes > 0) | (free < 0),
-            free // np.maximum(found.kept_bytes, 1),
-            most,
+            (options.kept_bytes > 0) | (free < 0),
+            free // np.maximum(options.kept_bytes, 1),
+            max_inflight,
         )
-        return np.minimum(fit, most)
+        return np.minimum(fit, max_inflight)
 
     def passing_bytes(self, shards: int) -> Ints:
-        """Return per shape what passing tensors take per micro-batch."""
+        """Return the bytes of passing tensors per microbatch, by shape."""
         if shards not in self._passing:
             sizes = self.shapes.passing * self.split.micro_batch
             self._passing[shards] = -(-sizes // shards).sum(axis=1)
         return self._passing[shards]
 
-    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
-        """Return what is of use and fits alone, without a place."""
+    def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
+        """Return the options that pass the filter and fit the memory."""
         shapes, zones = self.shapes, self.zones
         width = max(1, CHUNK // max(1, len(shapes)))
-        parts = []
-        for number, span in enumerate(zones.spans):
+        tables = []
+        for index, span in enumerate(zones.spans):
             first, last = zones.window(span, self.terms.devices)
             chosen = np.flatnonzero(self.usable & (first <= last))
-            parts += [
+            tables += [
                 self._loose(
-                    chosen[start : start + width], number, limit, cap_bytes
+                    chosen[start : start + width], index, limit, cap_bytes
                 )
                 for start in range(0, len(chosen), width)
             ]
-        if not parts:
+        if not tables:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
-        found = LooseOptions.concatenate(parts)
-        found = found.take(np.argsort(found.shape, kind="stable"))
-        return self.permitted(found)
+        options = LooseOptions.concatenate(tables)
+        options = options.take(np.argsort(options.shape, kind="stable"))
+        return self.permitted(options)
 
     def _loose(
-        self, chosen: Ints, span: int, limit: Below, cap_bytes: int
+        self, chosen: Ints, span: int, limit: StageFilter, cap_bytes: int
     ) -> LooseOptions:
         terms, shapes = self.terms, self.shapes
         load = terms.load_on(self.zones.sites[span])[:, chosen]
@@ -875,7 +929,7 @@ class StageOptions:
         missing = summed(free.missing[chosen].astype(np.int64))
         row, shape = np.nonzero(limit.admits(once, wait) & (missing == 0))
         fixed = summed(free.static_bytes[chosen])[row, shape]
-        kept = summed(free.kept_bytes[chosen])[row, shape]
+        kept_bytes = summed(free.kept_bytes[chosen])[row, shape]
         sync = summed(free.sync[chosen])[row, shape]
         working = np.zeros(len(row), dtype=np.int64)
         for kind, column in enumerate(free.working_bytes[chosen].T):
@@ -884,48 +938,48 @@ class StageOptions:
         fixed += working
         strategy = chosen[row]
         if shapes.passing.shape[1]:
-            kept += np.array(
+            kept_bytes += np.array(
                 [self.passing_bytes(shards) for shards in terms.shards]
             )[strategy, shape]
-        fits = np.flatnonzero(fixed + self.need(1) * kept <= cap_bytes)
+        fits = np.flatnonzero(fixed + self.need(1) * kept_bytes <= cap_bytes)
         return LooseOptions(
-            np.full(len(fits), span),
-            shape[fits],
-            strategy[fits],
-            terms.devices[strategy[fits]],
-            once[row, shape][fits],
-            wait[row, shape][fits],
-            sync[fits],
-            fixed[fits],
-            kept[fits],
+            span=np.full(len(fits), span),
+            shape=shape[fits],
+            strategy=strategy[fits],
+            size=terms.devices[strategy[fits]],
+            once=once[row, shape][fits],
+            wait=wait[row, shape][fits],
+            sync=sync[fits],
+            fixed_bytes=fixed[fits],
+            kept_bytes=kept_bytes[fits],
         )
 
-    # At its place
+    # At device ranges
 
     def placed(
         self,
-        found: PairOptions,
-        limit: Below,
+        pairs: PairOptions,
+        limit: StageFilter,
         check_time: Callable[[], object],
     ) -> PlacedOptions:
-        """Price options at every place where they may stand.
+        """Compute the costs of options at every offset where they may be.
 
-        All that is exact but the receives: they are the least of any sizes
-        of the stages beside.
+        All costs are exact, except the receive times, which are the least
+        over all sizes of the neighbors.
 
         Parameters
         ----------
-        found
-            What the bounds have left over.
+        pairs
+            The options that the bounds leave.
         limit
-            What is of use, per level.
+            The filter of each level.
         check_time
-            Called now and then; may raise.
+            Called repeatedly; raises when the time is up.
         """
         tables, rows, places = [], [], []
         count = 0
-        for size, offsets in self._offsets(found).items():
-            chosen = found.take(found.size == size)
+        for size, offsets in self._offsets(pairs).items():
+            chosen = pairs.take(pairs.size == size)
             for priced, row, offset in self._placed(
                 chosen, size, offsets, limit
             ):
@@ -935,21 +989,21 @@ class StageOptions:
                 places.append(offset)
                 count += len(priced)
         if not tables:
-            return nothing(len(self.rounds))
+            return no_options(len(self.rounds))
         table = PlacedOptions.concatenate(tables)
-        where, place = np.concatenate(rows), np.concatenate(places)
-        order = np.lexsort((table.source[where], place))
-        return replace(table.take(where[order]), offset=place[order])
+        where, offset_of_row = np.concatenate(rows), np.concatenate(places)
+        order = np.lexsort((table.source[where], offset_of_row))
+        return replace(table.take(where[order]), offset=offset_of_row[order])
 
-    def _offsets(self, found: PairOptions) -> dict[int, list[int]]:
-        """Return per size the offsets that some pipeline reaches."""
+    def _offsets(self, pairs: PairOptions) -> dict[int, list[int]]:
+        """Return the offsets that pipelines can reach, by size."""
         devices = self.split.devices
         spans = {
             int(size): (
-                int(found.first[found.size == size].min()),
-                int(found.last[found.size == size].max()),
+                int(pairs.first[pairs.size == size].min()),
+                int(pairs.last[pairs.size == size].max()),
             )
-            for size in np.unique(found.size)
+            for size in np.unique(pairs.size)
         }
         reached = np.zeros(devices + 1, dtype=np.bool_)
         reached[0] = True
@@ -963,32 +1017,38 @@ class StageOptions:
         return offsets
 
     def _placed(
-        self, found: PairOptions, size: int, offsets: list[int], limit: Below
+        self,
+        pairs: PairOptions,
+        size: int,
+        offsets: list[int],
+        limit: StageFilter,
     ) -> Iterator[tuple[PlacedOptions, Ints, Ints]]:
-        """Price options of one size, place by place.
+        """Compute the costs of options of one size, offset by offset.
 
         Yields
         ------
         tuple
-            Options with their prices at places that are alike; which of them
-            can stand where: rows and offsets.
+            Options with their costs at equivalent offsets; and the rows and
+            offsets of all combinations that are possible.
         """
-        alike: dict[object, list[int]] = {}
+        by_cost: dict[object, list[int]] = {}
         for offset in offsets:
-            place = self._place(offset, size, self.least_routes(offset, size))
-            alike.setdefault(place, []).append(offset)
-        for places in alike.values():
-            where = np.array(places, dtype=np.int64)
-            low = np.searchsorted(where, found.first)
-            high = np.searchsorted(where, found.last, "right")
+            cost_key = self._place(
+                offset, size, self.least_routes(offset, size)
+            )
+            by_cost.setdefault(cost_key, []).append(offset)
+        for equivalent in by_cost.values():
+            where = np.array(equivalent, dtype=np.int64)
+            low = np.searchsorted(where, pairs.first)
+            high = np.searchsorted(where, pairs.last, "right")
             here = np.flatnonzero(low < high)
             if not len(here):
                 continue
-            priced, kept = self._priced(
-                found.take(here), self._block(places[0], size), limit
+            priced, fast = self._priced(
+                pairs.take(here), self._block(equivalent[0], size), limit
             )
-            low, width = low[here[kept]], (high - low)[here[kept]]
-            repeat = np.repeat(np.arange(len(kept)), width)
+            low, width = low[here[fast]], (high - low)[here[fast]]
+            repeat = np.repeat(np.arange(len(fast)), width)
             position = np.arange(len(repeat)) - np.repeat(
                 np.cumsum(width) - width, width
             )
@@ -999,40 +1059,46 @@ class StageOptions:
         return Block(split.replicas, split.devices, offset, size)
 
     def routes(
-        self, offset: int, size: int, front: int, behind: int
+        self, offset: int, size: int, size_before: int, size_after: int
     ) -> Routes:
-        """Return how a block receives from blocks of some sizes beside it.
+        """Return the routes of a block from neighbors of these sizes.
 
-        0 for no block.
+        A size of 0 means that there is no neighbor.
         """
         network, block = self.model.network, self._block(offset, size)
         return (
-            network.route(block, block.before(front)) if front else None,
-            network.route(block, block.behind(behind)) if behind else None,
+            network.route(block, block.before(size_before))
+            if size_before
+            else None,
+            network.route(block, block.behind(size_after))
+            if size_after
+            else None,
         )
 
     def least_routes(self, offset: int, size: int) -> Routes:
-        """Return routes no slower than those from blocks of any size beside.
+        """Return routes that are as fast as from neighbors of any size.
 
-        ``None`` where no stage can be.
+        A route is ``None`` if there is no room for a neighbor.
         """
         if (offset, size) not in self._least_routes:
             network, block = self.model.network, self._block(offset, size)
             free = self.split.devices - offset - size
-            front, behind = (
+            sizes_before, sizes_after = (
                 self.sizes[: bisect_right(self.sizes, room)]
                 for room in (offset, free)
             )
             self._least_routes[offset, size] = (
-                network.fastest(block, front, forward=True) if front else None,
-                network.fastest(block, behind, forward=False)
-                if behind
+                network.fastest(block, sizes_before, forward=True)
+                if sizes_before
+                else None,
+                network.fastest(block, sizes_after, forward=False)
+                if sizes_after
                 else None,
             )
         return self._least_routes[offset, size]
 
     def _place(self, offset: int, size: int, routes: Routes) -> object:
-        """Return a key for all that the costs at a place depend on."""
+        """Return an equivalence key: equal keys, equal costs."""
         block = self._block(offset, size)
         types = self.model.problem.cluster.types_in(block.ranges())
         return (
@@ -1043,22 +1109,28 @@ class StageOptions:
 
     def _priced(
         self,
-        found: PairOptions,
+        pairs: PairOptions,
         block: Block,
-        limit: Below,
+        limit: StageFilter,
     ) -> tuple[PlacedOptions, Ints]:
-        """Price options at one place; return those kept, and which."""
-        # Without a place the least reserve of all devices counted.
+        """Compute the costs at one device range.
+
+        Returns
+        -------
+        tuple
+            The options that remain, and their rows in ``pairs``.
+        """
+        # Options without a device range have the least reserve of all devices.
         cluster = self.model.problem.cluster
         reserve_bytes = cluster.reserve_bytes(block.ranges())
         reserve_bytes -= cluster.reserve_bytes()
-        found = replace(found, fixed_bytes=found.fixed_bytes + reserve_bytes)
+        pairs = replace(pairs, fixed_bytes=pairs.fixed_bytes + reserve_bytes)
         before, after = self.least_routes(block.offset, block.devices)
         sets, shapes = self.shapes.sets, self.shapes
-        shape = shapes.of_pair[found.pair]
-        source = sets.pair_source[found.pair]
-        target = sets.pair_target[found.pair]
-        used, row = np.unique(found.strategy, return_inverse=True)
+        shape = shapes.of_pair[pairs.pair]
+        source = sets.pair_source[pairs.pair]
+        target = sets.pair_target[pairs.pair]
+        used, row = np.unique(pairs.strategy, return_inverse=True)
         table = self._table(block, used)
         shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
         received_back = self._receive(after, shapes.cut_of[target], shards)
@@ -1067,34 +1139,36 @@ class StageOptions:
             received_back,
         )[: len(self.rounds)]
         work = np.zeros_like(received)
-        sync, hideable, backward = np.zeros((3, len(found)), dtype=np.int64)
+        sync, overlappable, backward = np.zeros(
+            (3, len(pairs)), dtype=np.int64
+        )
         for kind in range(len(shapes.representatives)):
-            number = shapes.counts[shape, kind]
-            for pace, column in zip(
-                work, np.moveaxis(table.paces[:, kind], -1, 0), strict=True
+            count = shapes.counts[shape, kind]
+            for period, column in zip(
+                work, np.moveaxis(table.periods[:, kind], -1, 0), strict=True
             ):
-                pace += number * column[row]
-            sync += number * table.sync[row, kind]
-            hideable += number * table.hideable_sync[row, kind]
-            backward += number * table.backward[row, kind]
-        hidden = self.hidden(hideable)
+                period += count * column[row]
+            sync += count * table.sync[row, kind]
+            overlappable += count * table.hideable_sync[row, kind]
+            backward += count * table.backward[row, kind]
+        hidden = self.hidden(overlappable)
         sync -= hidden
-        paces = work + received
-        once = weighted(self.schedule.once, paces)
-        wait = self.rounds @ paces
+        periods = work + received
+        once = weighted(self.schedule.once, periods)
+        wait = self.rounds @ periods
         fit = np.minimum(
-            found.max_inflight,
-            self.fit(found, self.model.capacity_bytes(block)),
+            pairs.max_inflight,
+            self.fit(pairs, self.model.capacity_bytes(block)),
         )
         fast = np.flatnonzero(
-            limit.admits(once, wait, found.level) & (fit >= self.need(1))
+            limit.admits(once, wait, pairs.level) & (fit >= self.need(1))
         )
-        # Options of other zones may stand at other offsets. From a sender of
-        # any size, more shards receive no slower.
-        group = found.level * len(self.zones.spans) + found.span
+        # Options of other zones may have other offsets. Stages with more
+        # shards never receive slower, for any size of the sender.
+        group = pairs.level * len(self.zones.spans) + pairs.span
         late = sync + hidden - backward
         if self.hides:
-            # Behind a faster receive less hides.
+            # With a faster receive, the pass overlaps less.
             group = group * (shards.max(initial=0) + 1) + shards
         order = drop_neighbours(
             ((group * sets.count + source) * sets.count + target)[fast],
@@ -1106,36 +1180,34 @@ class StageOptions:
                     -shards,
                     sync,
                     *([late] if self.hides else []),
-                    found.fixed_bytes + self.need(1) * found.kept_bytes,
-                    found.fixed_bytes + self.most_inflight * found.kept_bytes,
+                    pairs.fixed_bytes + self.need(1) * pairs.kept_bytes,
+                    pairs.fixed_bytes + self.max_inflight * pairs.kept_bytes,
                 )
             ],
             rounds=1,
         )
         kept = fast[order]
-        base = found.level[kept] * sets.count
-        none = np.zeros(len(kept), dtype=np.int64)
-        return (
-            PlacedOptions(
-                none,
-                found.size[kept],
-                base + source[kept],
-                base + target[kept],
-                none,
-                none,
-                found.strategy[kept],
-                once[kept],
-                paces[:, kept],
-                sync[kept],
-                wait[kept] + sync[kept],
-                hidden[kept],
-                backward[kept] + received_back[kept],
-                found.fixed_bytes[kept],
-                found.kept_bytes[kept],
-                fit[kept],
-            ),
-            kept,
+        base = pairs.level * sets.count
+        none = np.zeros(len(pairs), dtype=np.int64)
+        priced = PlacedOptions(
+            offset=none,
+            size=pairs.size,
+            source=base + source,
+            target=base + target,
+            enter=none,
+            leave=none,
+            strategy=pairs.strategy,
+            once=once,
+            periods=periods,
+            sync=sync,
+            joint=wait + sync,
+            hidden=hidden,
+            backward=backward + received_back,
+            fixed_bytes=pairs.fixed_bytes,
+            kept_bytes=pairs.kept_bytes,
+            max_inflight=fit,
         )
+        return priced.take(kept), kept
 
     def _table(self, block: Block, used: Ints) -> Table:
         """Return the exact terms of some strategies on a block."""
@@ -1154,45 +1226,46 @@ class StageOptions:
             )
         )
 
-    def shards(self, found: PlacedOptions) -> Ints:
-        """Return over how many ranks options split what they receive."""
-        return np.array(self.terms.shards, dtype=np.int64)[found.strategy]
+    def shards(self, options: PlacedOptions) -> Ints:
+        """Return the number of ranks over which options shard receives."""
+        return np.array(self.terms.shards, dtype=np.int64)[options.strategy]
 
-    def hidden(self, hideable: Ints) -> Ints:
-        """Return what hides of the gradient sync of stages at most."""
-        exact = hideable.astype(object)  # products exceed 64 bits
+    def hidden(self, overlappable: Ints) -> Ints:
+        """Return the most gradient sync that stages can overlap."""
+        exact = overlappable.astype(object)  # products exceed 64 bits
         hidden: Ints = most_hidden(exact, self.fraction).astype(np.int64)
         return hidden
 
     def received(
-        self, found: PlacedOptions, routes: Sequence[Routes], which: Ints
+        self, options: PlacedOptions, routes: Sequence[Routes], which: Ints
     ) -> tuple[Ints, Ints]:
-        """Return what options receive.
+        """Return the receive times of options.
 
         Parameters
         ----------
-        found
+        options
             The options.
         routes, which
-            From both sides, and which of them each option has.
+            Routes from both neighbors, and the position of the routes of each
+            option.
 
         Returns
         -------
         tuple
-            The amounts, a row each, and how long receiving gradients takes.
+            The amounts, a row each, and the times to receive gradients.
         """
         cut_of, count = self.shapes.cut_of, self.shapes.sets.count
-        distinct, degree = np.unique(self.shards(found), return_inverse=True)
+        distinct, degree = np.unique(self.shards(options), return_inverse=True)
         degrees = distinct.tolist()
         times = []
-        for side, state in enumerate((found.source, found.target)):
+        for side, state in enumerate((options.source, options.target)):
             numbers: dict[Route | None, int] = {}
-            number = np.array(
+            route_index = np.array(
                 [numbers.setdefault(x[side], len(numbers)) for x in routes],
                 dtype=np.int64,
             )
             key, row = np.unique(
-                number[which] * len(degrees) + degree, return_inverse=True
+                route_index[which] * len(degrees) + degree, return_inverse=True
             )
             every = list(numbers)
             table = [
@@ -1206,17 +1279,17 @@ class StageOptions:
         return self._received(*times), times[1]
 
     def _received(self, forward: Ints, backward: Ints) -> Ints:
-        """Return the amounts of receives: first the paces, a row each."""
+        """Return the amounts of receives: first the periods, a row each."""
         load = Times(forward, backward, np.zeros_like(forward))
-        found: Ints = np.array(self.schedule.amounts(load))
-        return found
+        amounts: Ints = np.array(self.schedule.amounts(load))
+        return amounts
 
     def _receive(self, route: Route | None, cut: Ints, shards: Ints) -> Ints:
         """Return the receive times in quanta across cuts."""
         result = np.zeros(len(cut), dtype=np.int64)
-        for number in np.unique(shards).tolist():
-            chosen = shards == number
-            result[chosen] = self._times(route, number)[cut[chosen]]
+        for degree in np.unique(shards).tolist():
+            chosen = shards == degree
+            result[chosen] = self._times(route, degree)[cut[chosen]]
         return result
 
     def _times(self, route: Route | None, shards: int) -> Ints:

@@ -32,8 +32,8 @@ class Link:
         """Return what the others found since the last call."""
         # Asked for, so that no side ever waits on a full pipe.
         self._pipe.send(("hear",))
-        found: list[object] = self._pipe.recv()
-        return found
+        findings: list[object] = self._pipe.recv()
+        return findings
 
 
 class _Alone(Link):
@@ -57,7 +57,7 @@ def share(
     run: Callable[[int, Link], object],
     take: Callable[[object], object],
     done: Callable[[int, object], object],
-    begin: Callable[[int], object] = lambda number: None,
+    begin: Callable[[int], object] = lambda index: None,
 ) -> None:
     """Run all tasks, in forked processes if there may be several.
 
@@ -88,15 +88,15 @@ def share(
         _share(num_tasks, workers, run, take, done, begin)
         return
     link = _Alone(take)
-    for number in range(num_tasks):
-        begin(number)
+    for index in range(num_tasks):
+        begin(index)
         try:
-            result = run(number, link)
+            result = run(index, link)
         except OutOfTimeError as error:
             if error.args:
-                done(number, error.args[0])
+                done(index, error.args[0])
             raise
-        done(number, result)
+        done(index, result)
 
 
 def _share(
@@ -120,17 +120,17 @@ def _share(
         in_time = True
         while in_time:
             with counter.get_lock():
-                number = counter.value
+                index = counter.value
                 counter.value += 1
-            if number >= num_tasks:
+            if index >= num_tasks:
                 break
-            pipe.send(("begin", number))
+            pipe.send(("begin", index))
             try:
-                pipe.send(("done", number, run(number, link)))
+                pipe.send(("done", index, run(index, link)))
             except OutOfTimeError as error:
                 in_time = False
                 if error.args:
-                    pipe.send(("done", number, error.args[0]))
+                    pipe.send(("done", index, error.args[0]))
         pipe.send(("end", in_time))
 
     try:

@@ -1,17 +1,17 @@
-"""Lower bounds without places: shortest paths over closed sets.
+"""Lower bounds without device ranges: shortest paths over closed sets.
 
-They forget where a stage sits: what it adds once, ``o``, and what the others
-wait for it, ``w``, are the least over all places (1F1B: ``τ`` and ``(M-1)
-τ``), and the devices are a budget ``P``. The stages of a plan with ``max w <=
-W`` are a path of closed sets whose sizes add up to at most ``P``, and for any
-price ``μ >= 0`` of a device
+This relaxation ignores where a stage is. The time ``o`` that the stage adds
+once, and the time ``w`` that all other stages wait for it, are the least over
+all device ranges (1F1B: ``τ`` and ``(M-1) τ``). The devices are a budget
+``P``. The stages of a plan with ``max w <= W`` are a path of closed sets whose
+sizes add up to at most ``P``, so for any multiplier ``μ >= 0`` of a device
 
 ``Σ o >= min (Σ o + μ Σ n) - μ P``
 
 over such paths (the Lagrangian bound of a constrained shortest path; Handler
 and Zang, *A dual algorithm for the constrained shortest path problem*,
-Networks 10, 1980). Stages are counted from the end, so that in-flight counts
-are exact, and a path within the budget is a plan.
+Networks 10, 1980). Stages are counted from the end of the pipeline, so that
+in-flight counts are exact. A path within the budget is a plan.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ import numpy as np
 from nest.search.dominance import drop_neighbours
 from nest.search.options import (
     INFINITE,
-    Below,
     Ints,
     LooseOptions,
     PairOptions,
+    StageFilter,
     StageOptions,
 )
-from nest.search.zones import Prices, Span, Zones
+from nest.search.zones import Multipliers, Span, Zones
 
-#: The first intervals of the longest wait end at this fraction of the rest.
+#: The first intervals of ``max w`` end at this fraction of what remains.
 FIRST = 8
 
-#: Intervals in which the longest wait varies by at most this fraction of the
-#: step time are not cut again.
+#: An interval is not cut again if ``max w`` varies by at most this fraction of
+#: the step time.
 FINE = 100
 
-#: How often the interval of the least longest wait is halved.
+#: Number of bisections that search the least ``max w``.
 HALVINGS = 7
 
-#: No cost of a path is larger.
+#: Upper limit of the cost of a path.
 EVERYTHING = int(INFINITE) - 1
 
-#: So many costs of all sets are remembered.
+#: Number of cost tables in the cache.
 REMEMBERED = 16
 
-#: How many prices of a device are tried for one interval.
-PRICES = 4
+#: Number of multipliers that are tried for one interval and zone.
+NUM_MULTIPLIERS = 4
 
 
 @dataclass(frozen=True)
 class Path:
     """A path from the empty set to all: a plan without offsets.
 
-    ``stages`` holds ``(a, b, strategy, devices)``; ``total`` and ``wait`` are
-    ``Σ o`` and ``max w`` (both at least), ``used`` the devices in each zone,
-    and ``memory_bytes`` what the fullest device holds.
+    ``stages`` are tuples ``(a, b, strategy, devices)``, ``total`` and ``wait``
+    are lower bounds on ``Σ o`` and ``max w``, ``used`` are the devices in each
+    zone, and ``memory_bytes`` is the memory of the fullest device.
     """
 
     stages: tuple[tuple[int, int, int, int], ...]
@@ -76,18 +76,18 @@ class Path:
 
 
 class _Stages(NamedTuple):
-    """Stages on one span: the pairs with some lean option, by source.
+    """The stages on one span: pairs with a lean option, ordered by source.
 
     Attributes
     ----------
     number, span
-        Of the zones.
+        Position of the span, and its zones.
     row
-        Where every pair's shape is in the tables.
+        Row of each pair's shape in the tables.
     source, target
-        Of every pair.
+        Closed sets of each pair.
     sources, first
-        Sets that some pair begins at, and the first of these pairs.
+        The sets at which pairs begin, and the first pair of each.
     """
 
     number: int
@@ -99,126 +99,128 @@ class _Stages(NamedTuple):
     first: Ints
 
 
-#: Puts stages of these costs in front of what is behind.
+#: Returns the costs from a stage on, given the costs after the stage.
 Combine = Callable[[_Stages, Ints, Ints], Ints]
 
-#: Puts stages of these costs behind what is in front.
+#: Returns the costs up to a stage, given the cost before the stage.
 Advance = Callable[[Span, np.int64, Ints], Ints]
 
 
 class Costs(NamedTuple):
-    """Least costs of paths.
+    """Least costs of paths, by number of stages.
 
     Attributes
     ----------
-    behind
-        From every set on, by number of stages, a row for each zone that the
-        stage in front may end in; :data:`INFINITE` where there is no path.
+    costs_after
+        Least cost from every set on, by number of stages. A row for each zone
+        in which the previous stage may end; :data:`INFINITE` if there is no
+        path.
     tables
-        Of every shape in use, by number of stages left less one.
+        Least cost of each shape, by number of remaining stages minus 1.
     cost
-        Of every lean option.
+        Cost of each lean option.
     combine
         How costs add up.
     """
 
-    behind: list[Ints]
+    costs_after: list[Ints]
     tables: list[Ints]
     cost: Ints
     combine: Combine
 
 
-class Around(NamedTuple):
-    """What stages have in front and behind at least, under some prices.
+class Surroundings(NamedTuple):
+    """Least costs before and after stages, under multipliers of devices.
 
     Attributes
     ----------
-    prices
-        Of devices; ``None`` where they are what is counted.
+    multipliers
+        The multipliers; ``None`` if the cost is the number of devices.
     room
-        What all stages together may cost.
-    front, behind
-        Up to every set; from every set on, by number of stages. A row for
-        each zone, or for stages of one span.
+        Maximum cost of all stages together.
+    before, costs_after
+        Least cost up to each set; and from each set on, by number of stages.
+        A row for each zone, or for the stages of one span.
     """
 
-    prices: Prices | None
+    multipliers: Multipliers | None
     room: int
-    front: Ints
-    behind: Ints
+    before: Ints
+    costs_after: Ints
 
-    def at(self, span: Span, zones: Zones) -> Around:
-        """Return what stages of a span have around them."""
-        front, behind = self.front[span.first], self.behind[:, span.last]
-        if self.prices is None:
-            front = np.maximum(front, zones.starts[span.first])
-            behind = np.maximum(behind, zones.devices - zones.ends[span.last])
-        return self._replace(front=front, behind=behind)
+    def at(self, span: Span, zones: Zones) -> Surroundings:
+        """Return the costs before and after the stages of one span."""
+        before, after = self.before[span.first], self.costs_after[:, span.last]
+        if self.multipliers is None:
+            before = np.maximum(before, zones.starts[span.first])
+            after = np.maximum(after, zones.devices - zones.ends[span.last])
+        return self._replace(before=before, costs_after=after)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Plans with a longest wait in ``[least, up_to]`` that may matter.
+    """Plans with ``max w`` in ``[least, up_to]`` that may be improvements.
 
     Attributes
     ----------
     bound
-        No such plan takes less time.
-    prices
-        Of devices, which give the bound.
+        Lower bound on their step time.
+    multipliers
+        The multipliers of devices that give the bound.
     """
 
     least: int
     up_to: int
     bound: int
-    prices: Prices
+    multipliers: Multipliers
 
 
-def _sum(_span: Span, front: np.int64, cost: Ints) -> Ints:
-    """Return what is in front with stages behind it."""
-    total: Ints = front + cost
+def _add(_span: Span, before: np.int64, cost: Ints) -> Ints:
+    """Return the costs up to stages, given the cost before them."""
+    total: Ints = before + cost
     return total
 
 
-def _paid(prices: Prices, devices: Sequence[int]) -> int:
-    """Return what so many devices of each zone cost."""
-    return sum(p * n for p, n in zip(prices, devices, strict=True))
+def _total_charge(multipliers: Multipliers, devices: Sequence[int]) -> int:
+    """Return the charge of these numbers of devices in each zone."""
+    return sum(p * n for p, n in zip(multipliers, devices, strict=True))
 
 
-def _better_prices(
-    known: Sequence[Path], prices: Prices, room: Sequence[int]
-) -> Prices | None:
-    """Return prices with a better bound, if the paths known allow any.
+def _better_multipliers(
+    paths: Sequence[Path], multipliers: Multipliers, room: Sequence[int]
+) -> Multipliers | None:
+    """Return multipliers with a better bound, if the known paths allow any.
 
-    One zone's changes, one where the last path has more devices than there
-    are if possible. With the other prices as they are, every path bounds what
-    its price can give by a line: it is where the lines allow most (Kelley,
-    *The cutting-plane method for solving convex programs*, J. SIAM 8, 1960).
+    One multiplier changes, if possible that of a zone in which the last path
+    uses too many devices. With the other multipliers fixed, each path bounds
+    the result by a line. The new multiplier maximizes the minimum of the lines
+    (Kelley, *The cutting-plane method for solving convex programs*, J. SIAM 8,
+    1960).
     """
-    most = int(INFINITE) // (4 * sum(room))
+    max_multiplier = int(INFINITE) // (4 * sum(room))
     for zone in sorted(
-        range(len(room)), key=lambda z: room[z] - known[-1].used[z]
+        range(len(room)), key=lambda z: room[z] - paths[-1].used[z]
     ):
-        others = (*prices[:zone], 0, *prices[zone + 1 :])
+        others = (*multipliers[:zone], 0, *multipliers[zone + 1 :])
         lines = {
-            (path.total + _paid(others, path.used), path.used[zone])
-            for path in known
+            (path.total + _total_charge(others, path.used), path.used[zone])
+            for path in paths
         }
         wide = [line for line in lines if line[1] > room[zone]]
         narrow = [line for line in lines if line[1] <= room[zone]]
-        found = {
+        candidates = {
             (above - cost) // (used - fewer)
             for cost, used in wide
             for above, fewer in narrow
             if above > cost
         }
-        price = max(
-            found,
+        multiplier = max(
+            candidates,
             key=lambda p: min(c + p * (n - room[zone]) for c, n in lines),
-            default=prices[zone],
+            default=multipliers[zone],
         )
-        if price != prices[zone] and price <= most:
-            return (*prices[:zone], price, *prices[zone + 1 :])
+        if multiplier != multipliers[zone] and multiplier <= max_multiplier:
+            return (*multipliers[:zone], multiplier, *multipliers[zone + 1 :])
     return None
 
 
@@ -229,10 +231,10 @@ class Paths:
     ----------
     options
         Stage options of the split.
-    found
+    loose
         Its loose options.
     limit
-        Which stages are of use.
+        Filter of the stages that a better plan may have.
     cap_bytes
         Memory per device.
     """
@@ -240,33 +242,33 @@ class Paths:
     def __init__(
         self,
         options: StageOptions,
-        found: LooseOptions,
-        limit: Below,
+        loose: LooseOptions,
+        limit: StageFilter,
         cap_bytes: int,
     ) -> None:
         self.options, self.zones = options, options.zones
         self.shapes, self.sets = options.shapes, options.shapes.sets
         caps = np.minimum(cap_bytes, options.span_bytes)
-        fit = options.fit(found, caps[found.span])
+        fit = options.fit(loose, caps[loose.span])
         useful = fit >= options.need(1)
-        useful &= limit.admits(found.once, found.wait)
-        self.found, self.fit = found.take(useful), fit[useful]
-        columns = [self.found.size, self.found.once, self.found.wait]
-        group = self.found.span * len(self.shapes) + self.found.shape
+        useful &= limit.admits(loose.once, loose.wait)
+        self.loose, self.fit = loose.take(useful), fit[useful]
+        columns = [self.loose.size, self.loose.once, self.loose.wait]
+        group = self.loose.span * len(self.shapes) + self.loose.shape
         order = drop_neighbours(group, [*columns, -self.fit])
-        #: What paths use: no option that another one beats.
-        self.lean, self._lean_fit = self.found.take(order), self.fit[order]
+        #: The options that paths use: those that no other one dominates.
+        self.lean, self._lean_fit = self.loose.take(order), self.fit[order]
         group = group[order]
         self._first_row = np.flatnonzero(np.diff(group, prepend=-1))
         self._stages = [
-            self._of_span(number, group[self._first_row])
-            for number in np.unique(self.lean.span).tolist()
+            self._of_span(span, group[self._first_row])
+            for span in np.unique(self.lean.span).tolist()
         ]
-        self._known: dict[object, Costs] = {}
+        self._cache: dict[object, Costs] = {}
 
-    def _of_span(self, number: int, groups: Ints) -> _Stages:
-        """Return the stages of a span, given what is in the tables."""
-        first = number * len(self.shapes)
+    def _of_span(self, span: int, groups: Ints) -> _Stages:
+        """Return the stages of a span, given the groups of the tables."""
+        first = span * len(self.shapes)
         row = np.full(len(self.shapes), -1)
         rows = np.arange(*np.searchsorted(groups, [first, first + len(row)]))
         row[groups[rows] - first] = rows
@@ -276,8 +278,8 @@ class Paths:
             self.sets.pair_source[pairs], return_index=True
         )
         return _Stages(
-            number,
-            self.zones.spans[number],
+            span,
+            self.zones.spans[span],
             row[pairs],
             self.sets.pair_source[pairs],
             self.sets.pair_target[pairs],
@@ -287,65 +289,77 @@ class Paths:
 
     @cached_property
     def _waits(self) -> Ints:
-        """How long others wait for some lean option, ascending."""
+        """The times ``w`` of the lean options, ascending."""
         return np.unique(self.lean.wait)
 
     # From the end
 
-    def behind(
-        self, loads: int, prices: Prices, most_wait: int, budget: int
+    def costs_after(
+        self, loads: int, multipliers: Multipliers, most_wait: int, budget: int
     ) -> Costs:
         """Return the least cost from every set on.
 
-        The cost is ``loads Σ o`` and the prices of the devices. Ends where
-        more stages are of no use, or all costs exceed the budget.
+        The cost is ``loads Σ o`` plus the charge of the devices. Numbers of
+        stages end where more stages never cost less, or where all costs
+        exceed the budget.
         """
-        key = (loads, prices, most_wait, budget)
-        if key not in self._known:
-            cost = loads * self.lean.once + self._charge(self.lean, prices)
+        key = (loads, multipliers, most_wait, budget)
+        if key not in self._cache:
+            cost = loads * self.lean.once + self._charge(
+                self.lean, multipliers
+            )
             cost[self.lean.wait > most_wait] = INFINITE
-            self._keep(key, self._behind(cost, self._added, budget))
-        return self._known[key]
+            self._remember(
+                key, self._min_costs_after(cost, self._sum_after, budget)
+            )
+        return self._cache[key]
 
-    def devices_behind(self, most_wait: int) -> Costs:
-        """Return from every set on how far from the end stages begin."""
-        if most_wait not in self._known:
+    def min_devices_after(self, most_wait: int) -> Costs:
+        """Return the least number of devices from every set on."""
+        if most_wait not in self._cache:
             cost = np.where(
                 self.lean.wait > most_wait, INFINITE, self.lean.size
             )
             budget = self.options.split.devices
-            self._keep(most_wait, self._behind(cost, self._stood, budget))
-        return self._known[most_wait]
+            self._remember(
+                most_wait,
+                self._min_costs_after(cost, self._begin_from_end, budget),
+            )
+        return self._cache[most_wait]
 
-    def _keep(self, key: object, costs: Costs) -> None:
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known[key] = costs
+    def _remember(self, key: object, costs: Costs) -> None:
+        if len(self._cache) >= REMEMBERED:
+            self._cache.clear()
+        self._cache[key] = costs
 
-    def _charge(self, found: LooseOptions, prices: Prices) -> Ints:
-        """Return what options pay for their devices at least."""
-        if not any(prices):
-            return np.zeros_like(found.size)
-        if len(prices) == 1:
-            whole: Ints = prices[0] * found.size
+    def _charge(self, options: LooseOptions, multipliers: Multipliers) -> Ints:
+        """Return the least charge of the devices of options."""
+        if not any(multipliers):
+            return np.zeros_like(options.size)
+        if len(multipliers) == 1:
+            whole: Ints = multipliers[0] * options.size
             return whole
-        paid = np.zeros_like(found.size)
-        for number, span in enumerate(self.zones.spans):
-            rows = found.span == number
-            paid[rows] = self.zones.charge(span, found.size[rows], prices)
+        paid = np.zeros_like(options.size)
+        for index, span in enumerate(self.zones.spans):
+            rows = options.span == index
+            paid[rows] = self.zones.charge(
+                span, options.size[rows], multipliers
+            )
         return paid
 
-    def _added(self, stages: _Stages, behind: Ints, cost: Ints) -> Ints:
-        """Return costs with a stage in front."""
-        added: Ints = cost + behind[stages.span.last][stages.target]
+    def _sum_after(self, stages: _Stages, after: Ints, cost: Ints) -> Ints:
+        """Return the costs from stages on, given the costs after them."""
+        added: Ints = cost + after[stages.span.last][stages.target]
         return added
 
-    def _stood(self, stages: _Stages, behind: Ints, size: Ints) -> Ints:
-        """Return how far from the end a stage in front begins at least."""
+    def _begin_from_end(
+        self, stages: _Stages, after: Ints, size: Ints
+    ) -> Ints:
+        """Return the least distance from a stage's begin to the end."""
         zones, (first, last) = self.zones, stages.span
         devices = self.options.split.devices
         end = np.maximum(
-            behind[last][stages.target], devices - zones.ends[last]
+            after[last][stages.target], devices - zones.ends[last]
         )
         begin = end + size
         if first < last:
@@ -355,16 +369,19 @@ class Paths:
         found: Ints = begin
         return found
 
-    def _behind(self, cost: Ints, combine: Combine, budget: int) -> Costs:
-        """Return the least costs behind, given those of the lean options.
+    def _min_costs_after(
+        self, cost: Ints, combine: Combine, budget: int
+    ) -> Costs:
+        """Return the least costs from every set on, by number of stages.
 
-        Row ``z`` is for a stage in front that ends in zone ``z``: the next
-        one begins there or in the next zone.
+        ``cost`` is the cost of each lean option. Row ``z`` is for a previous
+        stage that ends in zone ``z``: the next stage begins there or in the
+        next zone.
         """
         shape = len(self.zones.starts), self.sets.count
         values = np.full(shape, INFINITE)
         values[:, -1] = 0
-        found, least = [values], values
+        after, min_values = [values], values
         tables: list[Ints] = []
         needs: list[int] = []
         for stages in range(1, self.options.stage_counts[-1] + 1):
@@ -372,59 +389,61 @@ class Paths:
             if not needs or need > needs[-1]:
                 fits = np.where(self._lean_fit >= need, cost, INFINITE)
                 table = np.minimum.reduceat(fits, self._first_row)
-                of_pair = [table[part.row] for part in self._stages]
+                of_pair = [table[stage.row] for stage in self._stages]
             tables.append(table)
             needs.append(need)
             values = np.full(shape, INFINITE)
-            for part, own in zip(self._stages, of_pair, strict=True):
-                begins = values[part.span.first]
-                begins[part.sources] = np.minimum(
-                    begins[part.sources],
+            for stage, stage_cost in zip(self._stages, of_pair, strict=True):
+                begins = values[stage.span.first]
+                begins[stage.sources] = np.minimum(
+                    begins[stage.sources],
                     np.minimum.reduceat(
-                        combine(part, found[-1], own), part.first
+                        combine(stage, after[-1], stage_cost), stage.first
                     ),
                 )
             np.minimum(values[:-1], values[1:], out=values[:-1])
             np.minimum(values, INFINITE, out=values)
-            # Where numbers of stages are restricted, all of them count.
-            idle = not self.options.restricted and (values >= least).all()
+            # If numbers of stages are restricted, all of them are needed.
+            idle = not self.options.restricted and (values >= min_values).all()
             if idle or values.min() > budget:
                 break
-            found.append(values)
-            least = np.minimum(least, values)
-        return Costs(found, tables, cost, combine)
+            after.append(values)
+            min_values = np.minimum(min_values, values)
+        return Costs(after, tables, cost, combine)
 
     def root(self, costs: Costs) -> tuple[int, int]:
-        """Return the least cost of a whole path, and its stages."""
+        """Return the least cost of a complete path, and its stages."""
         return min(
             (
-                (int(costs.behind[count][0, 0]), count)
+                (int(costs.costs_after[count][0, 0]), count)
                 for count in self.options.stage_counts
-                if count < len(costs.behind)
+                if count < len(costs.costs_after)
             ),
             default=(int(INFINITE), 0),
         )
 
-    def trace(self, costs: Costs, prices: Prices | None = None) -> Path:
+    def trace(
+        self, costs: Costs, multipliers: Multipliers | None = None
+    ) -> Path:
         """Return the cheapest path; there must be one."""
         _, count = self.root(costs)
         stages = []
         used = np.zeros(len(self.zones.starts), dtype=np.int64)
         source = zone = total = wait = memory = 0
-        for left in range(count, 0, -1):
-            need = self.options.need(left)
-            _, part, pair = min(
-                self._next(part, source, costs, left)
-                for part, stage in enumerate(self._stages)
+        for remaining in range(count, 0, -1):
+            need = self.options.need(remaining)
+            _, stage_index, pair = min(
+                self._next(stage_index, source, costs, remaining)
+                for stage_index, stage in enumerate(self._stages)
                 if stage.span.first in (zone, zone + 1)
             )
-            stage = self._stages[part]
+            stage = self._stages[stage_index]
             group = stage.row[pair]
             start = int(self._first_row[group])
             # The first row that costs as much and fits.
             row = start + int(
                 np.argmax(
-                    (costs.cost[start:] == costs.tables[left - 1][group])
+                    (costs.cost[start:] == costs.tables[remaining - 1][group])
                     & (self._lean_fit[start:] >= need)
                 )
             )
@@ -436,32 +455,37 @@ class Paths:
             wait = max(wait, int(self.lean.wait[row]))
             used += np.array(
                 self.zones.shares(
-                    stage.span, np.array(size), prices or self.zones.free
+                    stage.span, np.array(size), multipliers or self.zones.free
                 )
             )
-            kept = need * int(self.lean.kept_bytes[row])
-            memory = max(memory, int(self.lean.fixed_bytes[row]) + kept)
+            kept_bytes = need * int(self.lean.kept_bytes[row])
+            memory = max(memory, int(self.lean.fixed_bytes[row]) + kept_bytes)
         return Path(tuple(stages), total, wait, tuple(used.tolist()), memory)
 
     def _next(
-        self, number: int, source: int, costs: Costs, left: int
+        self, index: int, source: int, costs: Costs, remaining: int
     ) -> tuple[int, int, int]:
-        """Return the least cost of a stage from a set, and which it is."""
-        part = self._stages[number]
-        place = int(np.searchsorted(part.sources, source))
-        if place == len(part.sources) or part.sources[place] != source:
-            return int(INFINITE), number, 0
-        ends = np.append(part.first, len(part.row))
-        pairs = slice(*ends[place : place + 2].tolist())
-        own = costs.tables[left - 1][part.row[pairs]]
-        chosen = part._replace(target=part.target[pairs])
-        found = costs.combine(chosen, costs.behind[left - 1], own)
-        best = int(np.argmin(found))
-        return int(found[best]), number, pairs.start + best
+        """Return the least cost from a set on, and its first stage."""
+        stages = self._stages[index]
+        position = int(np.searchsorted(stages.sources, source))
+        if (
+            position == len(stages.sources)
+            or stages.sources[position] != source
+        ):
+            return int(INFINITE), index, 0
+        ends = np.append(stages.first, len(stages.row))
+        pairs = slice(*ends[position : position + 2].tolist())
+        stage_cost = costs.tables[remaining - 1][stages.row[pairs]]
+        chosen = stages._replace(target=stages.target[pairs])
+        totals = costs.combine(
+            chosen, costs.costs_after[remaining - 1], stage_cost
+        )
+        best = int(np.argmin(totals))
+        return int(totals[best]), index, pairs.start + best
 
     def fewest_devices(self, most_wait: int) -> Costs | None:
         """Return the devices from every set on; ``None`` if too many."""
-        costs = self.devices_behind(most_wait)
+        costs = self.min_devices_after(most_wait)
         enough = self.root(costs)[0] <= self.options.split.devices
         return costs if enough else None
 
@@ -473,9 +497,9 @@ class Paths:
         return costs and self.trace(costs)
 
     def least_wait(self) -> int | None:
-        """Return about the least ``max w``; ``None`` if there is no plan.
+        """Return a lower bound on ``max w``; ``None`` if there is no plan.
 
-        No plan has a smaller one.
+        The bisection stops early, so the bound may not be reached.
         """
         if not len(self.lean):
             return None
@@ -494,66 +518,68 @@ class Paths:
         return int(waits[low])
 
     def cheapest(
-        self, most_wait: int, prices: Prices | None = None
-    ) -> Iterator[tuple[int, Prices, Path]]:
-        """Try prices of devices; return bounds on ``Σ o`` and paths.
+        self, most_wait: int, multipliers: Multipliers | None = None
+    ) -> Iterator[tuple[int, Multipliers, Path]]:
+        """Try multipliers of devices; yield bounds on ``Σ o`` and paths.
 
         Parameters
         ----------
         most_wait
-            Of plans with ``max w`` up to that.
-        prices
-            Try only these; by default the best few.
+            Upper limit of ``max w``.
+        multipliers
+            Try only these. Default: a few that improve the bound.
 
         Yields
         ------
         tuple
-            A lower bound on ``Σ o``, its prices, and the path of them.
+            A lower bound on ``Σ o``, its multipliers, and their best path.
         """
         room = self.zones.sizes
-        rounds, known = 1, []
-        if prices is None:
+        rounds, paths = 1, []
+        if multipliers is None:
             costs = self.fewest_devices(most_wait)
             if costs is None:
                 return
-            rounds, prices = PRICES * len(room), self.zones.free
-            known = [self.trace(costs)]
-            yield 0, prices, known[0]
+            rounds, multipliers = NUM_MULTIPLIERS * len(room), self.zones.free
+            paths = [self.trace(costs)]
+            yield 0, multipliers, paths[0]
         for _ in range(rounds):
-            costs = self.behind(1, prices, most_wait, EVERYTHING)
+            costs = self.costs_after(1, multipliers, most_wait, EVERYTHING)
             value, _ = self.root(costs)
             if value >= INFINITE:
                 return
-            path = self.trace(costs, prices)
-            yield value - _paid(prices, room), prices, path
-            known.append(path)
-            better = _better_prices(known, prices, room)
+            path = self.trace(costs, multipliers)
+            yield value - _total_charge(multipliers, room), multipliers, path
+            paths.append(path)
+            better = _better_multipliers(paths, multipliers, room)
             if better is None:
                 return
-            prices = better
+            multipliers = better
 
     # From both sides
 
-    def _front(self, costs: Costs, left: Ints, advance: Advance) -> Ints:
+    def _min_costs_before(
+        self, costs: Costs, stages_after: Ints, advance: Advance
+    ) -> Ints:
         """Return the least cost up to every set.
 
-        Row ``z`` is for a next stage that begins in zone ``z``. ``left`` is
-        the least number of stages behind every set.
+        Row ``z`` is for a next stage that begins in zone ``z``.
+        ``stages_after`` is the least number of stages after every set.
         """
         zones, count = len(self.zones.starts), self.sets.count
         values = np.full((zones, count), INFINITE)
         values[0, 0] = 0
         tables = np.stack(costs.tables)
         steps: list[tuple[Span, Ints, Ints, list[int]]] = []
-        for part in self._stages:
-            behind = left[part.target]
-            cost = np.full(len(behind), INFINITE)
-            reachable = np.flatnonzero(behind < INFINITE)
-            # The more stages behind, the more in flight, the fewer fit.
-            least = np.minimum(behind[reachable], len(tables) - 1)
-            cost[reachable] = tables[least, part.row[reachable]]
-            starts = np.searchsorted(part.source, np.arange(count + 1))
-            steps.append((part.span, part.target, cost, starts.tolist()))
+        for stages in self._stages:
+            remaining = stages_after[stages.target]
+            cost = np.full(len(remaining), INFINITE)
+            reachable = np.flatnonzero(remaining < INFINITE)
+            # More stages after a stage need more memory for activations.
+            min_remaining = np.minimum(remaining[reachable], len(tables) - 1)
+            cost[reachable] = tables[min_remaining, stages.row[reachable]]
+            starts = np.searchsorted(stages.source, np.arange(count + 1))
+            steps.append((stages.span, stages.target, cost, starts.tolist()))
         for source in range(count - 1):
             for span, targets, cost, first in steps:
                 pairs = slice(first[source], first[source + 1])
@@ -563,10 +589,10 @@ class Paths:
                     row[target] = np.minimum(row[target], new)
         return values
 
-    def _stands(self, span: Span, front: np.int64, size: Ints) -> Ints:
-        """Return the least offset at which a stage behind others ends."""
+    def _end_offset(self, span: Span, before: np.int64, size: Ints) -> Ints:
+        """Return the least offset at which stages end."""
         zones, (first, last) = self.zones, span
-        begin = np.maximum(front, zones.starts[first])
+        begin = np.maximum(before, zones.starts[first])
         if first < last:
             begin = np.maximum(begin, zones.starts[last] + 1 - size)
         end: Ints = begin + size
@@ -576,121 +602,128 @@ class Paths:
     def survivors(
         self, interval: Interval, upper: int, level: int
     ) -> PairOptions:
-        """Return the options that may be part of a plan below ``upper``.
-
-        Only plans of the interval matter.
-        """
+        """Return the options of plans of the interval below ``upper``."""
         most_wait, zones = interval.up_to, self.zones
-        devices = self.devices_behind(most_wait)
-        left = np.full(self.sets.count, INFINITE)
-        for count in range(len(devices.behind) - 1, -1, -1):
-            left[(devices.behind[count] < INFINITE).any(axis=0)] = count
+        devices = self.min_devices_after(most_wait)
+        stages_after = np.full(self.sets.count, INFINITE)
+        for count in range(len(devices.costs_after) - 1, -1, -1):
+            stages_after[
+                (devices.costs_after[count] < INFINITE).any(axis=0)
+            ] = count
         around = [
-            Around(
+            Surroundings(
                 None,
                 self.options.split.devices,
-                self._front(devices, left, self._stands),
-                np.minimum.accumulate(devices.behind, axis=0),
+                self._min_costs_before(
+                    devices, stages_after, self._end_offset
+                ),
+                np.minimum.accumulate(devices.costs_after, axis=0),
             )
         ]
-        for prices in sorted({zones.free, interval.prices}):
-            costs = self.behind(1, prices, most_wait, EVERYTHING)
+        for multipliers in sorted({zones.free, interval.multipliers}):
+            costs = self.costs_after(1, multipliers, most_wait, EVERYTHING)
             around.append(
-                Around(
-                    prices,
-                    upper - 1 + _paid(prices, zones.sizes),
-                    self._front(costs, left, _sum),
-                    np.minimum.accumulate(costs.behind, axis=0),
+                Surroundings(
+                    multipliers,
+                    upper - 1 + _total_charge(multipliers, zones.sizes),
+                    self._min_costs_before(costs, stages_after, _add),
+                    np.minimum.accumulate(costs.costs_after, axis=0),
                 )
             )
-        rows = self.found.wait <= most_wait
+        rows = self.loose.wait <= most_wait
         return PairOptions.concatenate(
             [
                 self._surviving(
-                    np.flatnonzero(rows & (self.found.span == part.number)),
-                    part,
+                    np.flatnonzero(rows & (self.loose.span == stages.number)),
+                    stages,
                     interval,
-                    [x.at(part.span, zones) for x in around],
+                    [x.at(stages.span, zones) for x in around],
                     level,
                 )
-                for part in self._stages
+                for stages in self._stages
             ]
         )
 
     def _surviving(
         self,
         rows: Ints,
-        part: _Stages,
+        stages: _Stages,
         interval: Interval,
-        around: list[Around],
+        around: list[Surroundings],
         level: int,
     ) -> PairOptions:
-        """Return the options on a span that are left, of some of them."""
+        """Return which options of a span may be part of such a plan."""
         sets, shapes, zones = self.sets, self.shapes, self.zones
-        found, fit = self.found.take(rows), self.fit[rows]
-        slack = np.maximum(found.wait, interval.least) + found.sync
+        options, fit = self.loose.take(rows), self.fit[rows]
+        slack = np.maximum(options.wait, interval.least) + options.sync
 
-        def cost(prices: Prices | None) -> Ints:
-            if prices is None:
-                return found.size
-            paid: Ints = found.once + slack + self._charge(found, prices)
+        def cost(multipliers: Multipliers | None) -> Ints:
+            if multipliers is None:
+                return options.size
+            paid: Ints = (
+                options.once + slack + self._charge(options, multipliers)
+            )
             return paid
 
         # First the best pair of every shape, then every pair.
-        useful = np.ones(len(found), dtype=np.bool_)
-        for prices, room, front, behind in around:
-            rest = front[sets.pair_source] + behind[-1][sets.pair_target]
+        useful = np.ones(len(options), dtype=np.bool_)
+        for multipliers, room, before, after in around:
+            rest = before[sets.pair_source] + after[-1][sets.pair_target]
             best = np.minimum.reduceat(
                 rest[shapes.pairs], shapes.first_pair[:-1]
             )
-            useful &= cost(prices) + best[found.shape] <= room
-        found, fit, slack = found.take(useful), fit[useful], slack[useful]
-        width = np.diff(shapes.first_pair)[found.shape]
-        row = np.repeat(np.arange(len(found)), width)
+            useful &= cost(multipliers) + best[options.shape] <= room
+        options, fit, slack = options.take(useful), fit[useful], slack[useful]
+        width = np.diff(shapes.first_pair)[options.shape]
+        row = np.repeat(np.arange(len(options)), width)
         position = np.arange(len(row)) - np.repeat(
             np.cumsum(width) - width, width
         )
-        pair = shapes.pairs[shapes.first_pair[found.shape[row]] + position]
+        pair = shapes.pairs[shapes.first_pair[options.shape[row]] + position]
         source, target = sets.pair_source[pair], sets.pair_target[pair]
-        most = self.options.most_behind(fit)[row]
+        max_after = self.options.max_stages_after(fit)[row]
         useful = np.ones(len(row), dtype=np.bool_)
-        beside = []
-        for prices, room, front, behind in around:
-            back = behind[np.minimum(most, len(behind) - 1), target]
-            useful &= cost(prices)[row] + front[source] + back <= room
-            beside.append((front[source], back))
-        row, pair = row[useful], pair[useful]
-        beside = [(f[useful], b[useful]) for f, b in beside]
-        size = found.size[row]
-        first, last = zones.window(part.span, size)
-        first = np.maximum(first, beside[0][0])
-        last = np.minimum(last, zones.devices - size - beside[0][1])
-        prices = around[-1].prices
-        if prices and any(prices):
-            # Few devices in front make them slow, many those behind: with
-            # the prices paid on one side only, that bounds the offset.
-            (front, back), (priced_front, priced_back) = beside[-2:]
-            left = around[1].room - cost(zones.free)[row]
-            paid = zones.paid(prices)
-            first = np.maximum(
-                first, np.searchsorted(paid, priced_front + back - left)
+        bounds = []
+        for multipliers, room, before, after in around:
+            bound_after = after[np.minimum(max_after, len(after) - 1), target]
+            useful &= (
+                cost(multipliers)[row] + before[source] + bound_after <= room
             )
-            most_paid = paid[-1] - (front + priced_back - left)
-            end = np.searchsorted(paid, most_paid, "right") - 1
+            bounds.append((before[source], bound_after))
+        row, pair = row[useful], pair[useful]
+        bounds = [(f[useful], b[useful]) for f, b in bounds]
+        size = options.size[row]
+        first, last = zones.window(stages.span, size)
+        first = np.maximum(first, bounds[0][0])
+        last = np.minimum(last, zones.devices - size - bounds[0][1])
+        multipliers = around[-1].multipliers
+        if multipliers and any(multipliers):
+            # With few devices the stages before are slow, with many devices
+            # the stages after: charging the devices of one side only bounds
+            # the offset.
+            (before, after), (charged_before, charged_after) = bounds[-2:]
+            free_slack = around[1].room - cost(zones.free)[row]
+            paid = zones.paid(multipliers)
+            first = np.maximum(
+                first,
+                np.searchsorted(paid, charged_before + after - free_slack),
+            )
+            max_paid = paid[-1] - (before + charged_after - free_slack)
+            end = np.searchsorted(paid, max_paid, "right") - 1
             last = np.minimum(last, end - size)
         fits = first <= last
         row, pair, first, last = (c[fits] for c in (row, pair, first, last))
         return PairOptions(
-            np.full(len(row), level, dtype=np.int64),
-            found.span[row],
-            pair,
-            found.strategy[row],
-            found.size[row],
-            found.fixed_bytes[row],
-            found.kept_bytes[row],
-            fit[row],
-            first,
-            last,
+            level=np.full(len(row), level, dtype=np.int64),
+            span=options.span[row],
+            pair=pair,
+            strategy=options.strategy[row],
+            size=options.size[row],
+            fixed_bytes=options.fixed_bytes[row],
+            kept_bytes=options.kept_bytes[row],
+            max_inflight=fit[row],
+            first=first,
+            last=last,
         )
 
     def intervals(
@@ -701,49 +734,51 @@ class Paths:
         Parameters
         ----------
         upper
-            Only step times below this count.
+            The step time that plans must be below.
         offer
-            Given paths that are plans; returns ``upper`` from then on.
+            Called with each path that is a plan; returns the new ``upper``.
         """
-        least = self.least_wait()
-        if least is None:
+        min_wait = self.least_wait()
+        if min_wait is None:
             return []
-        waits = self._waits[self._waits >= least]
-        # Options that are not lean have waits between those of lean ones.
-        ends = np.append(waits[1:] - 1, self.found.wait.max())
+        waits = self._waits[self._waits >= min_wait]
+        # Other options have times ``w`` between those of lean options.
+        ends = np.append(waits[1:] - 1, self.loose.wait.max())
 
-        def bounded(start: int, stop: int, prices: Prices | None) -> Interval:
-            """Bound the plans with a longest wait among some waits."""
+        def bounded(
+            start: int, stop: int, multipliers: Multipliers | None
+        ) -> Interval:
+            """Bound the plans whose ``max w`` is in a range of waits."""
             nonlocal upper
             low, high = int(waits[start]), int(ends[stop - 1])
             free = self.zones.free
-            found = Interval(low, high, int(INFINITE), prices or free)
+            intervals = Interval(low, high, int(INFINITE), multipliers or free)
             bound = -1
-            for value, tried, path in self.cheapest(high, prices):
+            for value, tried, path in self.cheapest(high, multipliers):
                 if path.devices <= self.options.split.devices:
                     upper = offer(path)
                 if value + low > bound:
                     bound = value + low
-                    found = Interval(low, high, bound, tried)
+                    intervals = Interval(low, high, bound, tried)
                 if bound >= upper:
                     break
-            return found
+            return intervals
 
-        # Good plans are near the least wait: look there first, and cut in
-        # halves what is left open.
-        todo: list[tuple[int, int, Prices | None]] = []
+        # Good plans are close to the least wait. Search there first, and cut
+        # the intervals that stay open in halves.
+        todo: list[tuple[int, int, Multipliers | None]] = []
         stop = len(waits)
         while stop > 0:
-            share = least + int(waits[stop - 1] - least) // FIRST
+            share = min_wait + int(waits[stop - 1] - min_wait) // FIRST
             start = int(np.searchsorted(waits, share, "right"))
-            start = 0 if (share - least) * FINE <= upper else start
+            start = 0 if (share - min_wait) * FINE <= upper else start
             start = min(start, stop - 1)
             todo.append((start, stop, None))
             stop = start
-        found = []
+        intervals = []
         while todo:
-            start, stop, prices = todo.pop()
-            interval = bounded(start, stop, prices)
+            start, stop, multipliers = todo.pop()
+            interval = bounded(start, stop, multipliers)
             if interval.bound >= upper:
                 continue
             width = interval.up_to - interval.least
@@ -751,8 +786,8 @@ class Paths:
                 middle = (interval.least + interval.up_to) // 2
                 half = int(np.searchsorted(waits, middle, "right"))
                 half = min(max(half, start + 1), stop - 1)
-                todo.append((half, stop, interval.prices))
-                todo.append((start, half, interval.prices))
+                todo.append((half, stop, interval.multipliers))
+                todo.append((start, half, interval.multipliers))
             else:
-                found.append(interval)
-        return [interval for interval in found if interval.bound < upper]
+                intervals.append(interval)
+        return [interval for interval in intervals if interval.bound < upper]

@@ -21,6 +21,7 @@ needs room for all of them. All of it is exact, in integers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,16 +30,16 @@ import numpy as np
 from nest.cost.schedules import Schedule
 from nest.cost.schedules.chains import chain_through
 from nest.search.chunk_bounds import Relaxation, moments
-from nest.search.options import Bools, Ints, Part
+from nest.search.options import Bools, Ints, PassComponent, receive_weights
 
 
-class Layers(NamedTuple):
+class LayerCosts(NamedTuple):
     """What one layer, or some of them together, take.
 
     Attributes
     ----------
     passes
-        In quanta, a column per :class:`~nest.search.options.Part`.
+        In quanta, a column per :class:`~nest.search.options.PassComponent`.
     sync
         What is left of ``Y``, in quanta.
     static_bytes, kept_bytes, working_bytes
@@ -52,10 +53,11 @@ class Layers(NamedTuple):
     working_bytes: int
 
 
-class Places:
+@dataclass(eq=False)
+class LayerCapacity:
     """The places of so many blocks, and what they have room for.
 
-    Parameters
+    Attributes
     ----------
     schedule, blocks, num_micro_batches
         The schedule, ``S`` and ``M``.
@@ -72,38 +74,38 @@ class Places:
         The least that a chunk receives in a pass, in quanta.
     """
 
-    def __init__(  # noqa: PLR0913
-        self,
-        schedule: Schedule,
-        blocks: int,
-        num_micro_batches: int,
-        layer: Layers,
-        count: int,
-        first: Layers,
-        last: Layers,
-        least: tuple[int, int, int],
-        capacity_bytes: int,
-        receive: int = 0,
-    ) -> None:
-        self.schedule, self.blocks = schedule, blocks
-        self.num_micro_batches = num_micro_batches
-        self.layer, self.count = layer, count
-        self.others = {0: first, blocks * schedule.virtual_stages - 1: last}
-        self.least = least
-        self.capacity_bytes, self.receive = capacity_bytes, receive
+    schedule: Schedule
+    blocks: int
+    num_micro_batches: int
+    layer: LayerCosts
+    count: int
+    first: LayerCosts
+    last: LayerCosts
+    least: tuple[int, int, int]
+    capacity_bytes: int
+    receive: int = 0
+
+    @property
+    def last_chunk(self) -> int:
+        """Position of the last chunk in pipeline order."""
+        return self.blocks * self.schedule.virtual_stages - 1
+
+    @property
+    def others(self) -> dict[int, LayerCosts]:
+        """The layers of other kinds, by their chunk."""
+        return {0: self.first, self.last_chunk: self.last}
 
     def _chunks(self, block: int) -> list[int]:
         """Return the chunks of a block, in pipeline order."""
         return [
             chunk
-            for chunk in range(self.blocks * self.schedule.virtual_stages)
+            for chunk in range(self.last_chunk + 1)
             if self.schedule.block_of(chunk, self.blocks) == block
         ]
 
-    def _least(self, chunk: int) -> int:
+    def _min_layers(self, chunk: int) -> int:
         """Return how many layers a chunk has at least."""
-        last = self.blocks * self.schedule.virtual_stages - 1
-        return self.least[{0: 0, last: 1}.get(chunk, 2)]
+        return self.least[{0: 0, self.last_chunk: 1}.get(chunk, 2)]
 
     @cached_property
     def room(self) -> list[Ints]:
@@ -121,26 +123,27 @@ class Places:
             self.schedule, self.blocks, self.num_micro_batches, block
         )
         each = layer.static_bytes + flying * layer.kept_bytes
-        least = np.array([self._least(chunk) for chunk in chunks])
-        used, working = self._beside(block, flying)
-        used = used + each[:, 1:] @ least[1:]
-        most = np.full(self.count + 1, -1, dtype=np.int64)
-        for own in range(int(least[0]), self.count + 1):
-            if own or least.any():
+        min_layers = np.array([self._min_layers(chunk) for chunk in chunks])
+        used, working = self._other_layers(block, flying)
+        used = used + each[:, 1:] @ min_layers[1:]
+        max_layers = np.full(self.count + 1, -1, dtype=np.int64)
+        for in_first in range(int(min_layers[0]), self.count + 1):
+            if in_first or min_layers.any():
                 working = max(working, layer.working_bytes)
-            left = self.capacity_bytes - working - used - own * each[:, 0]
-            if left.min() < 0:
+            free_bytes = self.capacity_bytes - working - used
+            free_bytes = free_bytes - in_first * each[:, 0]
+            if free_bytes.min() < 0:
                 break
-            rest = int(least[1:].sum())
+            rest = int(min_layers[1:].sum())
             if len(chunks) > 1:
                 lightest = each[:, 1:].min(axis=1)
                 heavy = lightest > 0
-                more = left[heavy] // lightest[heavy]
+                more = free_bytes[heavy] // lightest[heavy]
                 rest += int(more.min(initial=self.count))
-            most[own] = min(rest, self.count)
-        return most
+            max_layers[in_first] = min(rest, self.count)
+        return max_layers
 
-    def _beside(self, block: int, flying: Ints) -> tuple[Ints, int]:
+    def _other_layers(self, block: int, flying: Ints) -> tuple[Ints, int]:
         """Return what other layers take at each moment, and as a work area."""
         used, working = np.zeros(len(flying), dtype=np.int64), 0
         for column, chunk in enumerate(self._chunks(block)):
@@ -152,24 +155,29 @@ class Places:
         return used, working
 
     @cached_property
-    def _paces(self) -> list[tuple[int, int, int, int]]:
+    def _layer_times(self) -> list[tuple[int, int, int, int]]:
         """Per block: what a layer in its first chunk and in the others adds.
 
         To the chain through it, and what else is in it and its sync do; and
         what a layer in the first chunks of the blocks in front adds.
         """
-        found = []
+        times = []
         for block in range(self.blocks):
             chain = chain_through(
                 *(self.schedule, self.blocks, self.num_micro_batches, block)
             )
             count = len(chain.passes)
-            weights = np.zeros((count, len(Part)), dtype=np.int64)
-            columns = [Part.FORWARD, Part.BACKWARD, Part.INPUTS, Part.WEIGHTS]
+            weights = np.zeros((count, len(PassComponent)), dtype=np.int64)
+            columns = [
+                PassComponent.FORWARD,
+                PassComponent.BACKWARD,
+                PassComponent.INPUTS,
+                PassComponent.WEIGHTS,
+            ]
             weights[:, columns] = np.array(chain.passes)
-            for i, j, number in chain.pairs:
-                weights[i, Part.FORWARD_ALONE] += number
-                weights[j, Part.BACKWARD_ALONE] += number
+            for i, j, repeats in chain.pairs:
+                weights[i, PassComponent.FORWARD_ALONE] += repeats
+                weights[j, PassComponent.BACKWARD_ALONE] += repeats
             chunks = self._chunks(block)
             each = (weights @ np.array(self.layer.passes)).tolist()
             fixed = sum(
@@ -179,7 +187,7 @@ class Places:
             )
             fixed += self._received(weights)
             sync = self.layer.sync
-            found.append(
+            times.append(
                 (
                     each[chunks[0]] + sync,
                     min((each[x] for x in chunks[1:]), default=0) + sync,
@@ -187,52 +195,49 @@ class Places:
                     min(each[:block], default=0),
                 )
             )
-        return found
+        return times
 
     def _received(self, weights: Ints) -> int:
         """Return what a chain receives at least."""
-        there = weights[:, Part.FORWARD] + weights[:, Part.FORWARD_ALONE]
-        back = (
-            weights[:, Part.BACKWARD]
-            + weights[:, Part.BACKWARD_ALONE]
-            + weights[:, Part.INPUTS]
-        )
-        number = 0
+        there, back = receive_weights(weights)
+        num_receives = 0
         for chunk in range(1, len(weights)):
-            beside = (
+            blocks_of = (
                 self.schedule.block_of(chunk - 1, self.blocks),
                 self.schedule.block_of(chunk, self.blocks),
             )
-            if beside[0] != beside[1]:
-                number += int(there[chunk] + back[chunk - 1])
-        return number * self.receive
+            if blocks_of[0] != blocks_of[1]:
+                num_receives += int(there[chunk] + back[chunk - 1])
+        return num_receives * self.receive
 
     def has_room(self, step_quanta: int) -> bool:
         """Whether all layers may be on some places within a step time."""
         none = -1
-        most = np.full(self.count + 1, none, dtype=np.int64)
-        most[0] = 0
+        max_layers = np.full(self.count + 1, none, dtype=np.int64)
+        max_layers[0] = 0
         numbers = np.arange(self.count + 1)
         for block in range(self.blocks):
-            own, other, fixed, front = self._paces[block]
+            first_time, other_time, fixed, fill_time = self._layer_times[block]
             chunks = self._chunks(block)
-            least = sum(self._least(chunk) for chunk in chunks[1:])
-            left = step_quanta - fixed - front * numbers
-            after = np.full_like(most, none)
+            min_layers = sum(self._min_layers(chunk) for chunk in chunks[1:])
+            free = step_quanta - fixed - fill_time * numbers
+            after = np.full_like(max_layers, none)
             for first in np.flatnonzero(self.room[block] >= 0).tolist():
-                spare = left - first * own
+                spare = free - first * first_time
                 rest = np.where(
-                    spare < 0, -1, self._most(spare, other, len(chunks) > 1)
+                    spare < 0,
+                    -1,
+                    self._max_layers(spare, other_time, len(chunks) > 1),
                 )
                 rest = np.minimum(rest, self.room[block][first])
-                ways = (most >= 0) & (rest >= least)
-                reached = np.where(ways, most + first + rest, none)
+                ways = (max_layers >= 0) & (rest >= min_layers)
+                reached = np.where(ways, max_layers + first + rest, none)
                 ends = self.count + 1 - first
                 np.maximum(after[first:], reached[:ends], out=after[first:])
-            most = np.minimum(after, self.count)
-        return bool(most.max() >= self.count)
+            max_layers = np.minimum(after, self.count)
+        return bool(max_layers.max() >= self.count)
 
-    def _most(self, spare: Ints, each: int, several: bool) -> Ints:
+    def _max_layers(self, spare: Ints, each: int, several: bool) -> Ints:
         """Return how many layers take no longer, if there are chunks."""
         if not several:
             return np.zeros_like(spare)
@@ -251,53 +256,57 @@ class Places:
         return low
 
 
-def places_of(relaxation: Relaxation) -> Places | None:
+def layer_capacity(relaxation: Relaxation) -> LayerCapacity | None:
     """Return the places of a relaxation, if all layers share a strategy.
 
     Or if none is better than one of the strategies in anything.
     """
-    room, sets = relaxation.room, relaxation.sets
+    scope, sets = relaxation.scope, relaxation.sets
     if len(relaxation.strategies) > 1 or relaxation.count == 1:
         return None
-    shapes = room.terms.shapes
-    source = sets.pair_source[room.allowed]
-    target = sets.pair_target[room.allowed]
-    counts = shapes.counts[shapes.of_pair[room.allowed]]
-    front, behind = source == 0, target == sets.count - 1
+    shapes = scope.terms.shapes
+    source = sets.pair_source[scope.allowed]
+    target = sets.pair_target[scope.allowed]
+    counts = shapes.counts[shapes.of_pair[scope.allowed]]
+    is_first, is_last = source == 0, target == sets.count - 1
     total = shapes.kind_counts[-1]
     kind = int(total.argmax())
 
-    def least(own: Bools) -> Ints:
-        found: Ints = counts[own].min(axis=0, initial=int(total.max()))
-        return found
+    def least(pairs: Bools) -> Ints:
+        min_counts: Ints = counts[pairs].min(axis=0, initial=int(total.max()))
+        return min_counts
 
-    first, last = least(front & ~behind), least(behind & ~front)
-    between = least(~front & ~behind)
-    terms, held = room.terms, room.terms.held
+    first, last = least(is_first & ~is_last), least(is_last & ~is_first)
+    between = least(~is_first & ~is_last)
+    terms, held = scope.terms, scope.terms.held
     row = terms.strategies.index(relaxation.strategies[0])
     passes = terms.least_passes[row]
-    static, kept = held.static_bytes[row], held.kept_bytes[row]
+    static, kept_bytes = held.static_bytes[row], held.kept_bytes[row]
     working = held.working_bytes[row]
     sync = relaxation.sync[0].astype(np.int64)
     inner = relaxation.received[1:-1]
 
-    def together(number: Ints) -> Layers:
-        return Layers(
-            tuple(int(x) for x in number @ passes),
-            int(number @ sync),
-            int(number @ static),
-            int(number @ kept),
-            int((working * (number > 0)).max()),
+    def together(num_layers: Ints) -> LayerCosts:
+        return LayerCosts(
+            tuple(int(x) for x in num_layers @ passes),
+            int(num_layers @ sync),
+            int(num_layers @ static),
+            int(num_layers @ kept_bytes),
+            int((working * (num_layers > 0)).max()),
         )
 
     one = np.zeros_like(total)
     one[kind] = 1
     others = 1 - one
-    return Places(
-        *(room.schedule, room.blocks, room.num_micro_batches),
-        *(together(one), int(total[kind])),
-        *(together(first * others), together(last * others)),
-        (int(first[kind]), int(last[kind]), int(between[kind])),
-        terms.most_bytes - 1,
-        int(inner.min()) if len(inner) else 0,
+    return LayerCapacity(
+        schedule=scope.schedule,
+        blocks=scope.blocks,
+        num_micro_batches=scope.num_micro_batches,
+        layer=together(one),
+        count=int(total[kind]),
+        first=together(first * others),
+        last=together(last * others),
+        least=(int(first[kind]), int(last[kind]), int(between[kind])),
+        capacity_bytes=terms.max_bytes - 1,
+        receive=int(inner.min()) if len(inner) else 0,
     )

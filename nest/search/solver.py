@@ -101,8 +101,10 @@ class DpSolver:
         if target is None and within is None:
             return _solve(task)
         # No plan takes more than MAX_TOTAL.
-        most = min(x for x in (target, within, MAX_TOTAL) if x is not None)
-        return _solve_within(task, most, stop_at=target)
+        max_quanta = min(
+            x for x in (target, within, MAX_TOTAL) if x is not None
+        )
+        return _solve_within(task, max_quanta, stop_at=target)
 
 
 def _solve(task: SearchTask) -> SolverOutput:
@@ -153,26 +155,30 @@ def _solve_within(
     without a plan, with a lower bound above the target. Any plan of at most
     ``stop_at`` quanta ends the search.
     """
-    found = Progress(plan=task.plan, claimed_quanta=task.upper)
+    best = Progress(plan=task.plan, claimed_quanta=task.upper)
     within = _target_text(task.model.problem, target)
 
     def stop(progress: Progress) -> None:
-        nonlocal found
+        nonlocal best
         task.report(progress)
         if progress.plan is not None:
-            found = progress
-        known = found.claimed_quanta
-        if known is not None and stop_at is not None and known <= stop_at:
+            best = progress
+        best_quanta = best.claimed_quanta
+        if (
+            best_quanta is not None
+            and stop_at is not None
+            and best_quanta <= stop_at
+        ):
             raise _EnoughError
 
     try:
-        stop(found)
+        stop(best)
         output = _solve(_within(replace(task, report=stop), target))
     except _EnoughError:
         return SolverOutput(
             status=Status.FEASIBLE,
-            plan=found.plan,
-            claimed_quanta=found.claimed_quanta,
+            plan=best.plan,
+            claimed_quanta=best.claimed_quanta,
             detail=f"stopped at a plan{within}",
         )
     bound = output.lower_bound_quanta
@@ -202,27 +208,27 @@ def _target_text(problem: Problem, quanta: int) -> str:
 
 def _within(task: SearchTask, target: int) -> SearchTask:
     """Return a task without the plans of more than ``target`` quanta."""
-    known = task.upper is not None and task.upper <= target
-    if known or target >= MAX_TOTAL:
+    is_below = task.upper is not None and task.upper <= target
+    if is_below or target >= MAX_TOTAL:
         return task
     return replace(task, upper=target + 1, plan=None)
 
 
 def _read_number(options: SolveOptions, name: str, lowest: int) -> int | None:
     """Return a whole number among the options, ``None`` if not given."""
-    known = DpSolver.capabilities.options
+    option_names = DpSolver.capabilities.options
     for key in options.extra:
-        if key not in known:
+        if key not in option_names:
             raise InvalidOptionError(
-                f"dp.{key}: expected option {' or '.join(known)}, got "
+                f"dp.{key}: expected option {' or '.join(option_names)}, got "
                 f"{key!r}; correct the name"
             )
     text = options.extra.get(name)
     if text is None:
         return None
-    number = whole_number(text)
-    if number is None or number < lowest:
+    value = whole_number(text)
+    if value is None or value < lowest:
         raise InvalidOptionError(
             f"dp.{name}: expected a whole number >= {lowest}, got {text!r}"
         )
-    return number
+    return value

@@ -27,7 +27,7 @@ from nest.search.layer_growth import (
     NOTHING,
     Demand,
     Growth,
-    Labels,
+    LayerLabels,
     StageLayers,
     StageWays,
     tails,
@@ -66,15 +66,15 @@ class Allowance(NamedTuple):
 
     def step(self, memory: Ints) -> Ints:
         """Return the step that some bytes are on."""
-        found: Ints = np.searchsorted(self.starts, memory, "right") - 1
-        return found
+        step: Ints = np.searchsorted(self.starts, memory, "right") - 1
+        return step
 
-    def most(self, price: float) -> Floats:
+    def max_labels(self, price: float) -> Floats:
         """Return the most ``b(m) + λ m`` of every step and those behind."""
         ends = self.starts[1:].astype(np.float64) - 1
         values = np.append(self.values[:-1] + price * ends, -np.inf)
-        found: Floats = np.maximum.accumulate(values[::-1])[::-1]
-        return found
+        max_allowed: Floats = np.maximum.accumulate(values[::-1])[::-1]
+        return max_allowed
 
 
 class Cost(NamedTuple):
@@ -100,7 +100,7 @@ class _Price(NamedTuple):
 
     price: float
     rest: Floats
-    most: Floats
+    max_labels: Floats
 
 
 def grow_frontier(
@@ -111,13 +111,13 @@ def grow_frontier(
     deadline: Deadline,
     *,
     alone: bool = False,
-    most: int | None = None,
+    max_labels: int | None = None,
 ) -> StageWays:
     """Return the non-dominated ways to run a stage that are of use.
 
     Parameters
     ----------
-    stage, demand, floor, costs, alone, most
+    stage, demand, floor, costs, alone, max_labels
         See :class:`StageFrontier`.
     deadline
         When to give up.
@@ -127,12 +127,14 @@ def grow_frontier(
     OutOfTimeError
         If the deadline passed.
     TooManyWaysError
-        If there are more than ``most`` labels after some layer.
+        If there are more than ``max_labels`` labels after some layer.
     """
-    stage = stage.fitting(demand.least_inflight)
+    stage = stage.fitting(demand.min_inflight)
     if not stage.possible:
         return NOTHING
-    growth = StageFrontier(stage, demand, floor, costs, alone=alone, most=most)
+    growth = StageFrontier(
+        stage, demand, floor, costs, alone=alone, max_labels=max_labels
+    )
     return growth.run(None, deadline)
 
 
@@ -150,7 +152,7 @@ class StageFrontier(Growth):
         What it may take.
     alone
         Whether it is the whole pipeline: then only its step time matters.
-    most
+    max_labels
         Give up with more labels; ``None`` never does.
     """
 
@@ -162,12 +164,12 @@ class StageFrontier(Growth):
         costs: Sequence[Cost],
         *,
         alone: bool = False,
-        most: int | None = None,
+        max_labels: int | None = None,
     ) -> None:
         super().__init__(stage, demand)
-        self.floor, self.alone, self.most = floor, alone, most
+        self.floor, self.alone, self.max_labels = floor, alone, max_labels
         used = sorted(set(stage.kinds))
-        memory = [o.memory(demand.least_inflight) for o in stage.options]
+        memory = [o.memory(demand.min_inflight) for o in stage.options]
         self._bounds: list[tuple[Cost, list[_Price]]] = []
         for cost in costs:
             values = [self._value(cost, o) for o in stage.options]
@@ -178,12 +180,12 @@ class StageFrontier(Growth):
             slopes = np.append(0.0, _spread(slopes, PRICES))
             rest = priced(values, memory, slopes)[:, np.array(stage.kinds)]
             prices = [
-                _Price(price, tails(row), cost.allowance.most(price))
+                _Price(price, tails(row), cost.allowance.max_labels(price))
                 for price, row in zip(slopes.tolist(), rest, strict=True)
             ]
             self._bounds.append((cost, prices))
 
-    def _value(self, cost: Cost, of: LayerOptions | Labels) -> Ints:
+    def _value(self, cost: Cost, of: LayerOptions | LayerLabels) -> Ints:
         """Return a cost of layers, or of labels."""
         total: Ints = (
             cost.once * self.stage.schedule.added(of.amounts)
@@ -192,47 +194,47 @@ class StageFrontier(Growth):
         )
         return total
 
-    def _useful(self, labels: Labels, after: int) -> Bools:
+    def _useful(self, labels: LayerLabels, after: int) -> Bools:
         """Which labels may lead to a stage that is of use."""
-        held = labels.memory(self.demand.least_inflight)
+        held = labels.memory(self.demand.min_inflight)
         held = held + labels.working_bytes
-        least = held + self.rest_memory[after]
-        useful: Bools = least <= self.stage.capacity
+        min_memory = held + self.rest_memory[after]
+        useful: Bools = min_memory <= self.stage.capacity
         for cost, prices in self._bounds:
             value = self._value(cost, labels)
-            step = cost.allowance.step(least)
-            for price, rest, most in prices:
+            step = cost.allowance.step(min_memory)
+            for price, rest, max_allowed in prices:
                 bound = value + price * held + rest[after]
-                useful &= bound * (1 - SLACK) < most[step]
+                useful &= bound * (1 - SLACK) < max_allowed[step]
         return useful
 
-    def _kept(self, labels: Labels, after: int) -> Ints:
+    def _undominated(self, labels: LayerLabels, after: int) -> Ints:
         """Return the labels that no other one of their state beats."""
         columns = self._criteria(labels, after)
         order = drop_neighbours(labels.state, columns)
-        kept = order[
+        survivors = order[
             non_dominated_sorted(
                 labels.state[order], [column[order] for column in columns]
             )
         ]
-        if self.most is not None and len(kept) > self.most:
+        if self.max_labels is not None and len(survivors) > self.max_labels:
             raise TooManyWaysError
-        found: Ints = np.sort(kept)
-        return found
+        rows: Ints = np.sort(survivors)
+        return rows
 
-    def _criteria(self, labels: Labels, after: int) -> list[Ints]:
+    def _criteria(self, labels: LayerLabels, after: int) -> list[Ints]:
         """Return the columns in which a label must be no worse to beat.
 
         As of any growth, but labels are alike in memory only up to the
         floor.
         """
         demand = self.demand
-        least, most = demand.least_inflight, demand.most_inflight
-        plenty = self.floor - self.heaviest - self.most_memory[after]
-        always = labels.memory(most) <= plenty
+        min_inflight, max_inflight = demand.min_inflight, demand.max_inflight
+        plenty = self.floor - self.heaviest - self.max_memory[after]
+        always = labels.memory(max_inflight) <= plenty
         columns = self._times(labels, after)
         same = len(np.unique(labels.working_bytes)) == 1
-        for inflight in sorted({least, most}):
+        for inflight in sorted({min_inflight, max_inflight}):
             memory = labels.memory(inflight)
             columns.append(np.where(always, -1, memory))
             if not same:
@@ -240,9 +242,9 @@ class StageFrontier(Growth):
                 columns.append(np.where(always, -1, memory))
         return columns
 
-    def _times(self, labels: Labels, after: int) -> list[Ints]:
+    def _times(self, labels: LayerLabels, after: int) -> list[Ints]:
         """Return the columns of times."""
-        floor = self.demand.sync_floor - self.most_sync[after]
+        floor = self.demand.sync_floor - self.max_sync[after]
         hides = self.stage.hidden is not None
         if not self.alone:
             sync = np.maximum(labels.sync, floor)
@@ -256,7 +258,7 @@ class StageFrontier(Growth):
             return [total + labels.sync]
         return [total + column for column in sync_columns(labels)]
 
-    def _final_criteria(self, found: StageWays) -> list[Ints]:
+    def _final_criteria(self, ways: StageWays) -> list[Ints]:
         """Return the columns in which a way must be no worse to beat.
 
         Ways are alike in memory only if they are up to the floor with any
@@ -264,17 +266,17 @@ class StageFrontier(Growth):
         less at both ends, and more between.
         """
         demand = self.demand
-        sync = np.maximum(found.sync, demand.sync_floor)
-        columns = [*found.amounts, sync]
+        sync = np.maximum(ways.sync, demand.sync_floor)
+        columns = [*ways.amounts, sync]
         if self.alone:
-            total = self.stage.schedule.added(found.amounts)
-            columns = [total + self.stage.wait(found.amounts) + found.sync]
+            total = self.stage.schedule.added(ways.amounts)
+            columns = [total + self.stage.wait(ways.amounts) + ways.sync]
 
         def memory(inflight: int) -> Ints:
-            return found.fixed_bytes + inflight * found.kept_bytes
+            return ways.fixed_bytes + inflight * ways.kept_bytes
 
-        always = memory(demand.most_inflight) <= self.floor
-        for inflight in sorted({demand.least_inflight, demand.most_inflight}):
+        always = memory(demand.max_inflight) <= self.floor
+        for inflight in sorted({demand.min_inflight, demand.max_inflight}):
             columns.append(np.where(always, -1, memory(inflight)))
         return columns
 
@@ -284,5 +286,5 @@ def _spread(slopes: Floats, count: int) -> Floats:
     if len(slopes) <= count:
         return slopes
     chosen = np.linspace(0, len(slopes) - 1, count).round().astype(np.int64)
-    found: Floats = slopes[chosen]
-    return found
+    spread: Floats = slopes[chosen]
+    return spread

@@ -9,7 +9,9 @@ from nest.cost.space import undivided
 from nest.ir.io import plan_to_json
 from nest.ir.problem import Problem
 from nest.search.closed_sets import closed_sets
-from nest.search.frontier import Gap, Point, Say, ignore, search
+from nest.search.frontier import search
+from nest.search.levels import Say, ignore
+from nest.search.staircase import Gap, Point
 from nest.solvers.base import (
     Capabilities,
     Deadline,

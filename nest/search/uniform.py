@@ -22,14 +22,14 @@ from nest.cost.space import (
     families,
     leading_runtimes,
 )
-from nest.search.best import BestSearch, OpenSplit, triples, work_bound
+from nest.search.best import BestSearch, OpenSplit, as_triples, work_bound
 from nest.search.options import (
     INFINITE,
     BatchTerms,
     Ints,
     StageOptions,
     StageShapes,
-    of_batches,
+    batch_terms,
 )
 from nest.search.task import SearchTask
 from nest.search.uniform_bounds import bound_families
@@ -40,7 +40,7 @@ NEAR = 16
 
 
 @dataclass(eq=False)
-class Case:
+class BatchCase:
     """One ``(R, B)`` with one strategy, and what bounds its plans.
 
     Attributes
@@ -74,16 +74,16 @@ class Case:
         return self.family._replace(stage_counts=tuple(counts.tolist()))
 
 
-def cases(model: CostModel, shapes: StageShapes) -> Iterator[Case]:
+def cases(model: CostModel, shapes: StageShapes) -> Iterator[BatchCase]:
     """Yield every case that may have a plan, under every runtime.
 
     May be slow: the caller checks the time in between.
     """
     for runtime in leading_runtimes(model.problem):
-        for split, terms in of_batches(shapes, runtime):
-            found = families(model.problem, split, terms.strategies, runtime)
-            for family, bounds in bound_families(terms, split, found):
-                yield Case(terms, split, family, bounds)
+        for split, terms in batch_terms(shapes, runtime):
+            every = families(model.problem, split, terms.strategies, runtime)
+            for family, bounds in bound_families(terms, split, every):
+                yield BatchCase(terms, split, family, bounds)
 
 
 class UniformSearch(BestSearch):
@@ -91,26 +91,26 @@ class UniformSearch(BestSearch):
 
     def run(self) -> SolverOutput:
         """Search every case whose bound is below the best plan."""
-        self._heap: list[tuple[int, int, Case]] = []
+        self._heap: list[tuple[int, int, BatchCase]] = []
         try:
             shapes = StageShapes(self.model, self.sets, self.deadline)
-            for number, case in enumerate(cases(self.model, shapes)):
+            for index, case in enumerate(cases(self.model, shapes)):
                 self._check_time()
-                heapq.heappush(self._heap, (case.bound, number, case))
+                heapq.heappush(self._heap, (case.bound, index, case))
         except OutOfTimeError:
-            return self._known(0, Limit.TIME, "while bounding cases")
+            return self._output(0, Limit.TIME, "while bounding cases")
         try:
             while self._heap and self._heap[0][0] < self._enough():
-                bound, number, case = self._heap[0]
+                bound, index, case = self._heap[0]
                 self._check_time()
                 self.report(Progress(lower_bound_quanta=bound))
-                self._settle_case(number, case)
+                self._settle_case(index, case)
         except OutOfTimeError:
             detail = f"{len(self._heap)} cases with one strategy not settled"
-            return self._known(self._proven(), Limit.TIME, detail)
+            return self._output(self._proven(), Limit.TIME, detail)
         if self._heap and self._heap[0][0] < self.best:
-            return self._known(self._proven())
-        return self._known(self.best)
+            return self._output(self._proven())
+        return self._output(self.best)
 
     def _split_bounds(self) -> tuple[tuple[int, int, int], ...]:
         """Return what no plan of each batch split takes less than."""
@@ -118,24 +118,24 @@ class UniformSearch(BestSearch):
         for bound, _, case in self._heap:
             key = (case.split.replicas, case.split.micro_batch)
             bounds[key] = min(bounds.get(key, bound), bound)
-        return triples(bounds)
+        return as_triples(bounds)
 
     def _proven(self) -> int:
         return min([self.best] + [bound for bound, _, _ in self._heap[:1]])
 
-    def _settle_case(self, number: int, case: Case) -> None:
+    def _settle_case(self, index: int, case: BatchCase) -> None:
         """Search the plans of the first case that are close to its bound."""
         limit = min(case.limit(), self._enough())
-        self._most = limit
+        self._limit = limit
         options = StageOptions(case.terms, case.split, case.below(limit))
-        bound, least_total = work_bound(options)
-        found = int(INFINITE)
+        bound, min_total = work_bound(options)
+        step_quanta = int(INFINITE)
         if bound < limit:
-            item = OpenSplit(options, bound, least_total, number)
-            found, _ = self._search(item)
+            item = OpenSplit(options, bound, min_total, index)
+            step_quanta, _ = self._search_split(item)
         case.tries += 1
-        case.bounds = np.maximum(case.bounds, min(limit, found))
-        heapq.heapreplace(self._heap, (case.bound, number, case))
+        case.bounds = np.maximum(case.bounds, min(limit, step_quanta))
+        heapq.heapreplace(self._heap, (case.bound, index, case))
 
 
 def search(task: SearchTask) -> SolverOutput:

@@ -36,25 +36,25 @@ def stage_bounds(
     load = terms.least_anywhere if several else terms.least_load[0]
     once = schedule.added(load)
     wait = schedule.waited(load, split.num_micro_batches)
-    number = shapes.kind_counts[-1]
-    bounds = (once @ number)[:, None] + np.zeros_like(stages)
+    layers_of_kind = shapes.kind_counts[-1]
+    bounds = (once @ layers_of_kind)[:, None] + np.zeros_like(stages)
     for cost in (wait, free.sync):
-        most = -(-(cost @ number)[:, None] // stages)
-        for kind, count in enumerate(number.tolist()):
+        max_sums = -(-(cost @ layers_of_kind)[:, None] // stages)
+        for kind, count in enumerate(layers_of_kind.tolist()):
             heaviest = cost[:, kind, None] * -(-count // stages)
-            np.maximum(most, heaviest, out=most)
-        bounds = bounds + most
+            np.maximum(max_sums, heaviest, out=max_sums)
+        bounds = bounds + max_sums
     missing: Ints = free.missing.sum(axis=1)
     used: Ints = terms.devices[:, None] * stages
     fits: Bools = (used <= split.devices) & (missing == 0)[:, None]
     inflight = np.array(
         [
-            schedule.inflight(left, split.num_micro_batches)
-            for left in range(1, max(counts, default=0) + 1)
+            schedule.inflight(remaining, split.num_micro_batches)
+            for remaining in range(1, max(counts, default=0) + 1)
         ]
     )
-    most_bytes = terms.most_bytes - 1
-    for kind, count in enumerate(number.tolist()):
+    most_bytes = terms.max_bytes - 1
+    for kind, count in enumerate(layers_of_kind.tolist()):
         room = most_bytes - free.working_bytes[:, kind, None]
         each = free.static_bytes[:, kind, None] + (
             inflight * free.kept_bytes[:, kind, None]
@@ -67,18 +67,18 @@ def stage_bounds(
 
 
 def bound_families(
-    terms: BatchTerms, split: BatchSplit, found: Sequence[Family]
+    terms: BatchTerms, split: BatchSplit, every: Sequence[Family]
 ) -> Iterator[tuple[Family, Ints]]:
     """Yield families of one strategy that may have plans, and their bounds.
 
     These are by the family's numbers of stages.
     """
-    counts = sorted({n for family in found for n in family.stage_counts})
+    counts = sorted({n for family in every for n in family.stage_counts})
     if not counts:
         return
     table = stage_bounds(terms, split, counts)
     row_of = {strategy: row for row, strategy in enumerate(terms.strategies)}
-    for family in found:
+    for family in every:
         (strategy,) = family.strategies
         columns = np.searchsorted(counts, family.stage_counts)
         bounds = table[row_of[strategy], columns]

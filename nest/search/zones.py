@@ -24,8 +24,8 @@ Ints = NDArray[np.int64]
 #: More zones are taken for one, whose devices may be of any type.
 MAX_ZONES = 4
 
-#: A price of a device in each zone.
-Prices = tuple[int, ...]
+#: A Lagrange multiplier for the devices of each zone.
+Multipliers = tuple[int, ...]
 
 
 class Span(NamedTuple):
@@ -103,8 +103,8 @@ class Zones:
         )
 
     @property
-    def free(self) -> Prices:
-        """No price in any zone."""
+    def free(self) -> Multipliers:
+        """Multipliers that are 0 in every zone."""
         return (0,) * len(self.starts)
 
     def window(self, span: Span, size: Ints) -> tuple[Ints, Ints]:
@@ -120,13 +120,15 @@ class Zones:
             high = np.minimum(high, self.ends[first] - 1)
         return low, high
 
-    def shares(self, span: Span, size: Ints, prices: Prices) -> list[Ints]:
+    def shares(
+        self, span: Span, size: Ints, multipliers: Multipliers
+    ) -> list[Ints]:
         """Return how many devices of each zone stages take at least.
 
         Of all ways to stand across the zones the cheapest.
         """
         first, last = span
-        shares = [np.zeros_like(size) for _ in prices]
+        shares = [np.zeros_like(size) for _ in multipliers]
         if first == last:
             shares[first] = size
             return shares
@@ -135,33 +137,43 @@ class Zones:
             shares[zone] = np.full_like(size, self.sizes[zone])
             rest -= self.sizes[zone]
         cheap, other = first, last
-        if prices[last] < prices[first]:
+        if multipliers[last] < multipliers[first]:
             cheap, other = last, first
         shares[cheap] = np.minimum(rest - 1, self.sizes[cheap])
         shares[other] = rest - shares[cheap]
         return shares
 
-    def charge(self, span: Span, size: Ints, prices: Prices) -> Ints:
+    def charge(self, span: Span, size: Ints, multipliers: Multipliers) -> Ints:
         """Return what stages pay for their devices at least."""
-        shares = self.shares(span, size, prices)
+        shares = self.shares(span, size, multipliers)
         paid: Ints = sum(
-            (p * share for p, share in zip(prices, shares, strict=True)),
+            (p * share for p, share in zip(multipliers, shares, strict=True)),
             np.zeros_like(size),
         )
         return paid
 
-    def paid(self, prices: Prices) -> Ints:
+    def paid(self, multipliers: Multipliers) -> Ints:
         """Return what the devices in front of every offset cost."""
-        of_device = np.repeat(np.array(prices, dtype=np.int64), self.sizes)
+        of_device = np.repeat(
+            np.array(multipliers, dtype=np.int64), self.sizes
+        )
         return np.concatenate(([0], np.cumsum(of_device)))
 
 
 def _site(cluster: Cluster, block: Block) -> Site:
     """Return the types of stages anywhere on a block and to both its ends."""
-    own = {cluster.types_in([span]) for span in block.ranges()}
+    types_of_ends = {cluster.types_in([span]) for span in block.ranges()}
     return Site(
-        tuple(sorted({number for types in own for number in types})),
-        tuple(sorted(types[0] for types in own if len(types) == 1)),
+        tuple(
+            sorted(
+                {
+                    device_type
+                    for types in types_of_ends
+                    for device_type in types
+                }
+            )
+        ),
+        tuple(sorted(types[0] for types in types_of_ends if len(types) == 1)),
     )
 
 
@@ -169,19 +181,19 @@ def _changes(
     cluster: Cluster, split: BatchSplit
 ) -> tuple[list[int], Sequence[tuple[int, ...]]]:
     """Return where the types of a replica's devices change, and the types."""
-    pitch = split.devices
-    bounds = {0, pitch}
+    stride = split.devices
+    bounds = {0, stride}
     for start, _, _ in cluster.runs:
-        if start < pitch * split.replicas:
-            bounds.add(start % pitch)
-    found: list[int] = []
+        if start < stride * split.replicas:
+            bounds.add(start % stride)
+    starts: list[int] = []
     types: list[tuple[int, ...]] = []
     for start, end in pairwise(sorted(bounds)):
-        block = Block(split.replicas, pitch, start, end - start)
+        block = Block(split.replicas, stride, start, end - start)
         here = cluster.types_in(block.ranges())
         if not types or here != types[-1]:
-            found.append(start)
+            starts.append(start)
             types.append(here)
         if len(types) > MAX_ZONES:
             break
-    return [*found, pitch], types
+    return [*starts, stride], types

@@ -1,15 +1,16 @@
-"""Turn a claim into what is known: re-check, re-score, compare.
+"""The verdict on a solver's claim: check and score its plan again.
 
-A solver never scores itself. The plan it hands back is checked and priced by
-the shared cost model, and every other claim must agree with that price
-exactly, for every solver alike.
+No solver scores itself. The judge checks the plan, computes its step time
+with the shared cost model, and compares every other claim with that time
+exactly. The rules for all solvers are in :mod:`nest.solvers.consistency`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.cost.rules import get_rules
 from nest.errors import InvalidPlanError
@@ -17,6 +18,7 @@ from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, Deadline, SolverOutput, Status
+from nest.solvers.consistency import inconsistency
 from nest.solvers.result import Outcome, Verdict
 from nest.units import MAX_TOTAL, finite, format_bytes
 
@@ -38,7 +40,7 @@ def judge(
     Parameters
     ----------
     problem, claim
-        The problem, and what a solver says about it.
+        The problem, and the claim of a solver about it.
     capabilities
         Whether the solver may claim proofs, and how precise they are.
     others
@@ -52,93 +54,153 @@ def judge(
     -------
     Verdict
         Outcome SOLVED, INVALID_PLAN or MISMATCH. A plan that does not fit
-        is accepted, as OVER_MEMORY, from solvers that may overrun. What is
-        said of a plan is checked whatever the plan is worth: a false claim
-        is a mismatch, also if the plan does not fit or is none. Where the job
-        allows plans that an exact solver does
-        not search, its proofs and bounds are dropped, and the detail says so.
-        A claim that was refuted is kept in ``extra["claim"]``, the plan that
-        is no plan in ``extra["rejected_plan"]``, a plan that refutes a proof
-        in ``extra["contradiction"]``.
+        is accepted, as OVER_MEMORY, from solvers that may overrun. A false
+        claim is a mismatch, also if the plan does not fit or is not legal.
+        If the job allows plans that an exact solver does not search, the
+        verdict has no proof and no bound, and the detail says so. A refuted
+        claim is in ``extra["claim"]``, a plan that is not legal in
+        ``extra["rejected_plan"]``, and a plan that refutes a proof in
+        ``extra["contradiction"]``.
     """
     from nest.cost.model import CostModel
-    from nest.cost.score import score
 
     model = CostModel(problem)
-    found: Score | None = None
-    fault: str | None = None
-    if claim.plan is not None:
-        try:
-            found = score(problem, claim.plan, model)
-        except InvalidPlanError as error:
-            fault = str(error)
-        else:
-            fault = _outside(problem, claim.plan)
-            if fault is None and not (found.feasible or capabilities.overruns):
-                fault = "; ".join(found.violations)
-    fits = found is not None and found.feasible and fault is None
-
-    known = [found.step_quanta] if found is not None and fits else []
-    for plan in others:
-        try:
-            other = score(problem, plan, model)
-        except InvalidPlanError:
-            continue
-        if other.feasible:
-            known.append(other.step_quanta)
+    scored = _score(problem, claim.plan, model, capabilities)
     unsearched = capabilities.unsearched(problem) if capabilities.exact else ()
-    reason = _contradiction(
-        claim, found, fits, min(known, default=None), capabilities
-    )
-    if fault is not None:
-        return _reject(claim, reason, fault, unsearched)
+    best = min(_known_times(problem, scored, others, model), default=None)
+    reason = _contradiction(claim, scored, best, capabilities)
+    if scored.fault is not None:
+        return _reject(claim, reason, scored.fault, unsearched)
     refuting = None
     if reason is None and capabilities.exact and challenge is not None:
         reason, refuting = _challenged(claim, model, capabilities, challenge)
     if reason is not None:
-        verdict = Verdict(
+        return _mismatch(problem, claim, scored, reason, refuting, unsearched)
+    return _accept(problem, claim, scored, capabilities, unsearched)
+
+
+class _ScoredPlan(NamedTuple):
+    """The plan of a claim by the shared cost model.
+
+    Attributes
+    ----------
+    score
+        Its score; ``None`` if there is no plan, or the plan is not legal.
+    fault
+        Why the plan counts for nothing, if it does.
+    """
+
+    score: Score | None = None
+    fault: str | None = None
+
+    @property
+    def step_quanta(self) -> int | None:
+        """Step time of a plan that is legal and fits."""
+        if self.score is None or self.fault or not self.score.feasible:
+            return None
+        return self.score.step_quanta
+
+
+def _score(
+    problem: Problem,
+    plan: Plan | None,
+    model: CostModel,
+    capabilities: Capabilities,
+) -> _ScoredPlan:
+    """Score the plan of a claim, and check that it is in the plan space."""
+    from nest.cost.score import score
+
+    if plan is None:
+        return _ScoredPlan()
+    try:
+        result = score(problem, plan, model)
+    except InvalidPlanError as error:
+        return _ScoredPlan(fault=str(error))
+    fault = _outside(problem, plan)
+    if fault is None and not (result.feasible or capabilities.overruns):
+        fault = "; ".join(result.violations)
+    return _ScoredPlan(result, fault)
+
+
+def _known_times(
+    problem: Problem,
+    scored: _ScoredPlan,
+    others: Iterable[Plan],
+    model: CostModel,
+) -> Iterator[int]:
+    """Yield the step times of all known plans that fit."""
+    from nest.cost.score import score
+
+    if scored.step_quanta is not None:
+        yield scored.step_quanta
+    for plan in others:
+        with suppress(InvalidPlanError):
+            result = score(problem, plan, model)
+            if result.feasible:
+                yield result.step_quanta
+
+
+def _mismatch(
+    problem: Problem,
+    claim: SolverOutput,
+    scored: _ScoredPlan,
+    reason: str,
+    refuting: Plan | None,
+    unsearched: Sequence[str],
+) -> Verdict:
+    """Return the verdict on a false claim; the plan keeps its score.
+
+    ``refuting`` is a plan that shows that the claim is false.
+    """
+    extra = {**claim.extra, "claim": claim_to_json(claim, unsearched)}
+    if refuting:
+        extra["contradiction"] = plan_to_json(refuting)
+    if claim.plan is None or scored.score is None or scored.score.feasible:
+        return Verdict(
             outcome=Outcome.MISMATCH,
-            status=Status.FEASIBLE if found else Status.NO_SOLUTION,
+            status=Status.FEASIBLE if scored.score else Status.NO_SOLUTION,
             limit=claim.limit,
             plan=claim.plan,
-            score=found,
+            score=scored.score,
             detail=reason,
-            extra={
-                **claim.extra,
-                "claim": claim_to_json(claim, unsearched),
-                **(
-                    {"contradiction": plan_to_json(refuting)}
-                    if refuting
-                    else {}
-                ),
-            },
+            extra=extra,
         )
-        if claim.plan is None or found is None or fits:
-            return verdict
-        over = over_memory(problem, claim, claim.plan, found)
-        return replace(
-            over,
-            outcome=Outcome.MISMATCH,
-            detail=f"{reason}; {over.detail}",
-            extra=verdict.extra,
-        )
+    over = over_memory(problem, claim, claim.plan, scored.score)
+    return replace(
+        over,
+        outcome=Outcome.MISMATCH,
+        detail=f"{reason}; {over.detail}",
+        extra=extra,
+    )
+
+
+def _accept(
+    problem: Problem,
+    claim: SolverOutput,
+    scored: _ScoredPlan,
+    capabilities: Capabilities,
+    unsearched: tuple[str, ...],
+) -> Verdict:
+    """Return the verdict on a claim that nothing contradicts."""
     bound = claim.lower_bound_quanta
-    if claim.status is Status.OPTIMAL and found is not None:
-        bound = max(bound or 0, capabilities.proves(found.step_quanta))
+    if claim.status is Status.OPTIMAL and scored.score is not None:
+        bound = max(bound or 0, capabilities.proves(scored.score.step_quanta))
     status, detail = claim.status, claim.detail
     if unsearched:
         bound = None
         status, detail = _qualify(claim, unsearched)
-    if claim.plan is not None and found is not None and not fits:
-        said = replace(claim, detail=detail)
-        over = over_memory(problem, said, claim.plan, found)
+    plan, result = claim.plan, scored.score
+    if plan is not None and result is not None and not result.feasible:
+        over = over_memory(
+            problem, replace(claim, detail=detail), plan, result
+        )
         return replace(over, lower_bound_quanta=finite(bound))
     return Verdict(
         outcome=Outcome.SOLVED,
         status=status,
         limit=claim.limit,
-        plan=claim.plan,
-        score=found,
+        plan=plan,
+        score=result,
         lower_bound_quanta=finite(bound),
         own_objective_ns=claim.own_objective_ns,
         detail=detail,
@@ -264,51 +326,31 @@ def _reject(
 
 def _contradiction(
     claim: SolverOutput,
-    found: Score | None,
-    fits: bool,
-    best: int | None,
+    scored: _ScoredPlan,
+    best_quanta: int | None,
     capabilities: Capabilities,
 ) -> str | None:
     """Return what is wrong with a claim, or ``None``.
 
-    ``found`` is the score of its plan, if that has one, ``fits`` whether it
-    is legal and fits, and ``best`` the least step time of any plan at hand.
+    ``best_quanta`` is the least step time of all known plans.
     """
-    status, bound = claim.status, claim.lower_bound_quanta
-    proven = status in (Status.OPTIMAL, Status.INFEASIBLE)
-    planned = claim.plan is not None
-    if planned != (status in (Status.OPTIMAL, Status.FEASIBLE)):
-        got = "a plan" if planned else "none"
-        return f"expected a plan iff optimal or feasible, got {got}: {status}"
-    if not capabilities.exact and (proven or bound is not None):
-        got = f"status {status}" if proven else f"a bound of {bound}"
-        return f"expected no proof from a solver that is not exact, got {got}"
-    if proven and claim.limit is not None:
-        return f"expected no limit with {status}, got {claim.limit}"
-    if status is Status.NO_SOLUTION and not (claim.limit or claim.detail):
-        return "expected a limit or a detail with no solution, got neither"
-    if found is not None and claim.claimed_quanta is not None:
-        if claim.claimed_quanta != found.step_quanta:
+    if claim.status is Status.OVER_MEMORY:
+        return f"expected a status that solvers may claim, got {claim.status}"
+    claimed = claim.claimed_quanta
+    if claimed is not None and claim.plan is None:
+        return f"claims {claimed} quanta without a plan"
+    if claimed is not None and scored.score is not None:
+        step_quanta = scored.score.step_quanta
+        if claimed != step_quanta:
             return (
-                f"claims {claim.claimed_quanta} quanta for a plan that takes "
-                f"{found.step_quanta} by the shared cost model"
+                f"claims {claimed} quanta for a plan that takes "
+                f"{step_quanta} by the shared cost model"
             )
-    elif claim.claimed_quanta is not None and not planned:
-        return f"claims {claim.claimed_quanta} quanta without a plan"
-    if status is Status.OPTIMAL and not fits:
-        return "claims an optimum with a plan that does not fit or is none"
-    if status is Status.OPTIMAL and found is not None:
-        proves = capabilities.proves(found.step_quanta)
-        if bound is not None and bound < proves:
-            return (
-                f"claims an optimum of {found.step_quanta} quanta with a "
-                f"lower bound of only {bound}"
-            )
-        bound = max(bound or 0, proves)
-    if best is not None and status is Status.INFEASIBLE:
-        return f"claims infeasible, but a plan takes {best} quanta"
-    if best is not None and bound is not None and bound > best:
-        return (
-            f"claims a lower bound of {bound} quanta, but a plan takes {best}"
-        )
-    return None
+    step = scored.step_quanta
+    return inconsistency(
+        claim,
+        exact=capabilities.exact,
+        step_quanta=step,
+        proven_quanta=None if step is None else capabilities.proves(step),
+        best_quanta=best_quanta,
+    )

@@ -15,15 +15,13 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular, ns_text
 from nest.solvers.base import Limit, SolveOptions, Status
+from nest.solvers.consistency import PROOFS, inconsistency
 from nest.units import quanta_to_ns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from nest.cost.score import Score
-
-
-_WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE, Status.OVER_MEMORY)
 
 
 class Outcome(enum.StrEnum):
@@ -233,18 +231,16 @@ class SolveResult(Verdict, Tabular):
             raise ValueError(f"result of solver {self.solver!r}: {problem}")
 
     def _contradiction(self) -> str | None:
-        status = self.status
-        proven = status in (Status.OPTIMAL, Status.INFEASIBLE)
-        has_plan = status in _WITH_PLAN
+        """Return which rule the fields break.
+
+        The rules are those of :mod:`nest.solvers.consistency`, and those of
+        the fields that only results have.
+        """
+        status, step = self.status, self.step_quanta
         if self.outcome.ran != (status is not None):
             return (
                 f"expected a status if and only if the solver ran, got "
                 f"outcome {self.outcome} with status {status}"
-            )
-        if (self.plan is not None) != has_plan:
-            return (
-                f"expected a plan iff optimal, feasible or over-memory, "
-                f"got {status}"
             )
         if (status is Status.OVER_MEMORY) != bool(self.over_memory_bytes):
             return (
@@ -255,31 +251,21 @@ class SolveResult(Verdict, Tabular):
             return "expected a score if and only if there is a plan"
         if self.outcome is not Outcome.SOLVED and not self.detail:
             return f"expected a detail with outcome {self.outcome}"
-        if self.outcome is not Outcome.SOLVED and proven:
+        if self.outcome is not Outcome.SOLVED and status in PROOFS:
             return f"expected no proof with outcome {self.outcome}"
-        if not self.exact and proven:
-            return f"expected {status} from exact solvers only"
-        if not self.exact and self.lower_bound_quanta is not None:
-            return "expected a lower bound from exact solvers only"
-        if proven and self.limit is not None:
-            return f"expected no limit with {status}, got {self.limit}"
-        if (
-            status is Status.NO_SOLUTION
-            and self.limit is None
-            and not self.detail
-        ):
-            return "expected a limit or a detail with no solution"
-        cost, bound = self.step_quanta, self.lower_bound_quanta
-        if status is Status.OPTIMAL and cost is not None:
-            least = cost - math.floor(cost * self.precision)
-            if bound is None or bound < least:
-                return (
-                    f"expected the lower bound of an optimum of {cost} to be "
-                    f"at least {least}, got {bound}"
-                )
-        if cost is not None and bound is not None and bound > cost:
-            return f"expected a lower bound <= {cost}, got {bound}"
-        return None
+        if status is Status.OPTIMAL and self.lower_bound_quanta is None:
+            return "expected a lower bound with an optimum, got none"
+        return inconsistency(
+            self,
+            exact=self.exact,
+            step_quanta=step,
+            proven_quanta=None if step is None else self._proves(step),
+            best_quanta=step,
+        )
+
+    def _proves(self, step_quanta: int) -> int:
+        """Return the lower bound that an optimum of this solver implies."""
+        return step_quanta - math.floor(step_quanta * self.precision)
 
     @property
     def step_quanta(self) -> int | None:

@@ -177,7 +177,7 @@ def test_a_contradiction_is_loud(cli: Cli, problem: str) -> None:
 
 def test_a_search_that_lies_is_loud(cli: Cli, problem: str) -> None:
     from nest.search import tracer as tracing
-    from nest.search.frontier import Point
+    from nest.search.staircase import Point
 
     def search(*arguments: object) -> object:
         points, gaps = real(*arguments)

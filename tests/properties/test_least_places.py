@@ -11,7 +11,7 @@ from nest.cost.model import Block, CostModel
 from nest.cost.space import undivided
 from nest.ir import Hierarchy, Problem
 from nest.search.closed_sets import MAX_CLOSED_SETS, closed_sets
-from nest.search.options import StageShapes, of_batches
+from nest.search.options import StageShapes, batch_terms
 from tests.properties.profiles import examples
 from tests.strategies import Draw, problems
 
@@ -42,7 +42,7 @@ def test_no_place_of_a_replica_takes_less(problem):
         model, closed_sets(problem.graph, MAX_CLOSED_SETS, undivided(problem))
     )
     runtime = model.runtime
-    for split, terms in of_batches(shapes, runtime):
+    for split, terms in batch_terms(shapes, runtime):
         if not terms.strategies:
             continue
         reached = {0}

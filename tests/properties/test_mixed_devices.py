@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.analysis.fit import Target
+from nest.analysis.fit import StepTimeLimit
 from nest.analysis.offers import (
     Limits,
     best_offer,
@@ -257,7 +257,9 @@ def test_offers_are_those_of_enumeration(data, problem):
         if quanta <= target and (hourly is None or price <= hourly)
     ]
     with mock.patch("nest.analysis.fit.run_solver", run_inside):
-        fit = best_offer(problem, wish, Limits(Target(target, ""), hourly))
+        fit = best_offer(
+            problem, wish, Limits(StepTimeLimit(target, ""), hourly)
+        )
     assert fit.proven
     assert (fit.best is None) == (not keeping)
     if fit.best is not None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from formulations.brute import PlanSpace
 from nest.analysis.explain import relaxations
 from nest.analysis.fit import (
-    Target,
+    StepTimeLimit,
     fewest_devices,
     most_memory_bytes,
     smallest_memory,
@@ -129,7 +129,7 @@ def test_the_fewest_devices_are_those_of_enumeration(question):
     problem, times, target = question
     counts = list(range(1, len(times) + 1))
     with mock.patch("nest.analysis.fit.run_solver", run_inside):
-        fit = fewest_devices(problem, Target(target, ""), counts)
+        fit = fewest_devices(problem, StepTimeLimit(target, ""), counts)
     keeping = [
         count
         for count, time in zip(counts, times, strict=True)
@@ -173,7 +173,7 @@ def test_the_smallest_memory_is_that_of_enumeration(question):
     """To the byte; every plan fits what is called unlimited."""
     problem, points, target = question
     with mock.patch("nest.analysis.fit.run_solver", run_inside):
-        fit = smallest_memory(problem, Target(target, ""))
+        fit = smallest_memory(problem, StepTimeLimit(target, ""))
     assert fit.proven
     keeping = [memory for time, memory in points if time <= target]
     if keeping:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.analysis.fit import Target, fewest_devices
+from nest.analysis.fit import StepTimeLimit, fewest_devices
 from nest.cost.score import score
 from nest.ir import Problem, write
 from nest.solvers.base import SolveOptions, SolverOutput, Status
@@ -349,8 +349,8 @@ def test_all_answers_agree_where_only_rounding_decides(seed):
     assert searched(problem) == enumerated(problem)
     assert enumerated(problem)[-1][1] == best
     with mock.patch("nest.analysis.fit.run_solver", run_inside):
-        kept = fewest_devices(problem, Target(best, ""))
-        missed = fewest_devices(problem, Target(best - 1, ""))
+        kept = fewest_devices(problem, StepTimeLimit(best, ""))
+        missed = fewest_devices(problem, StepTimeLimit(best - 1, ""))
     assert kept.proven
     assert kept.best is not None
     assert kept.best.result.step_quanta <= best

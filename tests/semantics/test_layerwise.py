@@ -27,6 +27,7 @@ from tests import optima
 from tests.builders import (
     PAIRS,
     SINGLE,
+    kept_or_full,
     make_cost,
     make_levels,
     make_plan,
@@ -64,10 +65,7 @@ def recomputing(**fields):
     cost = make_cost(
         10,
         20,
-        activations=(
-            Activations(kept_bytes=10),
-            Activations(recompute="full", kept_bytes=4),
-        ),
+        activations=kept_or_full(10, 4),
     )
     fields = {"memory_bytes": 34, "recompute": ("none", "full"), **fields}
     return chain(dict.fromkeys("abcd", cost), **fields)

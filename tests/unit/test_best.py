@@ -9,7 +9,7 @@ from nest.cost.model import CostModel
 from nest.search import best
 from nest.search.best import merged
 from nest.search.closed_sets import closed_sets
-from nest.search.options import PairOptions, StageShapes, of_batches
+from nest.search.options import PairOptions, StageShapes, batch_terms
 from nest.search.parallel import share
 from nest.solvers.base import OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
@@ -179,9 +179,9 @@ def test_terms_over_all_places_stop_at_the_deadline():
     problem = chain_of(2)
     model, sets = CostModel(problem), closed_sets(problem.graph)
     shapes = StageShapes(model, sets, Ticking(2))
-    (_, terms), *_ = of_batches(shapes, model.runtime)
+    (_, terms), *_ = batch_terms(shapes, model.runtime)
     with pytest.raises(OutOfTimeError):
         _ = terms.least_load
     shapes.deadline = None
-    (_, calm), *_ = of_batches(StageShapes(model, sets), model.runtime)
+    (_, calm), *_ = batch_terms(StageShapes(model, sets), model.runtime)
     assert np.array_equal(terms.least_load, calm.least_load)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from formulations.cpsat.solver import CpSatSolver
 from formulations.milp.solver import MilpSolver
-from formulations.timed import Work
+from formulations.timed import LayerChoiceProgram
 from nest.cost.schedules import Times, schedule_of
 from nest.cost.schedules.chains import chain_through, critical_chain
 from nest.cost.schedules.timeline import (
@@ -196,7 +196,7 @@ def test_the_price_of_memory_by_hand():
 
     Two take 10: 34. At a price of 1 a byte, 3 · min(14, 14) - 8 = 34.
     """
-    work = Work((3,), ((10, 14),), ((4, 0),), 8)
+    work = LayerChoiceProgram((3,), ((10, 14),), ((4, 0),), 8)
     assert work.priced(0, 1) == 30
     assert work.priced(1, 1) == 34
     assert work.priced(1, 2) == 32
@@ -207,7 +207,7 @@ def test_the_price_of_memory_by_hand():
 
 def test_whole_layers_take_more_than_parts_of_them():
     """With 6 bytes one and a half of three layers take 10; whole, one."""
-    work = Work((3,), ((10, 14),), ((4, 0),), 6)
+    work = LayerChoiceProgram((3,), ((10, 14),), ((4, 0),), 6)
     options = SolveOptions()
     assert CpSatSolver().least_work(work, Deadline(None), options) == 38
     assert MilpSolver().least_work(work, Deadline(None), options) == 36
@@ -215,7 +215,7 @@ def test_whole_layers_take_more_than_parts_of_them():
 
 @pytest.mark.parametrize("solver", ["cpsat", "milp"])
 def test_no_work_fits_without_room(solver):
-    work = Work((3,), ((10, 14),), ((4, 1),), 2)
+    work = LayerChoiceProgram((3,), ((10, 14),), ((4, 1),), 2)
     engine = get_solver(solver)()
     assert engine.least_work(work, Deadline(None), SolveOptions()) is None
 

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 
 from formulations.common import Instance
 from formulations.paths.search import least_work
-from formulations.paths.stages import Case
+from formulations.paths.stages import StageFamilyCase
 from nest.analysis.pareto import Curve, _checked_curve, _Traced
 from nest.cost.model import CostModel
 from nest.errors import SolverError
 from nest.ir import Plan, Problem, decode_problem, problem_hash
 from nest.search.best import work_bound
-from nest.search.frontier import Gap, Point
 from nest.search.options import StageOptions
+from nest.search.staircase import Gap, Point
 from nest.solvers import challenge, registry
 from nest.solvers.base import (
     Capabilities,
@@ -181,7 +181,7 @@ def test_a_plan_below_the_bound_of_its_split_is_an_error(
         monkeypatch.setattr("nest.search.best.work_bound", too_large)
     else:
 
-        def too_much(instance: Instance, case: Case) -> int | None:
+        def too_much(instance: Instance, case: StageFamilyCase) -> int | None:
             bound = least_work(instance, case)
             return None if bound is None else bound + 1
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from formulations.cpsat.solver import CpSatSolver
 from formulations.milp.engines import (
     DEFAULT,
+    EngineSettings,
     Outcome,
-    Run,
     Verdict,
     read_cbc_log,
 )
@@ -389,7 +389,7 @@ def test_what_a_log_said_before_is_not_believed(tmp_path):
     x = pulp.LpVariable("x", 0, 1, "Integer")
     problem += x
     problem += 2 * x == 1
-    how = Run(DEFAULT, Deadline(None), 0.0, 1, 0, log=str(log))
+    how = EngineSettings(DEFAULT, Deadline(None), 0.0, 1, 0, log=str(log))
     assert run_engine(problem, how).verdict is Verdict.INFEASIBLE
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from nest.analysis.fit import (
-    Target,
+    StepTimeLimit,
     days,
     device_counts,
     fewest_devices,
@@ -50,8 +50,8 @@ def chain(**fields: object) -> Problem:
     )
 
 
-def at_most(quanta: int) -> Target:
-    return Target(quanta, f"{quanta} quanta")
+def at_most(quanta: int) -> StepTimeLimit:
+    return StepTimeLimit(quanta, f"{quanta} quanta")
 
 
 @pytest.mark.parametrize(
@@ -514,13 +514,13 @@ def test_the_candidate_is_shown_with_the_plan_of_the_answer() -> None:
     finds first, or by the best one of 120 ns.
     """
     problem = chain()
-    found = fewest_devices(problem, Target(170, ""))
+    found = fewest_devices(problem, StepTimeLimit(170, ""))
     assert found.best is not None
     assert found.trials[-1] is found.best
     assert found.best.result.step_quanta == 120
     (*_, last) = to_document(problem, found, "dp")["candidates"]
     assert last["step_time_ns"] == 120
-    found = smallest_memory(problem, Target(170, ""))
+    found = smallest_memory(problem, StepTimeLimit(170, ""))
     assert found.best is not None
     assert found.trials[-1] is found.best
 

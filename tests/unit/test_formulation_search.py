@@ -13,7 +13,7 @@ from formulations.common import Instance, SubProblem, Task
 from formulations.cpsat.solver import CpSatSolver
 from formulations.milp import engines
 from formulations.milp import solver as milp_solver
-from formulations.search import Answer, Engine, Formulation
+from formulations.search import Engine, EngineResult, Formulation
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import SolverError
@@ -53,14 +53,14 @@ class Scripted(Formulation):
     name = "scripted"
     capabilities = Capabilities(exact=True, method="answers as written down")
 
-    def __init__(self, *answers: Answer | None) -> None:
+    def __init__(self, *answers: EngineResult | None) -> None:
         self.answers = list(answers)
         self.asked: list[SubProblem] = []
 
     def engine(self, options: SolveOptions) -> Engine:
         return self.reply
 
-    def reply(self, task: Task) -> Answer:
+    def reply(self, task: Task) -> EngineResult:
         self.asked.append(task.sub_problem)
         answer = self.answers.pop(0)
         if answer is None:
@@ -68,7 +68,7 @@ class Scripted(Formulation):
         return answer
 
 
-def run(*answers: Answer | None) -> tuple[SolverOutput, Scripted]:
+def run(*answers: EngineResult | None) -> tuple[SolverOutput, Scripted]:
     engine = Scripted(*answers)
     return engine.solve(PROBLEM, SolveOptions()), engine
 
@@ -83,8 +83,8 @@ def test_there_are_two_sub_problems_with_bounds_of_their_own():
     assert bounds() == [120, 180]
 
 
-GAVE_UP = Answer(finished=False)
-NONE = Answer(finished=True)
+GAVE_UP = EngineResult(finished=False)
+NONE = EngineResult(finished=True)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ NONE = Answer(finished=True)
         ((GAVE_UP, GAVE_UP), 120),
         ((NONE, GAVE_UP), 180),
         ((GAVE_UP, NONE), 120),
-        ((Answer(finished=False, bound=150), GAVE_UP), 150),
-        ((Answer(finished=False, bound=200), GAVE_UP), 180),
-        ((Answer(finished=False, bound=90), NONE), 120),
+        ((EngineResult(finished=False, bound=150), GAVE_UP), 150),
+        ((EngineResult(finished=False, bound=200), GAVE_UP), 180),
+        ((EngineResult(finished=False, bound=90), NONE), 120),
         # Nobody has looked at the rest.
         ((None,), 120),
         ((NONE, None), 180),
@@ -120,7 +120,7 @@ def test_nothing_open_and_no_plan_is_infeasible():
 def test_a_plan_settles_what_cannot_be_better():
     """The other sub-problem takes 180 at least, and is not asked about."""
     output, engine = run(
-        Answer(finished=True, plan=TWO, claimed_quanta=120, bound=120)
+        EngineResult(finished=True, plan=TWO, claimed_quanta=120, bound=120)
     )
     assert output.status is Status.OPTIMAL
     assert output.lower_bound_quanta == 120
@@ -142,7 +142,7 @@ def test_a_plan_that_is_not_proven_best_leaves_its_sub_problem_open():
     """Two stages that are not balanced: an engine that stopped at them."""
     plan = make_plan(("a b", Strategy()), ("c", Strategy()))
     engine = Scripted(
-        Answer(finished=False, plan=plan, claimed_quanta=189, bound=140)
+        EngineResult(finished=False, plan=plan, claimed_quanta=189, bound=140)
     )
     output = engine.solve(UNEVEN, SolveOptions())
     assert output.status is Status.FEASIBLE
@@ -155,17 +155,17 @@ def test_a_plan_that_is_not_proven_best_leaves_its_sub_problem_open():
     ("answer", "text"),
     [
         (
-            Answer(finished=True, plan=TWO, claimed_quanta=119),
+            EngineResult(finished=True, plan=TWO, claimed_quanta=119),
             "expected the model's step time to be that of its plan, 120 "
             "quanta, got 119",
         ),
         (
-            Answer(finished=True, plan=TWO, claimed_quanta=121),
+            EngineResult(finished=True, plan=TWO, claimed_quanta=121),
             "120 quanta, got 121",
         ),
-        (Answer(finished=True, plan=TWO), "120 quanta, got None"),
+        (EngineResult(finished=True, plan=TWO), "120 quanta, got None"),
         (
-            Answer(finished=True, plan=BACK),
+            EngineResult(finished=True, plan=BACK),
             "expected layer 'b' no earlier than 'a'",
         ),
     ],
@@ -188,7 +188,9 @@ def test_a_plan_that_does_not_fit_is_an_error():
     )
     assert score(problem, TWO).feasible
     assert not score(problem, ONE).feasible
-    engine = Scripted(Answer(finished=True, plan=ONE, claimed_quanta=180))
+    engine = Scripted(
+        EngineResult(finished=True, plan=ONE, claimed_quanta=180)
+    )
     with pytest.raises(SolverError, match="at most 31 bytes per device"):
         engine.solve(problem, SolveOptions())
 

@@ -14,10 +14,10 @@ from formulations import cpsat, milp
 from formulations.brute import BruteSolver, PlanSpace
 from formulations.common import Instance, Task
 from formulations.cpsat.solver import CpSatSolver
+from formulations.instances import INSTANCES
 from formulations.milp import engines
 from formulations.milp.engines import Verdict, read_cbc_log
 from formulations.milp.solver import MilpSolver
-from formulations.search import INSTANCES
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import (
@@ -56,6 +56,7 @@ from nest.solvers.base import (
 from nest.solvers.run import run_solver
 from tests.builders import (
     SINGLE,
+    kept_or_full,
     make_cost,
     make_levels,
     make_plan,
@@ -372,10 +373,7 @@ def branching(granularity):
             20,
             tp=tp,
             samples=samples,
-            activations=(
-                Activations(kept_bytes=9),
-                Activations(recompute="full", kept_bytes=2),
-            ),
+            activations=kept_or_full(9, 2),
         )
         for tp in (1, 2)
         for samples in (1, 2)
@@ -453,7 +451,7 @@ def cbc(monkeypatch, *, limit_s, building_s, writing_s):
     monkeypatch.setattr(engines, "_run_program", overstay)
     outcome = engines.run(
         problem,
-        engines.Run(engines.DEFAULT, deadline, building_s, 1, 0),
+        engines.EngineSettings(engines.DEFAULT, deadline, building_s, 1, 0),
     )
     assert outcome == engines.Outcome(Verdict.STOPPED)
     return ran
@@ -488,7 +486,7 @@ def test_highs_gets_what_building_leaves(monkeypatch, limit_s):
     monkeypatch.setattr(highspy.Highs, "setOptionValue", note)
     problem = pulp.LpProblem("small", pulp.LpMinimize)
     problem += pulp.LpVariable("x", 2, 3, cat="Integer")
-    engines.run(problem, engines.Run("HiGHS", deadline, 20.0, 1, 0))
+    engines.run(problem, engines.EngineSettings("HiGHS", deadline, 20.0, 1, 0))
     assert told.get("time_limit") == (limit_s and 80.0)
 
 
@@ -586,10 +584,7 @@ def test_warm_start_with_a_strategy_per_layer(name):
     cost = make_cost(
         10,
         20,
-        activations=(
-            Activations(kept_bytes=10),
-            Activations(recompute="full", kept_bytes=4),
-        ),
+        activations=kept_or_full(10, 4),
     )
     problem = make_problem(
         {"a": cost, "b": cost},
@@ -710,7 +705,7 @@ def test_broken_engine_is_a_solver_error(monkeypatch):
     with pytest.raises(SolverError, match=r"PULP_CBC_CMD: .* exit status 1"):
         engines.run(
             pulp.LpProblem("nothing"),
-            engines.Run(engines.DEFAULT, Deadline(None), 0.0, 1, 0),
+            engines.EngineSettings(engines.DEFAULT, Deadline(None), 0.0, 1, 0),
         )
 
 

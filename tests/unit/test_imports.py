@@ -12,13 +12,6 @@ import pytest
 
 from tests.rooms import PAGE, ROOMS, Import, imports, modules, page, room_of
 
-#: Files that import each other, the second one inside a function of the
-#: first. The list may only get shorter.
-CIRCLES = {
-    ("nest.search.frontier", "nest.search.layer_frontier"),
-    ("formulations.search", "formulations.written"),
-}
-
 Graph = dict[str, set[Import]]
 
 
@@ -70,29 +63,14 @@ def test_the_core_imports_no_satellite(graph: Graph) -> None:
     }
 
 
-def test_no_circles_of_files_that_load(graph: Graph) -> None:
-    check_no_circle(
-        {
-            name: {other.module for other in others if not other.lazy}
-            for name, others in graph.items()
-        }
-    )
-
-
 def test_no_circles_of_files(graph: Graph) -> None:
+    """Imports inside functions count, too."""
     check_no_circle(
         {
-            name: {
-                other.module
-                for other in others
-                if (name, other.module) not in CIRCLES
-            }
-            - {name}
+            name: {other.module for other in others} - {name}
             for name, others in graph.items()
         }
     )
-    for name, other in CIRCLES:
-        assert Import(other, lazy=True) in graph[name]
 
 
 #: Records and classes of networks: they say themselves what they are, by

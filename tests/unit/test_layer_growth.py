@@ -20,8 +20,8 @@ def test_stages_alike_ask_for_what_any_of_them_does(swapped):
         one, other = other, one
     one.widen(other)
     assert one == Demand(
-        least_inflight=1,
-        most_inflight=6,
+        min_inflight=1,
+        max_inflight=6,
         sync_floor=10,
         wait=3,
         joint=30,
@@ -32,12 +32,12 @@ def test_stages_alike_ask_for_what_any_of_them_does(swapped):
 def options(*rows: tuple[int, int, int, int, int]) -> LayerOptions:
     """Build options from (layout, load, sync, static, kept bytes)."""
     layout, load, sync, static, kept = np.array(rows, dtype=np.int64).T
-    nothing = np.zeros_like(load)
-    amounts = np.array(SCHEDULE.amounts(Times(load, nothing, nothing)))
+    no_options = np.zeros_like(load)
+    amounts = np.array(SCHEDULE.amounts(Times(load, no_options, no_options)))
     return LayerOptions(
         *(np.arange(len(rows)), layout, amounts, sync),
-        *(nothing, nothing, nothing),
-        *(static, kept, nothing),
+        *(no_options, no_options, no_options),
+        *(static, kept, no_options),
     )
 
 
@@ -50,16 +50,16 @@ def ways(
     way.
     """
     move = change * (1 - np.eye(2, dtype=np.int64))
-    nothing = np.zeros(2, dtype=np.int64)
-    asked = {"least_inflight": 1, "most_inflight": 4, "sync_floor": 0}
+    no_options = np.zeros(2, dtype=np.int64)
+    asked = {"min_inflight": 1, "max_inflight": 4, "sync_floor": 0}
     found = grow(
         StageLayers(
             kinds=tuple(range(len(layers))),
             options=list(layers),
             changes=[(1, 0, move, move)] if change else [],
-            receive=nothing,
-            receive_back=nothing,
-            passing_bytes=nothing,
+            receive=no_options,
+            receive_back=no_options,
+            passing_bytes=no_options,
             capacity=capacity,
             schedule=SCHEDULE,
             num_micro_batches=4,

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from formulations.brute import PlanSpace
 from formulations.common import Task
+from formulations.instances import INSTANCES
 from formulations.milp import windows
 from formulations.milp.constraints import add_constraints
 from formulations.milp.objective import set_objective
 from formulations.milp.solver import MilpSolver
 from formulations.milp.variables import create
-from formulations.search import INSTANCES
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import leading_runtimes, runtime_of

@@ -44,7 +44,7 @@ from nest.present.frontier import (
 )
 from nest.present.table import show
 from nest.search import tracer as tracing
-from nest.search.frontier import Gap, Point, merge_gaps
+from nest.search.staircase import Gap, Point, merge_gaps
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.cell import Running
 from nest.solvers.messages import OutputMessage
@@ -52,7 +52,7 @@ from nest.solvers.process import Worker
 from nest.solvers.result import Outcome, SolveResult
 from nest.util.plots import check_plot
 from nest.util.versions import num_cpus
-from tests.builders import make_cost, make_levels, make_problem
+from tests.builders import kept_or_full, make_cost, make_levels, make_problem
 from tests.clock import Ticking
 from tests.frontiers import (
     check_limited,
@@ -74,10 +74,7 @@ def small(devices: int = 2, **fields: object) -> Problem:
     cost = make_cost(
         10,
         20,
-        activations=(
-            Activations(kept_bytes=10),
-            Activations(recompute="full", kept_bytes=4),
-        ),
+        activations=kept_or_full(10, 4),
     )
     for name, value in (
         ("replicas", (1,)),
@@ -420,10 +417,7 @@ def test_every_interleaved_plan_within_less_memory_counts():
     cost = make_cost(
         10,
         20,
-        activations=(
-            Activations(kept_bytes=10),
-            Activations(recompute="full", kept_bytes=4),
-        ),
+        activations=kept_or_full(10, 4),
     )
     problem = in_chunks(recompute=("none", "full"))
     kinds = tuple(

@@ -14,7 +14,7 @@ from ortools.sat.python import cp_model
 
 import formulations
 from formulations.brute import BruteSolver
-from formulations.common import Answer, Instance
+from formulations.common import EngineResult, Instance
 from formulations.cpsat.solver import CpSatSolver
 from formulations.milp import engines
 from formulations.milp import paths as milp_paths
@@ -23,8 +23,8 @@ from formulations.paths import cuts, network, stages
 from formulations.paths.bounds import Arcs, step_through
 from formulations.paths.cuts import Cuts
 from formulations.paths.network import Builder, Network
-from formulations.paths.search import PathPart, least_work
-from formulations.paths.stages import NEVER, Case, StageTable
+from formulations.paths.search import PathNode, least_work
+from formulations.paths.stages import NEVER, StageFamilyCase, StageTable
 from nest.cost.model import CostModel
 from nest.cost.schedules.base import weighted
 from nest.cost.space import leading_runtimes
@@ -71,7 +71,7 @@ def instance_of(problem):
 def table_of(problem):
     """Return the table of the only case, and the case."""
     instance = instance_of(problem)
-    (case,) = [Case(*case) for case in instance.cases()]
+    (case,) = [StageFamilyCase(*case) for case in instance.cases()]
     found = Cuts(instance.model, instance.graph)
     return StageTable(instance.model, found, case, Deadline(None)), case
 
@@ -336,7 +336,7 @@ def test_a_bound_takes_all_sync_to_hide_that_may():
     assert runtime.overlap == {"gradients"}
     model = CostModel(problem).under(runtime)
     instance = Instance(problem, model, Deadline(None))
-    (case,) = [Case(*case) for case in instance.cases()]
+    (case,) = [StageFamilyCase(*case) for case in instance.cases()]
     table = StageTable(
         model, Cuts(model, instance.graph), case, Deadline(None)
     )
@@ -427,7 +427,7 @@ def loose_part(engine, kind=Builder):
     table, case = table_of(LOOSE)
     instance = instance_of(LOOSE)
     builder = kind(table)
-    part = PathPart(
+    part = PathNode(
         *(instance, table.cuts, case, engine, "milp"),
         MilpSolver.capabilities.proves,
         *(71, 4, builder),
@@ -481,11 +481,11 @@ def test_a_plan_is_where_one_of_all_paths_is_as_fast(seed):
 
 
 def test_whole_numbers_contradict_an_engine_that_finds_nothing():
-    part, _ = loose_part(lambda task: Answer(finished=True))
+    part, _ = loose_part(lambda task: EngineResult(finished=True))
     with pytest.raises(SolverError, match="no plan of 79 quanta or less, as"):
-        part.ask(None)
-    assert part.ask(77).rest == ()
-    (later,) = replace_part(part, spread=3).ask(None).rest
+        part.solve(None)
+    assert part.solve(77).children == ()
+    (later,) = replace_part(part, spread=3).solve(None).children
     assert later.bound == 78
 
 
@@ -494,11 +494,13 @@ def test_whole_numbers_contradict_an_engine_that_finds_a_slower_plan():
 
     def slow(task):
         names = spans(task.table, task.network)
-        return Answer(finished=True, plan=task.plan([names.index("abcd")]))
+        return EngineResult(
+            finished=True, plan=task.plan([names.index("abcd")])
+        )
 
     part, _ = loose_part(slow)
     with pytest.raises(SolverError, match="no plan of 101 quanta or less, a"):
-        replace_part(part, bound=100).ask(None)
+        replace_part(part, bound=100).solve(None)
 
 
 def test_what_time_did_not_suffice_to_confirm_is_open(monkeypatch):
@@ -518,8 +520,8 @@ def test_a_window_with_all_stages_need_not_have_all_plans():
         def network(self, most):
             return super().network(1000)
 
-    part, _ = loose_part(lambda task: Answer(finished=True), Whole)
-    (later,) = replace_part(part, spread=1).ask(None).rest
+    part, _ = loose_part(lambda task: EngineResult(finished=True), Whole)
+    (later,) = replace_part(part, spread=1).solve(None).children
     assert part.builder.complete
     assert later.bound == 74
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nest.cost.schedules import schedule_of
 from nest.search import interleaved, interleaved_exact
-from nest.search.place_bounds import Layers, Places
+from nest.search.place_bounds import LayerCapacity, LayerCosts
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
@@ -26,7 +26,7 @@ def layers(forward, backward, kept_bytes=0, sync=0, working_bytes=0):
     """Nothing hides; half of a backward pass is for gradients of weights."""
     half = backward // 2
     passes = (forward, forward, 0, backward, backward, 0, half, half)
-    return Layers(passes, sync, 0, kept_bytes, working_bytes)
+    return LayerCosts(passes, sync, 0, kept_bytes, working_bytes)
 
 
 NOTHING = layers(0, 0)
@@ -44,7 +44,7 @@ def places(capacity_bytes, schedule=("1f1b", 2), **fields):
         "least": (1, 1, 1),
         "capacity_bytes": capacity_bytes,
     }
-    return Places(**known | fields)
+    return LayerCapacity(**known | fields)
 
 
 @pytest.mark.parametrize(

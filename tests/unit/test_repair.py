@@ -17,7 +17,7 @@ from nest.solvers.base import Capabilities, SolverOutput, Status
 from nest.solvers.judge import judge
 from nest.solvers.repair import repair
 from nest.solvers.result import Outcome, Verdict
-from tests.builders import make_cost, make_plan, make_problem
+from tests.builders import kept_or_full, make_cost, make_plan, make_problem
 
 PLANNER = Capabilities(exact=False, method="none", overruns=True)
 REMEDIES = PLANNER.remedies
@@ -256,10 +256,7 @@ def test_strategies_that_have_to_be_alike_change_together() -> None:
         10,
         20,
         weight_bytes=2,
-        activations=(
-            Activations(kept_bytes=60),
-            Activations(recompute="full", kept_bytes=10),
-        ),
+        activations=kept_or_full(60, 10),
     )
     problem = make_problem(
         {"a": cost, "b": cost},

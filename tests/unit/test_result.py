@@ -53,10 +53,16 @@ def test_consistent_results_exist() -> None:
     ("changes", "text"),
     [
         (
-            {"plan": None},
-            "expected a plan iff optimal, feasible or over-memory",
+            {"plan": None, "score": None},
+            "expected a plan if and only if the status is optimal, feasible "
+            "or over-memory, got no plan with optimal",
         ),
-        ({"status": Status.INFEASIBLE}, "expected a plan iff optimal"),
+        (
+            {"status": Status.INFEASIBLE},
+            "expected a plan if and only if the status is optimal, feasible "
+            "or over-memory, got a plan with infeasible",
+        ),
+        ({"plan": None}, "expected a score if and only if"),
         ({"score": None}, "expected a score if and only if"),
         ({"status": None}, "expected a status if and only if the solver ran"),
         (
@@ -71,10 +77,13 @@ def test_consistent_results_exist() -> None:
             {"outcome": Outcome.MISMATCH, "detail": "lies"},
             "expected no proof with outcome mismatch",
         ),
-        ({"exact": False}, "expected optimal from exact solvers only"),
+        (
+            {"exact": False},
+            "expected no proof .* not exact, got status optimal",
+        ),
         (
             {"exact": False, "status": Status.FEASIBLE},
-            "expected a lower bound from exact solvers only",
+            "expected no proof .* exact, got a bound of 90",
         ),
         ({"limit": Limit.TIME}, "expected no limit with optimal, got time"),
         (
@@ -87,7 +96,11 @@ def test_consistent_results_exist() -> None:
         ),
         (
             {"lower_bound_quanta": None},
-            "expected the lower bound of an optimum of 90 to be at least 90",
+            "expected a lower bound with an optimum, got none",
+        ),
+        (
+            {"lower_bound_quanta": 89},
+            "claims an optimum of 90 quanta with a lower bound of only 89",
         ),
         (
             {"status": Status.OVER_MEMORY, "lower_bound_quanta": None},
@@ -101,7 +114,7 @@ def test_consistent_results_exist() -> None:
         ),
         (
             {"lower_bound_quanta": 91, "status": Status.FEASIBLE},
-            "expected a lower bound <= 90, got 91",
+            "claims a lower bound of 91 quanta, but a plan takes 90",
         ),
     ],
 )

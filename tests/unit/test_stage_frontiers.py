@@ -73,7 +73,7 @@ def grow(
         [Cost(1, 1, 1, Allowance(*map(np.array, allowed)))],
         Deadline(None),
         alone=alone,
-        most=most,
+        max_labels=most,
     )
 
 

@@ -10,7 +10,7 @@ from nest.cost.space import Family, batch_splits
 from nest.ir import Activations, Problem
 from nest.search.closed_sets import closed_sets
 from nest.search.options import INFINITE, BatchTerms, StageShapes
-from nest.search.uniform import Case
+from nest.search.uniform import BatchCase
 from nest.search.uniform_bounds import bound_families, stage_bounds
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
@@ -92,10 +92,10 @@ def test_families_without_a_plan_are_left_out():
     assert list(bound_families(terms, split, [])) == []
 
 
-def case(*bounds: int) -> Case:
+def case(*bounds: int) -> BatchCase:
     counts = tuple(range(1, len(bounds) + 1))
     family = Family((), counts)
-    return Case(None, None, family, np.array(bounds))  # type: ignore[arg-type]
+    return BatchCase(None, None, family, np.array(bounds))  # type: ignore[arg-type]
 
 
 def test_numbers_of_stages_below_a_limit():

@@ -11,7 +11,7 @@ import pytest
 import nest
 from nest.analysis.compare import Comparison
 from nest.analysis.explain import explain
-from nest.analysis.fit import Fit, Target
+from nest.analysis.fit import Fit, StepTimeLimit
 from nest.analysis.pareto import Curve, Frontier, FrontierPoint
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, UnknownNameError
@@ -61,7 +61,7 @@ RECORDS: list[Tabular] = [
     result("one"),
     COMPARISON,
     FRONTIER,
-    Fit("devices", Target(200, "a step within 1 s"), (), None, True),
+    Fit("devices", StepTimeLimit(200, "a step within 1 s"), (), None, True),
     explain(PROBLEM, PLAN, search=False),
     Simulation(PROBLEM, PLAN),
 ]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nest.cost.space import BatchSplit
 from nest.ir import DeviceRange
-from nest.search.options import least_memory
+from nest.search.options import min_memory_bytes
 from nest.search.zones import MAX_ZONES, Site, Zones
 from nest.topology.protocol import Block
 from tests.builders import make_cost, make_problem
@@ -127,6 +127,6 @@ def test_a_stage_is_as_small_as_its_smallest_device():
     cluster = replace(
         cluster, device=replace(cluster.device, memory_bytes=200)
     )
-    assert least_memory(cluster, (0, 1)) == ord("y")
-    assert least_memory(cluster, (0, 1, 2)) == ord("x")
-    assert least_memory(cluster, None) == 200
+    assert min_memory_bytes(cluster, (0, 1)) == ord("y")
+    assert min_memory_bytes(cluster, (0, 1, 2)) == ord("x")
+    assert min_memory_bytes(cluster, None) == 200
