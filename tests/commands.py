@@ -22,7 +22,7 @@ from nest.cli.main import main
 from nest.ir import encode
 from tests import inside
 from tests.loopback import good_plan, tiny_problem
-from tests.unit.test_topology_files import DATA, HOW
+from tests.unit.topology.test_topology_files import DATA, HOW
 
 RANKED = "slurm-blocks.conf"
 

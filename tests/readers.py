@@ -67,15 +67,15 @@ from tests.cli.test_topology_cli import case
 from tests.exports import small_model
 from tests.inside import run_inside
 from tests.loopback import good_plan, tiny_problem
-from tests.unit import (
+from tests.unit.audits.test_nest_artifact import chain_document
+from tests.unit.audits.test_piper import workload
+from tests.unit.frameworks import (
     test_export,
     test_launch_configs,
     test_launch_scripts,
-    test_profiles,
 )
-from tests.unit.test_nest_artifact import chain_document
-from tests.unit.test_piper import workload
-from tests.unit.test_topology_files import DATA, HOW
+from tests.unit.profiles import test_profiles
+from tests.unit.topology.test_topology_files import DATA, HOW
 
 ROOT = Path(__file__).parents[1]
 WORLD = 16

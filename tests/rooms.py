@@ -1,9 +1,9 @@
 """The rooms of the code: what each holds, and on which floor it is.
 
 A room is a package, or a few modules that belong together. It imports from
-itself and from rooms on lower floors; ``tests/unit/test_imports.py`` checks
-every import, also those inside functions. ``python -m tests.rooms`` writes
-the table into docs/architecture.md.
+itself and from rooms on lower floors; every import is checked by
+``tests/unit/project/test_imports.py``, also those inside functions.
+``python -m tests.rooms`` writes the table into docs/architecture.md.
 """
 
 from __future__ import annotations

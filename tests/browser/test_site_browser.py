@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.driver import why_not
-from tests.unit.test_site import load
+from tests.unit.project.test_site import load
 
 pytestmark = [
     pytest.mark.browser,

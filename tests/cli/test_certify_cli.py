@@ -33,7 +33,7 @@ def texts(paths: dict[str, Path]) -> list[str]:
 def test_a_certificate_is_written_and_holds(
     cli: Cli, paths: dict[str, Path]
 ) -> None:
-    """143 ns: see tests/unit/test_certificates.py."""
+    """143 ns: see tests/unit/certificates/test_certificates.py."""
     output = paths["certificate"]
     assert cli("certify", *texts(paths), "-o", str(output)) == 0
     assert cli.out == (

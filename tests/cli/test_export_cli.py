@@ -17,7 +17,7 @@ from nest.models import builtin
 from nest.requests.problems import ProblemRequest
 from tests.chakra import replay
 from tests.cli.conftest import Cli
-from tests.unit.test_launch_configs import NEMO
+from tests.unit.frameworks.test_launch_configs import NEMO
 
 SMALL = ("gpt2", "h100x2")
 FOR_SMALL = ("--model", SMALL[0], "--cluster", SMALL[1])

@@ -38,8 +38,8 @@ from tests.builders import SINGLE, make_plan, two_stages
 from tests.children import HANG_S
 from tests.cli.test_certify_cli import NCCL
 from tests.inside import run_inside
-from tests.unit.test_explain import BOTH, chain
-from tests.unit.test_pareto import small
+from tests.unit.analysis.test_pareto import small
+from tests.unit.solvers.test_explain import BOTH, chain
 
 ROOT = Path(__file__).parents[2]
 
@@ -465,7 +465,7 @@ def test_audit_says_what_was_done(cli, tmp_path, monkeypatch, broken):
 def test_a_certificate_that_is_interrupted_has_the_step_time(
     cli, tmp_path, monkeypatch
 ):
-    """143 ns: see tests/unit/test_certificates.py."""
+    """143 ns: see tests/unit/certificates/test_certificates.py."""
 
     def prove(problem, step_quanta):
         raise KeyboardInterrupt

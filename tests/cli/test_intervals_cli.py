@@ -15,7 +15,7 @@ from nest.ir import Problem, read_plan, read_problem, write
 from nest.uncertainty.intervals import intervals_of
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 from tests.cli.conftest import Cli
-from tests.unit.test_intervals import NUMBERS
+from tests.unit.uncertainty.test_intervals import NUMBERS
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from nest.util.interrupts import Interrupted
 from tests.cli.conftest import Cli
 from tests.loopback import GOOD_NS, TARGET, tiny_problem
 from tests.pages import Page
-from tests.unit.test_pareto import PRICE, small
+from tests.unit.analysis.test_pareto import PRICE, small
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from msgspec import structs
 from nest.analysis.pareto import frontier
 from nest.ir import Problem, problem_hash, read_plan, read_problem, write
 from tests.cli.conftest import Cli
-from tests.unit.test_pareto import PRICE, small, with_device
+from tests.unit.analysis.test_pareto import PRICE, small, with_device
 
 
 @pytest.fixture

@@ -19,7 +19,12 @@ from nest.models.blocks import (
 from nest.profiles import load_profile, torch_profiler
 from nest.profiles.format import decode_profile
 from tests.cli.conftest import Cli
-from tests.unit.test_profiles import GPT_TOWER, LINES, NAME, write_lines
+from tests.unit.profiles.test_profiles import (
+    GPT_TOWER,
+    LINES,
+    NAME,
+    write_lines,
+)
 
 TOY = SimpleNamespace(
     towers=(

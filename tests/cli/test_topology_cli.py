@@ -13,7 +13,7 @@ import yaml
 
 from nest.topology.graph.convert import networkx_of
 from tests.cli.conftest import Cli
-from tests.unit.test_graph_network import NETWORKS
+from tests.unit.topology.test_graph_network import NETWORKS
 
 
 def case(name: str = "clos", **fields):

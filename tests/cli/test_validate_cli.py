@@ -19,7 +19,7 @@ from nest.validation import predict
 from nest.validation.predict import Prediction
 from nest.validation.rows import Row, measured_step_time_s
 from tests.pages import Page
-from tests.unit.test_validation import CELLS, MESHES, text_of
+from tests.unit.validation.test_validation import CELLS, MESHES, text_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ from nest.cost.schedules import SCHEDULES
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import EXACT, solve, why_wrong
 from tests.strategies import problems
-from tests.unit.test_schedules import Split
+from tests.unit.cost.test_schedules import Split
 
 
 @pytest.fixture(autouse=True, scope="module")

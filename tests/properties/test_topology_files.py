@@ -10,7 +10,7 @@ from nest.topology.files import FORMATS, FileSupplement
 from nest.topology.files.hostlist import expand
 from nest.topology.files.source import Source
 from tests.properties.profiles import examples
-from tests.unit.test_topology_files import FILES, HOW
+from tests.unit.topology.test_topology_files import FILES, HOW
 
 WORDS = [
     "",

@@ -135,7 +135,7 @@ def test_the_blocks_of_an_interleaved_plan_divide_the_micro_batches():
 
 
 def test_unequal_chunks_take_their_critical_path():
-    """As worked through in ``tests/unit/test_schedules.py``, in tens."""
+    """As worked through in ``tests/unit/cost/test_schedules.py``, in tens."""
     short, long = make_cost(10, 10), make_cost(30, 10)
     costs = {"a": long, "b": short, "c": short, "d": long}
     problem = chain(costs=costs, global_batch=2)

@@ -151,7 +151,7 @@ def test_scattering_that_overlaps_stays_in_the_pass():
 
 
 def test_zb_h1_takes_its_critical_path():
-    """tests/unit/test_schedules.py works it out: 17, for 1F1B 21."""
+    """tests/unit/cost/test_schedules.py works it out: 17, for 1F1B 21."""
     costs = (
         make_cost(2, 5, weight_backward_ns=3),
         make_cost(1, 6, weight_backward_ns=2),

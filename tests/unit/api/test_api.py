@@ -1,0 +1,267 @@
+"""Commands as functions: the same words, the same answers and messages."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import json
+import pydoc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nest
+from nest import api
+from nest.errors import InvalidOptionError, NestError
+from nest.ir import Problem, problem_hash, write
+from nest.solvers import registry
+from tests.builders import SINGLE, make_cost, make_plan, make_problem
+from tests.inside import PLACES, run_inside
+
+PLAN = make_plan(("a", SINGLE), ("b", SINGLE))
+
+
+@pytest.fixture(autouse=True)
+def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in PLACES:
+        monkeypatch.setattr(place, run_inside)
+
+
+def chain() -> Problem:
+    """Two layers of 30 ns; 120 ns on one device, 90 on two."""
+    cost = make_cost(10, 20)
+    return make_problem(
+        {"a": cost, "b": cost},
+        edges=(("a", "b", 0),),
+        devices=2,
+        global_batch=2,
+    )
+
+
+@pytest.mark.parametrize(
+    "module", [nest, api, registry], ids=lambda x: x.__name__
+)
+def test_examples(module: Any) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def test_examples_of_the_page() -> None:
+    found = doctest.testfile(
+        str(Path(__file__).parents[3] / "docs/python.md"),
+        module_relative=False,
+        encoding="utf-8",
+        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS,
+    )
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def test_names_are_functions_of_the_api() -> None:
+    """Whatever modules were imported before."""
+    for name in ("codesign", "compare", "explain", "export", "fit", "pareto"):
+        function = getattr(nest, name)
+        assert function is getattr(api, name)
+        assert inspect.isfunction(function)
+        assert "\n    Parameters" in pydoc.render_doc(function)
+        assert ">>> " in (function.__doc__ or "")
+    assert nest.compare(chain(), "brute")["brute"].step_time_ns == 60
+
+
+# Problems
+
+
+def test_problems_come_as_such_by_name_and_by_file(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    write(path, chain())
+    assert nest.load(path) == nest.load(str(path)) == chain()
+    assert nest.problem(path) == nest.problem(chain()) == chain()
+    assert nest.load("llama2-7b-8") == nest.load_problem("llama2-7b-8")
+    with pytest.raises(
+        nest.NestError,
+        match=r"got '.*/problem.json'; choose one of them; nest.load reads "
+        r"files and instances, nest.read_problem files$",
+    ):
+        nest.load_problem(str(path))
+
+
+def test_settings_of_a_model_are_those_of_the_command_line() -> None:
+    found = nest.problem(
+        model="llama2-7b",
+        cluster="h100x8",
+        global_batch=8,
+        micro_batches=[1, 2],
+        tp="1,2",
+        zero=(0, 1),
+        recompute=("none",),
+        overlap={"tp": 0.5},
+        distributed_optimizer=True,
+        sequence_parallel=(True, False),
+        schedule=None,
+    )
+    job = found.job
+    assert (job.global_batch, job.micro_batches) == (8, (1, 2))
+    assert (job.zero, job.recompute) == ((0, 1), ("none",))
+    assert job.overlap == {"tp": 0.5}
+    assert job.distributed_optimizer
+    assert job.sequence_parallel == (False, True)
+    assert {c.tp for kind in found.graph.kinds for c in kind.costs} == {1, 2}
+
+
+# Answers
+
+
+def test_plans_are_of_the_whole_problem() -> None:
+    found = nest.solve(chain(), "brute", pin={"pp": [1], "r": 1})
+    assert found.step_time_ns == 120
+    assert found.problem == chain()
+    assert found.plan is not None
+    assert found.plan.problem_hash == problem_hash(chain())
+    either = nest.solve(chain(), "brute", pin={"pp": [1, 2], "r": 1})
+    assert either.step_time_ns == 90
+
+
+def test_plans_come_in_every_form(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write(path, PLAN)
+    found = nest.solve(chain(), pin="pp=2,r=1")
+    for plan in (PLAN, path, str(path), found):
+        assert nest.score(chain(), plan).step_time_ns == 90
+        assert nest.simulate(chain(), plan).step == 90
+    assert nest.score(chain(), "pp=1,r=1").step_time_ns == 120
+    again = nest.solve(chain(), warm_start=found)
+    assert again.options.warm_start == found.plan
+
+
+def test_limits_are_words_or_a_record() -> None:
+    found = nest.solve(
+        chain(), time_limit=9, seed=3, option={"dp.at_most_quanta": 150}
+    )
+    assert found.options.time_limit_s == 9
+    assert found.options.seed == 3
+    assert found.options.extra == {"at_most_quanta": "150"}
+    record = nest.SolveOptions(seed=4)
+    assert nest.solve(chain(), "brute", record).options == record
+
+
+def test_answers_are_those_of_the_commands() -> None:
+    assert nest.fit(chain(), within=1e-7, solver="brute").best is not None
+    points = nest.pareto(chain(), ["devices", "time"], workers=1).to_rows()
+    assert [(x["devices"], x["step_time_ns"]) for x in points] == [
+        (1, 120),
+        (2, 60),
+    ]
+    terms = nest.explain(chain(), PLAN, search=False).to_rows()
+    assert sum(row["time_ns"] for row in terms) == 90
+    assert json.loads(json.dumps(terms)) == terms
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: nest.solve(),
+            r"nest.solve: expected problem, got none; see help\(nest.solve\), "
+            "or pass model and cluster",
+        ),
+        (
+            lambda: nest.solve(chain(), tp=2),
+            "tp: expected either problem or model with its options",
+        ),
+        (
+            lambda: nest.solve(chain(), tim_limit=2),
+            r"nest.solve: expected a known argument, got 'tim_limit'; did you "
+            "mean 'time_limit'",
+        ),
+        (
+            lambda: nest.solve(chain(), time_limit=-1),
+            "time_limit: expected a finite number of seconds > 0, got -1;",
+        ),
+        (
+            lambda: nest.solve(chain(), options=nest.SolveOptions(), seed=1),
+            "seed: expected either options or arguments for them, got both",
+        ),
+        (lambda: nest.fit(chain(), within="x"), "within: expected a number"),
+        (
+            lambda: nest.fit(chain()),
+            "nest.fit: expected one target, within, tokens_per_s or days ",
+        ),
+        (
+            lambda: nest.fit(chain(), within=1, memory=True, devices_list=[1]),
+            "devices_list: expected either it or memory, got both",
+        ),
+        (
+            lambda: nest.problem(model="llama2-7b"),
+            "cluster: expected <machine>x<devices> with model, got none; for "
+            "example cluster='h100x64'",
+        ),
+        (
+            lambda: nest.simulate(chain(), "pp=3"),
+            "plan pp=3: expected at most 2 stages",
+        ),
+    ],
+)
+def test_bad_words(call: Any, text: str) -> None:
+    with pytest.raises(InvalidOptionError, match=text):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: nest.load(3), "problem: expected a problem, a name or"),
+        (lambda: nest.load(None), "nest.problem: expected problem, got none"),
+        (lambda: nest.load(b"x"), "a file, got b'x'; pass one"),
+        (
+            lambda: nest.solve([chain()]),
+            r"problem: expected .* got \[<Problem",
+        ),
+        (lambda: nest.score(PLAN, chain()), "got <Plan .*problem before a p"),
+        (
+            lambda: nest.compare(chain(), solvers=3),
+            "solvers: expected names in one text or apart, got 3; for exam",
+        ),
+        (lambda: nest.pareto(chain(), 3), "objectives: expected names separ"),
+        (
+            lambda: nest.pareto(chain(), devices=2.5),
+            "devices: expected distinct integers >= 1 .*, got 2.5; for ex",
+        ),
+        (
+            lambda: nest.fit(chain(), within=1, devices_list=True),
+            "devices_list: expected distinct integers >= 1 .*, got True",
+        ),
+        (
+            lambda: nest.solve(chain(), solver=3),
+            "solver: expected a keyword such as 'dp', or a file, got 3; see",
+        ),
+        (lambda: nest.score(chain(), 3), "plan: expected a plan, .* got 3;"),
+    ],
+)
+def test_values_of_wrong_types(call: Any, text: str) -> None:
+    with pytest.raises(NestError, match=text) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_nearest_plan_is_exported() -> None:
+    words = {"to": "megatron", "model": "llama2-7b"}
+    files = nest.export("llama2-7b-8", "tp=2,pp=1", nearest=True, **words)
+    assert sorted(files) == ["README", "args.sh", "hostfile", "plan.json"]
+
+
+def test_a_plan_by_a_mapping() -> None:
+    assert nest.score(chain(), {"pp": 2, "r": 1}).step_time_ns == 90
+
+
+def test_bad_plans_and_names() -> None:
+    with pytest.raises(
+        InvalidOptionError, match="explain: expected plan, got"
+    ):
+        nest.explain(chain())
+    with pytest.raises(NestError, match="no such name; did you mean 'llama2"):
+        nest.load("llama2-7b-9")

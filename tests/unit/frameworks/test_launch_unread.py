@@ -1,0 +1,359 @@
+"""What launch lines say that plans cannot: refused or listed, never lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nest.errors import InvalidPlanError
+from nest.frameworks import deepspeed, torchtitan
+from tests.unit.frameworks.test_launch_scripts import (
+    CONFIG,
+    OLD,
+    SCRIPT,
+    launched,
+    speed,
+    titan,
+)
+
+
+def with_more(more):
+    return SCRIPT.replace("--bf16", f"--bf16 {more}", 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "meant"),
+    [
+        ("--tensor-model-parallel-size", "--tensor-model-parallel",
+         "--tensor-model-parallel-size"),
+        ("--tensor-model-parallel-size", "--tensor-model-parallel-sizes",
+         "--tensor-model-parallel-size"),
+        ("--bf16", "--bf16 --num-layers-per-stage 8", "--num-layers"),
+        ("--bf16", "--bf16 --tp 2", "--tp-comm-overlap"),
+        # What is missing has a name that is written wrongly.
+        ("--micro-batch-size", "--micro-batch-sizes", "--micro-batch-size"),
+        ("--hidden-size", "--hiden-size", "--hidden-size"),
+    ],
+)  # fmt: skip
+def test_names_that_are_nearly_known_are_refused(old, new, meant):
+    assert old in SCRIPT
+    with pytest.raises(
+        InvalidPlanError,
+        match=rf"^run.sh:\d+: --[a-z-]+: expected an argument that is known, "
+        rf"got --[a-z-]+; did you mean '{meant}'\?$",
+    ):
+        launched(SCRIPT.replace(old, new, 1))
+
+
+def test_other_names_are_listed():
+    notes = launched(with_more("--nonsense-flag 7")).notes
+    assert (
+        "run.sh: ignored 4 arguments that nest does not read: "
+        "--nonsense-flag, --lr, --save, --train-iters" in notes
+    )
+
+
+def test_names_that_megatron_has_are_not_taken_for_others():
+    more = "--eval-micro-batch-size 1 --moe-router-topk-scaling-factor 2.5"
+    (note,) = [x for x in launched(with_more(more)).notes if "ignored" in x]
+    assert "--eval-micro-batch-size, --moe-router-topk-scaling-factor" in note
+
+
+def test_names_that_are_read_later_are_not_taken_for_others():
+    """``--ffn-hidden-size`` is nearly ``--hidden-size``."""
+    assert "--ffn-hidden-size 512" in SCRIPT
+    assert "--seq-length 1024" in SCRIPT
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run.sh: --seq-length: expected a value, got none; add it",
+    ):
+        launched(SCRIPT.replace("--seq-length 1024", ""))
+
+
+def test_options_of_launchers_are_not_listed():
+    text = SCRIPT.replace("srun python", "torchrun --master_port 1 --nnodes 2")
+    assert "master" not in "".join(launched(text).notes)
+
+
+def test_scripts_with_a_configuration_say_what_to_import():
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run.sh:1: --yaml-cfg: expected arguments, got a "
+        r"configuration; import that file: nest import megatron-args FILE",
+    ):
+        launched("torchrun pretrain_gpt.py --yaml-cfg x.yaml --bf16\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "gradient"),
+    [
+        # A copy in fp32 beside two moments, or one.
+        ("--optimizer adam", 12, 4),
+        ("--optimizer sgd", 8, 4),
+        ("--optimizer muon", 8, 4),
+        ("--use-precision-aware-optimizer", 12, 4),
+        # 2 + 1 + 2.
+        ("--use-precision-aware-optimizer --main-params-dtype fp16 "
+         "--exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", 5, 4),
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16 "
+         "--grad-reduce-in-bf16", 12, 2),
+    ],
+)  # fmt: skip
+def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
+    text = with_more(more)
+    if "muon" in more:
+        text = text.replace("--use-distributed-optimizer", "")
+    launch = launched(text).reading.launch
+    assert (launch.state_bytes, launch.gradient_bytes) == (state, gradient)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        *((name, rf"^run.sh:\d+: {name.split()[0]}: expected no such "
+           rf"argument, got it; {why}")
+          for name, why in (
+            ("--hybrid-override-pattern M-M*", "it is another model than is"),
+            ("--encoder-num-layers 4", "it is another model than is read"),
+            ("--retro-add-retriever", "it is another model than is read"),
+            ("--standalone-embedding-stage", "say it with an E alone"),
+            ("--pipeline-model-parallel-split-rank 1", "plans know no encod"),
+            ("--fp8-param-gather", "plans gather weights in two bytes"),
+            ("--moe-layer-recompute", "plans recompute no part of a layer"),
+            ("--moe-expert-capacity-factor 1.0", "plans drop and pad no tok"),
+            ("--cpu-offloading", "plans know no offloading"),
+            ("--fine-grained-activation-offloading", "plans know no offload"),
+            ("--distribute-saved-activations", "plans keep the inputs of la"),
+          )),
+        ("--optimizer lion",
+         "--optimizer: expected one of adam, sgd, muon, got 'lion'"),
+        ("--optimizer sgd --sgd-momentum 0",
+         "--sgd-momentum: expected a momentum > 0, got 0; plans keep one"),
+        ("--exp-avg-dtype bf16", "--exp-avg-dtype: expected fp32 without "
+         "--use-precision-aware-optimizer and Adam, got bf16"),
+        ("--use-precision-aware-optimizer --exp-avg-dtype fp64",
+         "--exp-avg-dtype: expected one of fp32, fp16, bf16, fp8, got 'fp64'"),
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16",
+         "--main-grads-dtype: expected fp32 with gradients that are reduced"),
+        ("--optimizer-cpu-offload", "run.sh:17: --optimizer-cpu-offload: "
+         "expected no such argument, got it; plans know no offloading"),
+        ("--attention-backend unfused", "--attention-backend: expected auto, "
+         "flash or fused, got unfused; plans keep no scores of attention"),
+        ("--recompute-activations --recompute-granularity full "
+         "--recompute-method uniform",
+         r"--recompute-activations: expected one choice of what is "
+         r"recomputed, got run.sh:17: --recompute-granularity full too"),
+        ("--pipeline-model-parallel-layout 'Et*4|t*4L' "
+         "--decoder-first-pipeline-num-layers 4",
+         r"--pipeline-model-parallel-layout: expected no other argument about "
+         r"layers of stages, got run.sh:17: --decoder-first-pipeline-num-"
+         r"layers too; remove one"),
+        ("--pipeline-model-parallel-layout 'Et*4|t*4L' "
+         "--num-layers-per-virtual-pipeline-stage 2",
+         "got run.sh:17: --num-layers-per-virtual-pipeline-stage too"),
+        ("--num-layers-per-virtual-pipeline-stage 2 "
+         "--num-virtual-stages-per-pipeline-rank 2",
+         "--num-layers-per-virtual-pipeline-stage: expected one number of "
+         "chunks, got run.sh:17: --num-virtual-stages-per-pipeline-rank too"),
+        ("--num-layers-per-virtual-pipeline-stage 3",
+         "expected a divisor of the 4 layers of a stage, got 3"),
+    ],
+)  # fmt: skip
+def test_what_plans_cannot_say_is_refused(more, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        launched(with_more(more))
+
+
+def test_first_stages_that_leave_no_even_rest_name_the_stages():
+    text = with_more("--decoder-first-pipeline-num-layers 3")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"--pipeline-model-parallel-size: expected stages that split 8 "
+        r"layers evenly beside 3 on the first or the last one, got 4",
+    ):
+        launched(text.replace("PP=2", "PP=4"))
+
+
+# How many nodes there are, and arguments of the script
+
+NODES = SCRIPT.replace("#SBATCH --gpus-per-node=8\n", "").replace(
+    "srun python", "torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES"
+)
+
+
+def test_nodes_that_the_script_does_not_say_are_those_of_slurm():
+    assert (
+        "run.sh:15: --nnodes: $SLURM_NNODES, which the script does not set; "
+        "counted is run.sh:2: --nodes 2" in launched(NODES).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("$NNODES", r"^run.sh:15: --nnodes: expected a number of nodes that "
+         r"the script states, got \$NNODES, which the script does not set; "
+         r"say it with --set NNODES=VALUE$"),
+        ("$(scontrol x)", "got the output of scontrol; say it with --set "
+         "NAME=VALUE, NAME being its variable"),
+        ("1:4", "a number of nodes that the script states, got '1:4'"),
+    ],
+)  # fmt: skip
+def test_nodes_that_nobody_says_are_asked_for(nodes, message):
+    text = NODES.replace("#SBATCH --nodes=2", "#").replace(
+        "$SLURM_NNODES", nodes
+    )
+    with pytest.raises(InvalidPlanError, match=message):
+        launched(text)
+    if nodes == "$NNODES":
+        assert launched(text, variables={"NNODES": "2"}).reading.launch.dp == 4
+
+
+def test_arguments_of_the_script_count_with_their_default():
+    text = SCRIPT.replace("${TP:-2}", "${1:-2}")
+    found = launched(text)
+    assert found.reading.launch.tp == 2
+    assert (
+        "run.sh:4: $1 is 2, the script's default; --set 1=VALUE gives another"
+        in found.notes
+    )
+    found = launched(text, variables={"1": "4"})
+    assert found.reading.launch.tp == 4
+    assert "default;" not in "".join(found.notes)
+    with pytest.raises(InvalidPlanError, match="say it with --set 1=VALUE"):
+        launched(SCRIPT.replace("${TP:-2}", "$1"))
+
+
+@pytest.mark.parametrize("place", ["--bf16", "--lr 1e-4", "--train-iters 10"])
+def test_all_arguments_of_the_script_are_named_as_not_read(place):
+    text = SCRIPT.replace(place, f'{place} "$@"')
+    assert any(
+        "not read: $@, the arguments of the script; what it holds" in note
+        for note in launched(text).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('eval "torchrun', '"'),
+        ('srun -l bash -c "torchrun', '"'),
+        ("srun bash -c 'torchrun", "'"),
+    ],
+)
+def test_texts_that_a_shell_reads_again_are_read(before, after):
+    text = SCRIPT.replace("srun python", before).replace(
+        "--train-iters 10", f"--train-iters 10{after}"
+    )
+    inside = "$MODEL" if after == "'" else "${MODEL[*]}"
+    text = text.replace('"${MODEL[@]}"', inside)
+    text = text.replace("MODEL=(", 'MODEL="').replace(" 0\n)", ' 0"')
+    found = launched(text).reading
+    assert (found.launch.tp, found.launch.micro_batch) == (2, 8)
+    assert found.model.layers == 8
+
+
+# Configurations of DeepSpeed and torchtitan
+
+
+def zero(**more):
+    return {"zero_optimization": {"stage": 2, **more}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"zero_optimisation": {"stage": 3}}, "^ds.json: zero_optimisation: "
+         "expected a key that is known, got zero_optimisation; did you mean "
+         r"'zero_optimization'\?$"),
+        (zero(stages=3), "zero_optimization.stages: expected a key that is "
+         "known, got stages; did you mean 'stage'"),
+        (zero(offload_optimizer={"device": "cpu"}),
+         'zero_optimization.offload_optimizer: expected "none" or '
+         'false or null, got "cpu"; plans know no offloading'),
+        (zero(offload_param={"device": "nvme"}),
+         'offload_param: expected "none" or false or null, got "nvme"; '),
+        (zero(cpu_offload=True), "cpu_offload: expected false"),
+        (zero(zero_quantized_weights=True), "plans quantise no messages"),
+        (zero(mics_shard_size=8), "plans shard over all data ranks of a"),
+        ({"communication_data_type": "fp32"},
+         'communication_data_type: expected null, got "fp32"; plans reduce'),
+        (zero(zero_hpz_partition_size=8), "no second partition of weights"),
+        ({"optimizer": {"type": "OneBitAdam"}},
+         "optimizer.type: expected one of adam, .*, got OneBitAdam"),
+    ],
+)  # fmt: skip
+def test_keys_that_plans_cannot_say_are_refused(changes, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        speed(changes)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state"),
+    [
+        ({"type": "AdamW"}, 12),
+        ({"type": "SGD", "params": {"momentum": 0.9}}, 8),
+        ({"type": "SGD"}, 4),
+        ({"type": "Muon"}, 8),
+    ],
+)
+def test_what_the_optimiser_of_deepspeed_keeps_is_counted(optimizer, state):
+    assert speed({"optimizer": optimizer}).state_bytes == state
+
+
+def test_other_keys_of_deepspeed_are_listed():
+    changes = zero(reduce_bucket_size=1, offload_param={"device": "none"})
+    document = {**CONFIG, **changes, "scheduler": {}}
+    assert deepspeed.unread(json.dumps(document), "ds.json") == (
+        "ds.json: ignored 3 keys that nest does not read: "
+        "zero_optimization.reduce_bucket_size, "
+        "zero_optimization.offload_param, scheduler",
+    )
+    assert speed(changes).zero == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("[parallelism]\nfsdp_reshard_after_forwad = 'never'",
+         r"^job.toml:17: parallelism.fsdp_reshard_after_forwad: expected a "
+         r"key that is known, got fsdp_reshard_after_forwad; did you mean "
+         r"'fsdp_reshard_after_forward'\?$"),
+        ("[parallelisms]\ntensor_parallel_degree = 2",
+         "^job.toml: parallelisms: expected a key that is known, got "
+         "parallelisms; did you mean 'parallelism'"),
+        ("[optimizer]\nname = 'Lion'", r'job.toml:17: optimizer.name: expected'
+         r' "Adam" or "AdamW", got "Lion"; plans keep two moments'),
+        ("[optimizer]\nearly_step_in_backward = true",
+         "early_step_in_backward: expected false, got true; plans keep all"),
+        ("[parallelism]\ndisable_loss_parallel = true", "split the logits"),
+        ("[parallelism]\npipeline_parallel_schedule_csv = 'a.csv'",
+         "no schedules from files"),
+        ("[parallelism]\npipeline_parallel_expert_parallel_overlap = true",
+         "do not overlap two passes"),
+    ],
+)  # fmt: skip
+def test_keys_of_job_files_that_plans_cannot_say_are_refused(more, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        titan(f"{OLD}{more}\n")
+
+
+def test_offloading_of_job_files_is_refused():
+    text = OLD.replace("seq_len", "enable_cpu_offload = true\nseq_len")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"training.enable_cpu_offload: expected false, got true; plans "
+        "know no offloading",
+    ):
+        titan(text)
+
+
+def test_other_keys_of_job_files_are_listed():
+    text = f"{OLD}[optimizer]\nname = 'AdamW'\n[compile]\nbackend = 'x'\n"
+    assert torchtitan.unread(text, "job.toml") == (
+        "job.toml: ignored 2 keys that nest does not read: optimizer, "
+        "compile.backend",
+    )
+    assert titan(text)[0].tp == 2
+    assert torchtitan.unread(OLD, "job.toml") == ()

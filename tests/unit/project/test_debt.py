@@ -1,0 +1,28 @@
+"""What is still longer than the rules of pyproject.toml allow.
+
+The numbers may only get smaller: ruff refuses what is new.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("nest", "formulations", "baselines", "bench", "tests")
+
+#: Functions with more than 15 branches, 8 parameters and 60 statements.
+EXEMPT = {"C901": 7, "PLR0913": 7, "PLR0915": 2}
+
+
+def test_exemptions_get_fewer() -> None:
+    found = Counter(
+        rule
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        for line in re.findall(r"# noqa: (.*)", path.read_text())
+        for rule in re.findall(r"[A-Z]+\d+", line)
+        if rule in EXEMPT
+    )
+    assert found == EXEMPT

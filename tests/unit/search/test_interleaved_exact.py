@@ -1,0 +1,243 @@
+"""What is proven of interleaved plans.
+
+Problems of tests/unit/search/test_interleaved.py: layers of 10 + 20 ns on two
+devices, messages free, four micro-batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.ir import Strategy
+from nest.search import interleaved, interleaved_exact
+from nest.search.chunk_bounds import Chosen
+from nest.search.closed_sets import closed_sets
+from nest.search.solver import DpSolver
+from nest.solvers.base import Deadline, SolveOptions, Status
+from nest.solvers.registry import get_solver
+from tests.builders import make_cost, make_levels, make_problem
+
+FREE = make_levels((4, 0.0, 1e18))
+
+
+def chain(costs, **fields):
+    names = [f"l{i}" for i in range(len(costs))]
+    return make_problem(
+        dict(zip(names, costs, strict=True)),
+        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
+        **{
+            "devices": 2,
+            "global_batch": 4,
+            "replicas": (1,),
+            "virtual_stages": (1, 2),
+            "topology": FREE,
+            **fields,
+        },
+    )
+
+
+def solve(problem, **options):
+    return DpSolver().solve(problem, SolveOptions(**options))
+
+
+@pytest.mark.parametrize("virtual", [(1, 2), (2,), (1, 2, 4)])
+def test_few_plans_are_proven(virtual):
+    """Two blocks of 4 · 30 and a bubble of 120 / v."""
+    output = solve(chain([make_cost(10, 20)] * 8, virtual_stages=virtual))
+    step = 480 + 120 // virtual[-1]
+    assert (output.status, output.claimed_quanta) == (Status.OPTIMAL, step)
+    assert output.lower_bound_quanta == step
+    assert output.plan.virtual_stages == virtual[-1]
+
+
+def test_chunks_may_have_strategies_of_their_own():
+    """Blocks (a, c) and (b, d); b can only run with full recomputation.
+
+    60 ns per micro-batch on either block, so at least 4 · 60; every plan
+    waits for 40 more, as enumeration says.
+    """
+    cost = make_cost(15, 0)
+    again = replace(cost.activations[0], recompute="full")
+    fast = replace(cost, activations=(again,))
+    even = make_cost(10, 20)
+    problem = chain([even, fast, even, even], recompute=("none", "full"))
+    output = solve(problem)
+    brute = get_solver("brute")().solve(problem, SolveOptions())
+    assert output.status is brute.status is Status.OPTIMAL
+    assert output.claimed_quanta == brute.claimed_quanta == 280
+    assert [stage.strategy for stage in output.plan.stages] == [
+        Strategy(),
+        Strategy(recompute="full"),
+        Strategy(),
+        Strategy(),
+    ]
+
+
+def test_chunks_of_a_block_have_as_many_devices():
+    """On three devices one block may have two of them, for both its chunks."""
+    costs = (make_cost(10, 20), make_cost(6, 12, tp=2))
+    problem = chain([costs] * 4, devices=3)
+    output = solve(problem)
+    brute = get_solver("brute")().solve(problem, SolveOptions())
+    assert output.status is brute.status is Status.OPTIMAL
+    assert output.claimed_quanta == brute.claimed_quanta
+
+
+def test_a_bound_counts_devices_and_memory(monkeypatch):
+    """Nothing is enumerated. 8 layers of 30 ns, 4 micro-batches, 2 blocks.
+
+    Half of all work is on each block at least: 4 · 120 = 480. Where the
+    layers keep 10 bytes without and none with full recomputation, which
+    takes 10 ns more, 2 · 30 bytes hold 6 layers without: 6 · 30 + 2 · 40 =
+    260, and 4 · 130 = 520.
+    """
+    monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
+    monkeypatch.setattr(interleaved, "RAISE", False)
+    plain = solve(chain([make_cost(10, 20)] * 8))
+    assert plain.status is Status.FEASIBLE
+    assert plain.lower_bound_quanta == 480
+    cost = make_cost(10, 20, kept_bytes=10)
+    both = replace(
+        cost,
+        activations=(
+            *cost.activations,
+            replace(cost.activations[0], recompute="full", kept_bytes=0),
+        ),
+    )
+    tight = solve(
+        chain([both] * 8, memory_bytes=30, recompute=("none", "full"))
+    )
+    assert tight.lower_bound_quanta == 520
+
+
+def relaxation_of(problem, best):
+    """The only case of a problem on two blocks, and its bound climbed."""
+    model, sets = CostModel(problem), closed_sets(problem.graph)
+    (case,) = interleaved_exact.cases(model, sets, Deadline(None))
+    assert case is not None
+    found = interleaved_exact.relaxed(case, 2, sets, best)
+    assert found is not None
+    while not found.done:
+        found.climb(best, best, Deadline(None))
+    return case, sets, found
+
+
+def priced(relaxation, chains, **prices):
+    """What chunks add under prices of one's own."""
+    weights = np.zeros(len(relaxation.chains))
+    weights[: len(chains)] = chains
+    relaxation.best = relaxation.best._replace(
+        chains=weights,
+        **{"work": 0.0, "devices": 0.0, "together": 0.0, **prices},
+    )
+    return relaxation.suffix()
+
+
+@pytest.mark.parametrize("devices", [0.0, 1.0, 1e3])
+def test_a_suffix_pays_back_what_all_plans_use(devices):
+    """One layer per chunk: 4 · 60, and a bubble of 60 / 2.
+
+    That is the chain through the last block. Four chunks on a quarter of
+    the price of all devices each add what is paid back.
+    """
+    problem = chain(
+        [make_cost(10, 20)] * 4, pipeline_parallel=(2,), virtual_stages=(2,)
+    )
+    case, sets, relaxation = relaxation_of(problem, 271)
+    (strategy,) = case.family.strategies
+    suffix = priced(
+        relaxation, (0.0, 1.0), devices=devices, memory=np.zeros(2)
+    )
+    spent = 0.0
+    assert math.ceil(suffix.at_least(spent, 0, 0)) == 270
+    for number in range(4):
+        # The first pair of a set adds one layer to it.
+        spent += suffix.chunk(number, sets.first[number], strategy)
+        found = suffix.at_least(spent, number + 1, number + 1)
+        assert math.ceil(found) == 270
+
+
+@pytest.mark.parametrize(
+    ("chains", "prices"),
+    [
+        (None, {}),
+        ((0.5, 0.5), {"memory": np.zeros(2), "work": 0.0}),
+        ((1.0, 0.0), {"memory": np.array([0.1, 0.0])}),
+        ((0.0, 0.5), {"memory": np.zeros(2), "work": 0.5, "together": 0.1}),
+        ((0.0, 1.0), {"memory": np.array([9.0, 1e4]), "devices": 1e5}),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_no_suffix_is_above_a_plan_that_begins_so(schedule, chains, prices):
+    """Whatever memory and devices cost, for every plan there is."""
+    cost = make_cost(10, 20, kept_bytes=10)
+    again = replace(cost.activations[0], recompute="full", kept_bytes=0)
+    both = replace(cost, activations=(*cost.activations, again))
+    recompute = ("none", "full") if schedule == "1f1b" else ("none",)
+    problem = chain(
+        [both] * 6,
+        memory_bytes=60,
+        recompute=recompute,
+        schedule=schedule,
+        pipeline_parallel=(2,),
+        virtual_stages=(2,) if schedule == "1f1b" else (1,),
+    )
+    least = get_solver("brute")().solve(problem, SolveOptions())
+    assert least.claimed_quanta is not None
+    case, sets, relaxation = relaxation_of(problem, least.claimed_quanta + 1)
+    suffix = (
+        relaxation.suffix()
+        if chains is None
+        else priced(relaxation, chains, **prices)
+    )
+    ways = [(0, ())]
+    for _ in range(2 * case.virtual):
+        ways = [
+            (int(sets.pair_target[pair]), (*pairs, pair))
+            for at, pairs in ways
+            for pair in range(sets.first[at], sets.first[at + 1])
+        ]
+    steps = []
+    for pairs in (pairs for at, pairs in ways if at == sets.count - 1):
+        for own in itertools.product(
+            case.family.strategies, repeat=len(pairs)
+        ):
+            plan = interleaved_exact.make_plan(case, Chosen(pairs, own), sets)
+            verdict = score(problem, plan)
+            if not verdict.feasible:
+                continue
+            steps.append(verdict.step_quanta)
+            spent = 0.0
+            for number, pair in enumerate(pairs):
+                spent += suffix.chunk(number, pair, own[number])
+                at = sets.pair_target[pair]
+                bound = suffix.at_least(spent, number + 1, at)
+                assert bound <= verdict.step_quanta
+    assert min(steps) == least.claimed_quanta
+
+
+def test_layers_that_fit_nowhere_are_no_plan():
+    problem = chain([make_cost(10, 20, kept_bytes=2)] * 8, memory_bytes=1)
+    assert solve(problem).status is Status.INFEASIBLE
+
+
+def test_a_target_is_missed_only_where_that_is_proven(monkeypatch):
+    problem = chain([make_cost(10, 20)] * 8)
+    within = {"at_most_quanta": "539"}
+    missed = solve(problem, extra=within)
+    assert missed.plan is None
+    assert missed.lower_bound_quanta == 540
+    assert missed.detail == "no plan within 5.39e-07 s"
+    monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
+    monkeypatch.setattr(interleaved, "RAISE", False)
+    unknown = solve(problem, extra=within)
+    assert unknown.plan is None
+    assert unknown.lower_bound_quanta == 480
+    assert "no plan within" not in unknown.detail

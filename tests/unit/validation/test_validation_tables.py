@@ -1,0 +1,180 @@
+"""The tables that ``bench/validation.py`` makes of predictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.validation import (
+    PACKAGED,
+    TOGETHER,
+    Ran,
+    beside,
+    full,
+    golden,
+    mfu_table,
+    reached,
+    readme,
+    rooms,
+)
+from nest.validation.report import Assessment, validation_document
+from tests.unit.validation.test_validation import TIMED, make, outcome
+
+RAN = Ran(
+    source="paper",
+    model="GPT",
+    family="A100",
+    num_devices=8,
+    has_experts=False,
+    flops_per_token=6e9,
+    mfu=0.5,
+    predicted_mfu=0.45,
+)
+
+
+def both() -> list[Assessment]:
+    """Return a run that is off by a tenth, and one that ran out of memory."""
+    sized = {"mem_class": "nvidia-smi", "peak_mem_gb": "40"}
+    last = {"mem_class": "torch_allocated_last_rank", "peak_mem_gb": "40"}
+    found = [
+        outcome(1.1, **sized),
+        outcome(1.1, **last, time_tier="C", tp="1", dp="4"),
+        outcome(1.1, status="OOM"),
+        outcome(1.1, tp=""),
+    ]
+    return [
+        one._replace(
+            fits=one.reason is None,
+            fits_with_headroom=False,
+            predicted_bytes=one.measured_bytes,
+        )
+        for one in found
+    ]
+
+
+@pytest.fixture
+def documents() -> dict[str, dict[str, Any]]:
+    document = validation_document(both())
+    return {TOGETHER: document, "a file": document, PACKAGED: document}
+
+
+def figures(rows: int) -> dict[str, Any]:
+    return {
+        "rows": rows,
+        "median_abs_error": 0.1,
+        "mean_abs_error": 0.2,
+        "bias": -0.1,
+        "interval": {
+            "median_abs_error": [0.05, 0.15],
+            "mean_abs_error": [0.1, 0.3],
+        },
+    }
+
+
+CLASSES = {
+    "classes": {"all": figures(9), "tier A, 16 bit": figures(5)},
+    "sources": {"paper": figures(9)},
+}
+
+
+def test_rows_and_fits_of_each_file(documents):
+    """Of four rows two ran and fit, none with head-room; one is skipped."""
+    lines = rooms(documents).splitlines()
+    assert lines[3] == (
+        "| a file | 4 | 2 | 1 | 1 | 3 | 2 (66.7 %) | 0 (0.0 %) | 1 | 1 | 1 |"
+    )
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        f"| {name}" for name in documents
+    ]
+
+
+def test_what_was_held_out_comes_first(documents):
+    """Then what was fitted; both rankings and every file are there."""
+    text = readme(documents, CLASSES, CLASSES)
+    lines = text.splitlines()
+    assert lines[2] == (
+        "| every source held out: all | 9 | 10.0 | 20.0 | -10.0 |"
+    )
+    heads = [line.split(" | ")[0] for line in lines]
+    assert heads.index("| fitted: all") > heads.index(
+        "| every source held out: tier A, 16 bit"
+    )
+    assert "| tier C, in none of these | 1 | 10.0 | 10.0 | +10.0 |" in lines
+    for name in ("tier A in 16 bit", "all rows", "a file", PACKAGED):
+        assert f"| {name}" in heads
+
+
+def test_the_long_tables_say_what_is_in_sample(documents):
+    text = full(documents, {"H100": figures(3)}, CLASSES, CLASSES)
+    assert "they are no test of it" in text
+    assert "| H100 | 3 | 10.0 | 20.0 | -10.0 |" in text
+    assert "| all rows | 0 |" in text
+
+
+def test_functional_tests_by_device():
+    found = golden(
+        [
+            outcome(1.1, source="Megatron-LM CI golden values"),
+            outcome(
+                0.8,
+                source="Megatron-LM CI golden values",
+                hardware="H100-80GB-SXM",
+            ),
+            outcome(3.0),
+        ]
+    )
+    assert list(found) == ["A100", "H100"]
+    assert found["A100"]["bias"] == pytest.approx(0.1)
+    assert found["H100"]["bias"] == pytest.approx(-0.2)
+
+
+def test_what_a_run_reached():
+    """72 · 1024² + 12 · 1024² FLOPs per token and layer, and the head.
+
+    8192 tokens in 0.01 s on 8 A100 with 312e12 FLOP/s; predicted is twice
+    the time, so half of the MFU.
+    """
+    (ran,) = reached([outcome(0.02, "0.01", **TIMED)])
+    per_token = 4 * 84 * 1024**2 + 6 * 1024 * 1000
+    assert ran.flops_per_token == per_token
+    assert ran.mfu == pytest.approx(per_token * 8192 / (8 * 312e12) / 0.01)
+    assert ran.predicted_mfu == pytest.approx(ran.mfu / 2)
+    assert not reached([outcome(0.02, "0.01", **TIMED | {"tp": ""})])
+    assert not reached([outcome(1.0, time_tier="C", **TIMED)])
+    fp8 = TIMED | {"precision_class": "fp8", "hardware": "H100-80GB-SXM"}
+    assert not reached([outcome(1.0, **fp8)])
+    assert make(**TIMED).num_devices == ran.num_devices
+
+
+PLAN: dict[str, Any] = {
+    "problem": "gpt-8",
+    "family": "A100",
+    "has_experts": False,
+    "flops_per_token": 5e9,
+    "mfu": 0.6,
+}
+
+
+def test_the_best_of_similar_runs():
+    """The bias is the median of 0.45 / 0.5 and 0.4 / 0.4, less 1."""
+    runs = [
+        RAN,
+        replace(RAN, mfu=0.4, predicted_mfu=0.4),
+        replace(RAN, mfu=0.9, family="H100"),
+        replace(RAN, mfu=0.9, has_experts=True),
+        replace(RAN, mfu=0.9, flops_per_token=1.1e10),
+        replace(RAN, mfu=0.9, flops_per_token=2e9),
+    ]
+    found = beside(PLAN, runs)
+    assert found["similar"] == 2
+    assert found["best"]["mfu"] == 0.5
+    assert found["bias"] == pytest.approx(-0.05)
+    assert mfu_table([found]).splitlines()[2] == (
+        "| gpt-8 | A100 | 60.0 | 2 | 50.0 | 45.0 | -5.0 | GPT on 8, paper |"
+    )
+    alone = beside(PLAN, runs[2:])
+    assert mfu_table([alone]).splitlines()[2] == (
+        "| gpt-8 | A100 | 60.0 | 0 |  |  |  |  |"
+    )
