@@ -1138,19 +1138,7 @@ class StageOptions:
             self._receive(before, shapes.cut_of[source], shards),
             received_back,
         )[: len(self.rounds)]
-        work = np.zeros_like(received)
-        sync, overlappable, backward = np.zeros(
-            (3, len(pairs)), dtype=np.int64
-        )
-        for kind in range(len(shapes.representatives)):
-            count = shapes.counts[shape, kind]
-            for period, column in zip(
-                work, np.moveaxis(table.periods[:, kind], -1, 0), strict=True
-            ):
-                period += count * column[row]
-            sync += count * table.sync[row, kind]
-            overlappable += count * table.hideable_sync[row, kind]
-            backward += count * table.backward[row, kind]
+        work, (sync, overlappable, backward) = self._sums(table, row, shape)
         hidden = self.hidden(overlappable)
         sync -= hidden
         periods = work + received
@@ -1208,6 +1196,36 @@ class StageOptions:
             max_inflight=fit,
         )
         return priced.take(kept), kept
+
+    def _sums(self, table: Table, row: Ints, shape: Ints) -> tuple[Ints, Ints]:
+        """Add up the terms of the layers of stages.
+
+        Parameters
+        ----------
+        table
+            The terms of layers at a device range.
+        row, shape
+            For each option its row in the table, and its shape.
+
+        Returns
+        -------
+        tuple
+            The work of every round; and gradient sync, what of it may
+            overlap, and backward passes.
+        """
+        work = np.zeros((len(self.rounds), len(row)), dtype=np.int64)
+        sums = np.zeros((3, len(row)), dtype=np.int64)
+        sync, overlappable, backward = sums
+        for kind in range(len(self.shapes.representatives)):
+            count = self.shapes.counts[shape, kind]
+            for period, column in zip(
+                work, np.moveaxis(table.periods[:, kind], -1, 0), strict=True
+            ):
+                period += count * column[row]
+            sync += count * table.sync[row, kind]
+            overlappable += count * table.hideable_sync[row, kind]
+            backward += count * table.backward[row, kind]
+        return work, sums
 
     def _table(self, block: Block, used: Ints) -> Table:
         """Return the exact terms of some strategies on a block."""
