@@ -97,9 +97,9 @@ def why_not_alike(problem: Problem) -> str | None:
     """Return why a planner whose stages differ cannot search, if so."""
     if problem.job.uniform:
         return (
-            f"$.job.uniform: expected stages that may differ in strategy, got "
-            f"{list(problem.job.uniform)}, which all share; use another "
-            f"solver, or no target"
+            f"$.job.uniform: expected an empty list, because this planner "
+            f"chooses a strategy for each stage, got "
+            f"{list(problem.job.uniform)}; use solver dp, or remove --target"
         )
     return None
 

@@ -43,7 +43,7 @@ NOTHING_MORE = ExtraAnalyses()
 
 
 class ModelResult(NamedTuple):
-    """A model on a point.
+    """The result of one model on one accelerator design.
 
     Attributes
     ----------

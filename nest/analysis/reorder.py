@@ -101,10 +101,11 @@ def graph_of(problem: Problem) -> GraphTopology:
 
 
 def plan_groups(problem: Problem, plan: Plan) -> Iterator[Group]:
-    """Yield who talks to whom in a step, how much and how often.
+    """Yield the communication groups of one training step.
 
-    Groups of every axis with the mean size of their collectives, gradients
-    at the end of the step, and messages between stages.
+    Each has its mean message size and its number of messages: the groups of
+    every axis, those of gradients at the end of the step, and the messages
+    between stages.
     """
     pipeline = lay_out(problem, plan, CostModel(problem))
     for chunk in range(len(pipeline.members)):

@@ -280,9 +280,10 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
     target
         ``"module:Class"``.
     limit_s
-        How long to wait for it, up to :data:`IMPORT_S`, which is the
-        default. Who is ready to wait longer than it was waited for before
-        tries it again; who says nothing does not.
+        Seconds to wait for the import. Default and maximum:
+        :data:`IMPORT_S`. A finished import is never repeated in this
+        process. After a timeout, only a call with a longer limit imports
+        again.
     """
     known = _tried.get(target)
     wait_s = IMPORT_S if limit_s is None else min(limit_s, IMPORT_S)

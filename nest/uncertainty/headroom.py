@@ -20,12 +20,12 @@ from nest.uncertainty.intervals import Deviations, stored_deviations, why_none
 from nest.units import format_bytes
 from nest.util.quantities import SIZES, split
 
-#: Of what the model predicts one run in four needs so much more: the upper end
-#: of the 50 % interval of memory.
+#: Relative memory error that one run in four exceeds. It is the upper end of
+#: the 50 % prediction interval, as a fraction of the predicted memory.
 MEMORY_ERROR = math.expm1(stored_deviations().memory.high_50)
 
-#: Predictions of memory are off by so much in the mean. With this head-room
-#: ``nest validate`` asks whether runs fit.
+#: Mean relative error of predicted memory. ``nest validate`` decides with this
+#: headroom whether runs fit.
 MEAN_ERROR = math.expm1(stored_deviations().memory_error)
 
 

@@ -346,8 +346,9 @@ def test_rules_about_whole_plans_that_rule_planners_out() -> None:
     """What strategies there are on several context ranks all can keep."""
     together = two_layers(uniform=("dp", "tp", "cp"))
     assert why_not_alike(together) == (
-        "$.job.uniform: expected stages that may differ in strategy, got "
-        "['dp', 'tp', 'cp'], which all share; use another solver, or no target"
+        "$.job.uniform: expected an empty list, because this planner chooses "
+        "a strategy for each stage, got ['dp', 'tp', 'cp']; use solver dp, or "
+        "remove --target"
     )
     assert why_not_whole(together) is None
     assert why_not_whole(two_layers(zero_with={"cp": (0,)})) is None
