@@ -94,7 +94,9 @@ def _asks(
 def _with_parameters(doc: str, request: type[Request]) -> str:
     """Return a docstring with a section on the fields of a request."""
     lines = ["Parameters", "----------"]
-    for name, declared in settings_of(request).items():
+    settings = settings_of(request)
+    for name in inspect.signature(request).parameters:
+        declared = settings[name]
         unit = f" [{declared.unit}]" if declared.unit else ""
         lines.append(name)
         lines += textwrap.wrap(
