@@ -15,8 +15,8 @@ from tests.cli.conftest import Cli
 
 #: Small enough for a search in a moment.
 SMALL = (
-    *("--model", "gpt2-xl", "--cluster", "a100x2", "--global-batch", "8"),
-    *("--sequence-length", "512", "--micro-batches", "1,2"),
+    "--model gpt2-xl --cluster a100x2 --global-batch 8 --sequence-length 512 "
+    "--micro-batches 1,2"
 )
 
 #: What differs from the template, and the step time: a tenth longer than
@@ -28,9 +28,9 @@ RUNS = (
 )
 
 
-def write_runs(path: Path, *rows: dict[str, str]) -> str:
+def write_runs(path: Path | str, *rows: dict[str, str]) -> str:
     names = list(dict.fromkeys(n for row in (TEMPLATE, *rows) for n in row))
-    with path.open("w", newline="") as file:
+    with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(TEMPLATE | row for row in rows)
@@ -69,9 +69,7 @@ def test_runs_become_a_calibration(cli: Cli, runs: str, tmp_path: Path):
     out, doc, to_do = (
         str(tmp_path / name) for name in ("my.json", "doc.json", "next.csv")
     )
-    assert (
-        cli("calibrate", runs, "-o", out, "--json", doc, "--next", to_do) == 0
-    )
+    cli.succeeds(f"calibrate {runs} -o {out} --json {doc} --next {to_do}")
     assert cli.out.startswith("3 runs of runs.csv on A100-80GB-SXM\n")
     for text in (
         "each run predicted by the others",
@@ -92,7 +90,7 @@ def test_runs_become_a_calibration(cli: Cli, runs: str, tmp_path: Path):
     assert [row["tp"] for row in rows] == [
         run["cells"]["tp"] for run in document["proposed"]["runs"]
     ]
-    assert cli("validate", runs, "--calibration", out, "--json", "-") == 0
+    cli.succeeds(f"validate {runs} --calibration {out} --json -")
     validated = json.loads(cli.out)
     assert validated["used"] == 3
     assert validated["median_abs_error"] == pytest.approx(
@@ -100,33 +98,30 @@ def test_runs_become_a_calibration(cli: Cli, runs: str, tmp_path: Path):
     )
 
 
-def test_rows_that_are_not_used_are_told(cli: Cli, tmp_path: Path):
-    path = write_runs(
-        tmp_path / "runs.csv", *RUNS, {"status": "OOM", "iter_time_s": ""}
-    )
-    assert cli("calibrate", path, "-o", str(tmp_path / "my.json")) == 0
+def test_rows_that_are_not_used_are_told(cli: Cli):
+    path = write_runs("runs.csv", *RUNS, {"status": "OOM", "iter_time_s": ""})
+    cli.succeeds(f"calibrate {path} -o my.json")
     assert "not used because" in cli.out
     assert "5   the run went out of memory, and only step times" in cli.out
 
 
 def test_runs_on_standard_input(
-    cli: Cli, runs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, runs: str, monkeypatch: pytest.MonkeyPatch
 ):
     data = io.BytesIO(Path(runs).read_bytes())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(data))
-    assert cli("calibrate", "-", "-o", str(tmp_path / "my.json")) == 0
+    cli.succeeds("calibrate - -o my.json")
     assert cli.out.startswith("3 runs of standard input on A100-80GB-SXM\n")
 
 
-def test_the_template(cli: Cli, tmp_path: Path):
-    assert cli("calibrate", "--template") == 0
+def test_the_template(cli: Cli):
+    cli.succeeds("calibrate --template")
     (row,) = csv.DictReader(cli.out.splitlines())
     assert row == TEMPLATE
-    path = tmp_path / "runs.csv"
-    assert cli("calibrate", "--template", "-o", str(path)) == 0
+    cli.succeeds("calibrate --template -o runs.csv")
     assert cli.out == ""
     assert "expected at least 2 runs" in cli.refuses(
-        "calibrate", str(path), "-o", str(tmp_path / "my.json")
+        "calibrate runs.csv -o my.json"
     )
 
 
@@ -135,60 +130,33 @@ def test_the_template(cli: Cli, tmp_path: Path):
     [
         (
             {"iter_time_s": "0.001"},
-            [],
+            "",
             "runs.csv:5: step time: expected at least",
         ),
         (
             {"hardware": "H100-80GB-SXM"},
-            [],
+            "",
             "expected runs of one cluster, got A100-80GB-SXM (line 2) and "
             "H100-80GB-SXM (line 5)",
         ),
         (
             {},
-            ["--hardware", "V100"],
+            "--hardware V100",
             "got none of 4; line 2: left out by --hardware V100",
         ),
-        ({}, ["--next", "."], "--next .: expected a writable file"),
+        ({}, "--next .", "--next .: expected a writable file"),
     ],
 )
-def test_bad_runs(cli: Cli, tmp_path: Path, change, options, message):
+def test_bad_runs(cli: Cli, change, options, message):
     """Nothing is written."""
-    path = write_runs(tmp_path / "runs.csv", *RUNS, change)
-    out = tmp_path / "my.json"
-    assert message in cli.refuses("calibrate", path, "-o", str(out), *options)
+    path = write_runs("runs.csv", *RUNS, change)
+    out = Path("my.json")
+    assert message in cli.refuses(f"calibrate {path} -o my.json {options}")
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "nest calibrate: expected RUNS, got none"),
-        (["runs.csv"], "nest calibrate: expected -o, got none"),
-        (
-            ["runs.csv", "-o", "runs.csv"],
-            "-o: expected another file than for RUNS",
-        ),
-        (
-            ["--template", "runs.csv"],
-            "--template: expected no RUNS, got 'runs.csv'; remove it",
-        ),
-        (
-            ["--template", "--json", "-"],
-            "--template: expected no --json, got '-'; remove it",
-        ),
-        (
-            ["none.csv", "-o", "my.json"],
-            "none.csv: expected a readable CSV file",
-        ),
-    ],
-)
-def test_bad_calls(cli: Cli, arguments: list[str], message: str):
-    assert message in cli.refuses("calibrate", *arguments)
-
-
 def test_sweeps_are_priced_with_it(cli: Cli, tmp_path: Path, slow: str):
-    grid = tmp_path / "grid.yaml"
+    grid = Path("grid.yaml")
     grid.write_text(
         "schema: nest-sweep/1\nmodels: [llama2-7b]\nclusters: [dgx-a100x8]\n"
         "job: {sequence_length: 512, global_batch: 8}\n"
@@ -196,24 +164,23 @@ def test_sweeps_are_priced_with_it(cli: Cli, tmp_path: Path, slow: str):
     steps = []
     for more in ((), ("--calibration", slow)):
         place = str(tmp_path / f"run{len(steps)}")
-        assert cli("sweep", str(grid), "-o", place, "--json", "-", *more) == 0
+        cli.succeeds(f"sweep grid.yaml -o {place} --json -", *more)
         (row,) = json.loads(cli.out)["answers"]["rows"]
         steps.append(row["step_time_ns"])
     assert 1.2 < steps[1] / steps[0] < 2
     grid.write_text(grid.read_text().replace("a100", "h100"))
     assert "expected a calibration of H100, got one of A100" in cli.refuses(
-        *("sweep", str(grid), "-o", str(tmp_path / "none")),
-        *("--calibration", slow),
+        f"sweep grid.yaml -o none --calibration {slow}"
     )
 
 
 def test_plans_are_priced_with_it(cli: Cli, slow: str):
     """Twice as slow products make a step longer, and are told."""
-    assert cli("solve", *SMALL, "--solver", "dp", "--json", "-") == 0
+    cli.succeeds(f"solve {SMALL} --solver dp --json -")
     as_stored = json.loads(cli.out)
     assert "calibration" not in as_stored
-    more = ("--calibration", slow)
-    assert cli("solve", *SMALL, "--solver", "dp", "--json", "-", *more) == 0
+    more = f"--calibration {slow}"
+    cli.succeeds(f"solve {SMALL} --solver dp --json - {more}")
     under = json.loads(cli.out)
     assert under["calibration"] == "slow.json"
     assert f"times under the calibration {slow}" in cli.err
@@ -223,95 +190,80 @@ def test_plans_are_priced_with_it(cli: Cli, slow: str):
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ("compare", "--solvers", "dp"),
-        ("pareto",),
-        ("fit", "--within", "1000"),
-        ("problems",),
-    ],
-    ids=lambda command: command[0],
+    ["compare --solvers dp", "pareto", "fit --within 1000", "problems"],
 )
 def test_commands_that_take_a_cluster_take_it(
-    cli: Cli, tmp_path: Path, slow: str, command: tuple[str, ...]
+    cli: Cli, slow: str, command: str
 ):
-    assert cli(*command, *SMALL, "--calibration", slow) == 0
+    cli.succeeds(f"{command} {SMALL} --calibration {slow}")
     for cluster, message in (
         ("h100x2", f"{slow}: expected a calibration of H100, got one of A100"),
         ("a100x1+h100x1", f"{slow}: expected a calibration of H100"),
     ):
         assert message in cli.refuses(
-            *command, *SMALL, "--cluster", cluster, "--calibration", slow
+            f"{command} {SMALL} --cluster {cluster} --calibration {slow}"
         )
 
 
-def test_clusters_in_files_take_it(cli: Cli, tmp_path: Path, slow: str):
+def test_clusters_in_files_take_it(cli: Cli, slow: str):
     """Whatever their devices are called, they are of a machine's family."""
-    path = tmp_path / "ours.yaml"
+    path = Path("ours.yaml")
     for name in ("a100", "h100"):
         path.write_text(
             f"num_devices: 2\ndevice: {{machine: {name}, name: ours}}\n"
         )
-        command = ("problems", *SMALL, "--cluster", str(path))
+        command = f"problems {SMALL} --cluster ours.yaml"
         if name == "a100":
-            assert cli(*command) == 0
+            cli.succeeds(f"{command}")
             stored = json.loads(cli.out)
-            assert cli(*command, "--calibration", slow) == 0
+            cli.succeeds(f"{command} --calibration {slow}")
             assert json.loads(cli.out)["graph"] != stored["graph"]
         else:
             assert "expected a calibration of H100" in cli.refuses(
-                *command, "--calibration", slow
+                f"{command} --calibration {slow}"
             )
 
 
 def test_problems_name_it(cli: Cli, slow: str):
     """By its name: where it lies is nobody's business."""
-    assert cli("problems", *SMALL, "--calibration", slow) == 0
+    cli.succeeds(f"problems {SMALL} --calibration {slow}")
     document = json.loads(cli.out)
     assert document["source"].endswith("; calibration: slow.json")
 
 
-@pytest.mark.parametrize(
-    "command", [("solve", "--solver", "dp"), ("compare",), ("pareto",)]
-)
+@pytest.mark.parametrize("command", ["solve --solver dp", "compare", "pareto"])
 def test_problems_that_are_priced_already(cli: Cli, slow: str, command):
-    assert cli.refuses(*command, "llama2-7b-8", "--calibration", slow) == (
+    assert cli.refuses(f"{command} llama2-7b-8 --calibration {slow}") == (
         "--calibration: expected --model, got 'llama2-7b-8', a problem whose "
         "costs are already computed; build it anew with --model, --cluster "
         "and --calibration"
     )
     assert "--calibration: expected --model too" in cli.refuses(
-        *command, "--calibration", slow
+        f"{command} --calibration {slow}"
     )
 
 
-def test_no_calibration(cli: Cli, tmp_path: Path, runs: str):
-    path = str(tmp_path / "none.json")
-    for command in (("problems", *SMALL), ("validate", runs)):
-        assert f"{path}: expected a" in cli.refuses(
-            *command, "--calibration", path
+def test_no_calibration(cli: Cli, runs: str):
+    for command in (f"problems {SMALL}", f"validate {runs}"):
+        assert "none.json: expected a" in cli.refuses(
+            f"{command} --calibration none.json"
         )
 
 
-def test_validate_only_predicts_its_devices(
-    cli: Cli, tmp_path: Path, slow: str
-):
-    path = write_runs(tmp_path / "runs.csv", {}, {"hardware": "H100-80GB-SXM"})
-    assert cli("validate", path, "--calibration", slow, "--jobs", "1") == 0
+def test_validate_only_predicts_its_devices(cli: Cli, slow: str):
+    path = write_runs("runs.csv", {}, {"hardware": "H100-80GB-SXM"})
+    cli.succeeds(f"validate {path} --calibration {slow} --jobs 1")
     assert cli.out.startswith("2 rows (all rows): 1 used, 1 skipped")
     assert "a device that the calibration is not of" in cli.out
     assert (
         f"{slow}: expected a calibration of H100, got one of A100"
-        in cli.refuses(
-            "validate", path, "--calibration", slow, "--hardware", "H100"
-        )
+        in cli.refuses(f"validate {path} --calibration {slow} --hardware H100")
     )
 
 
-def test_imported_launches_take_what_it_hides(
-    cli: Cli, tmp_path: Path, slow: str
-):
+def test_imported_launches_take_what_it_hides(cli: Cli, slow: str):
     """And its times; the note says whose fractions they are."""
-    script = tmp_path / "run.sh"
+    script = Path("run.sh")
     script.write_text(
         "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 "
         "--hidden-size 2048 --num-attention-heads 16 --seq-length 1024 "
@@ -319,18 +271,17 @@ def test_imported_launches_take_what_it_hides(
         "--vocab-size 1000 --global-batch-size 4 --bf16 "
         "--use-distributed-optimizer --overlap-grad-reduce\n"
     )
-    place = str(tmp_path / "problem.json")
     command = (
         *("import", "megatron-args", str(script), "--cluster", "a100x2"),
-        *("-o", place),
+        *("-o", "problem.json"),
     )
-    assert cli(*command) == 0
-    stored = json.loads(Path(place).read_text())
-    assert cli(*command, "--calibration", slow) == 0
+    cli.succeeds(*command)
+    stored = json.loads(Path("problem.json").read_text())
+    cli.succeeds(*command, "--calibration", slow)
     assert f"{slow}'s, gradients=0.125" in cli.err
-    found = json.loads(Path(place).read_text())
+    found = json.loads(Path("problem.json").read_text())
     assert found["job"]["overlap"]["gradients"] == 0.125
     assert found["graph"] != stored["graph"]
     assert "expected a calibration of H100" in cli.refuses(
-        *command[:4], "h100x2", "-o", place, "--calibration", slow
+        *command[:4], "h100x2", "-o", "problem.json", "--calibration", slow
     )

@@ -35,7 +35,7 @@ def test_a_certificate_is_written_and_holds(
 ) -> None:
     """143 ns: see tests/unit/certificates/test_certificates.py."""
     output = paths["certificate"]
-    assert cli("certify", *texts(paths), "-o", str(output)) == 0
+    cli.succeeds("certify", *texts(paths), "-o", str(output))
     assert cli.out == (
         "optimal: step time 143 ns, lower bound 143 ns, gap 0 %; 2 batch "
         "splits, 1 prices, 0 labels\n"
@@ -51,7 +51,7 @@ def test_a_certificate_is_written_and_holds(
 def test_it_may_go_to_standard_output(
     cli: Cli, paths: dict[str, Path]
 ) -> None:
-    assert cli("certify", *texts(paths), "-o", "-") == 0
+    cli.succeeds("certify", *texts(paths), "-o", "-")
     assert json.loads(cli.out)["status"] == "optimal"
     assert cli.err.startswith("optimal: ")
 
@@ -65,7 +65,7 @@ def test_a_file_that_states_more_has_a_hash_of_its_own(
     document["quantum_ps"] = 1000
     paths["problem"].write_text(json.dumps(document))
     output = str(paths["certificate"])
-    assert cli("certify", *texts(paths), "-o", output) == 0
+    cli.succeeds("certify", *texts(paths), "-o", output)
     certificate = json.loads(paths["certificate"].read_text())
     assert certificate["problem_hash"] != problem_hash(problem)
 
@@ -136,7 +136,7 @@ def test_without_a_plan_it_certifies_that_none_fits(
     """A weight of one byte takes 16 bytes with what belongs to it."""
     write(paths["problem"], two_stages(topology=NCCL, memory_bytes=1))
     words = [str(paths["problem"]), "-o", str(paths["certificate"])]
-    assert cli("certify", *words) == 0
+    cli.succeeds("certify", *words)
     assert cli.out.startswith("infeasible: no plan fits; 2 batch splits, ")
     assert json.loads(paths["certificate"].read_text())["plan"] is None
 

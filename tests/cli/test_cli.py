@@ -61,17 +61,17 @@ def solve(problem: str, act: str, *more: str) -> tuple[str, ...]:
 
 
 def test_help(cli: Cli) -> None:
-    assert cli() == 0
+    cli.succeeds()
     assert "compare" in cli.out
-    assert cli("--help") == 0
-    assert cli("compare", "-h") == 0
+    cli.succeeds("--help")
+    cli.succeeds("compare -h")
     assert "--time-limit" in cli.out
-    assert cli("--version") == 0
+    cli.succeeds("--version")
     assert re.fullmatch(r"nest \S+\n", cli.out)
 
 
 def test_versions(cli: Cli) -> None:
-    assert cli("versions") == 0
+    cli.succeeds("versions")
     assert re.search(r"^ortools +\S", cli.out, re.MULTILINE)
     assert re.search(r"^python +3\.", cli.out, re.MULTILINE)
 
@@ -79,12 +79,11 @@ def test_versions(cli: Cli) -> None:
 # solve
 
 
-def test_solve_prints_and_writes(
-    cli: Cli, files: dict[str, str], tmp_path: Path
-) -> None:
-    plan, document = str(tmp_path / "out.json"), str(tmp_path / "doc.json")
-    problem = files["problem"]
-    assert cli(*solve(problem, "optimal", "-o", plan, "--json", document)) == 0
+def test_solve_prints_and_writes(cli: Cli, files: dict[str, str]) -> None:
+    problem = "problem.json"
+    cli.succeeds(
+        *solve(problem, "optimal", "-o", "out.json", "--json", "doc.json")
+    )
     assert cli.err == ""
     for line in (
         r"problem +tiny \(preset standard\)",
@@ -100,20 +99,17 @@ def test_solve_prints_and_writes(
         r"    1 +0 +1 \(0\) +0 +single +10\.0000 ns +20\.0000 ns +.*80 bytes",
     ):
         assert re.search(f"^{line}", cli.out, re.MULTILINE), line
-    written = read_plan(plan)
+    written = read_plan("out.json")
     assert written.solver == "loopback"
     assert written.problem_hash == problem_hash(tiny_problem())
     assert written.stages == good_plan().stages
-    cells = json.loads(Path(document).read_text())["cells"]
+    cells = json.loads(Path("doc.json").read_text())["cells"]
     assert [cell["solver"] for cell in cells] == ["loopback"]
     assert msgspec.convert(cells[0]["plan"], type(written)) == written
 
 
 def test_solve_without_a_plan(
-    cli: Cli,
-    files: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan of before is gone, so that nobody takes it for this one."""
     monkeypatch.setattr(
@@ -121,25 +117,25 @@ def test_solve_without_a_plan(
     )
     # The solver is wrong: a plan fits.
     monkeypatch.setattr("nest.solvers.challenge.SHARE", 0.0)
-    plan = tmp_path / "out.json"
-    command = solve(files["problem"], "infeasible", "-o", str(plan))
+    plan = Path("out.json")
+    command = solve("problem.json", "infeasible", "-o", str(plan))
     assert cli(*command) == 1
     assert re.search(r"^status +infeasible \(no room\)$", cli.out, re.M)
     *_, said = cli.err.splitlines()
-    assert said == f"nest: {plan} not written: no plan"
+    assert said == "nest: out.json not written: no plan"
     plan.write_text("stale")
     assert cli(*command) == 1
     *_, said = cli.err.splitlines()
-    assert said == f"nest: {plan} removed: no plan"
+    assert said == "nest: out.json removed: no plan"
     assert not plan.exists()
-    assert cli(*solve(files["problem"], "infeasible")) == 0
+    cli.succeeds(*solve("problem.json", "infeasible"))
 
 
 def test_solve_to_standard_output(cli: Cli, files: dict[str, str]) -> None:
-    assert cli(*solve(files["problem"], "optimal", "-o", "-")) == 0
+    cli.succeeds(*solve("problem.json", "optimal", "-o", "-"))
     assert json.loads(cli.out)["schema"] == "nest-plan/1"
     assert "step time" in cli.err
-    assert cli(*solve(files["problem"], "optimal", "--json", "-")) == 0
+    cli.succeeds(*solve("problem.json", "optimal", "--json", "-"))
     assert json.loads(cli.out)["schema"] == "nest-compare/1"
     assert "step time" in cli.err
 
@@ -158,7 +154,7 @@ def test_solve_to_standard_output(cli: Cli, files: dict[str, str]) -> None:
 def test_solve_status_and_exit_code(
     cli: Cli, files: dict[str, str], act: str, code: int, text: str
 ) -> None:
-    assert cli(*solve(files["problem"], act)) == code
+    assert cli(*solve("problem.json", act)) == code
     assert re.search(rf"^status +{text}", cli.out, re.MULTILINE)
     assert "Traceback" not in cli.out + cli.err
 
@@ -170,26 +166,25 @@ def overrun(command: str, problem: str, *more: str) -> tuple[str, ...]:
 
 
 def test_solve_writes_a_plan_that_does_not_fit(
-    cli: Cli, files: dict[str, str], tmp_path: Path
+    cli: Cli, files: dict[str, str]
 ) -> None:
     """Nobody can launch it, so it is no success; but it can be looked at."""
-    plan = str(tmp_path / "out.json")
-    assert cli(*overrun("solve", files["problem"], "-o", plan)) == 1
+    assert cli(*overrun("solve", "problem.json", "-o", "out.json")) == 1
     for line in (
         r"status +over memory \(60 bytes \(60\.0 %\) too much memory; best",
         r"step time +120\.000 ns",
         r"own objective +75\.500 ns",
     ):
         assert re.search(f"^{line}", cli.out, re.MULTILINE), line
-    assert read_plan(plan).stages == big_plan().stages
+    assert read_plan("out.json").stages == big_plan().stages
     assert cli.err == ""
 
 
 def test_compare_goes_on_after_a_plan_that_does_not_fit(
     cli: Cli, files: dict[str, str]
 ) -> None:
-    problem = files["problem"]
-    assert cli(*overrun("compare", problem, "--json", "-")) == 0
+    problem = "problem.json"
+    cli.succeeds(*overrun("compare", problem, "--json", "-"))
     cell = json.loads(cli.out)["cells"][0]
     assert cell["status"] == "over-memory"
     assert cell["step_time_ns"] is None
@@ -199,20 +194,24 @@ def test_compare_goes_on_after_a_plan_that_does_not_fit(
     assert re.search(r"over memory +\(120\.000 ns\) +75\.500 ns", cli.err)
 
 
-def test_repair(cli: Cli, tmp_path: Path) -> None:
-    problem = str(tmp_path / "crowded.json")
-    plan = str(tmp_path / "out.json")
-    write(problem, crowded_problem())
-    assert cli(*overrun("solve", problem)) == 1
-    assert cli(*overrun("solve", problem, "--repair", "-o", plan)) == 0
+def test_repair(cli: Cli) -> None:
+    write("crowded.json", crowded_problem())
+    assert cli(*overrun("solve", "crowded.json")) == 1
+    cli.succeeds(
+        *overrun("solve", "crowded.json", "--repair", "-o", "out.json")
+    )
     assert re.search(
         r"^status +feasible \(repaired: recompute full \(was 12 bytes "
         r"\(12\.0 %\) too much memory; best of 7\)\)$",
         cli.out,
         re.MULTILINE,
     )
-    assert read_plan(plan).stages[0].layer_strategies[0].recompute == "full"
-    assert cli(*overrun("compare", problem, "--repair", "--json", "-")) == 0
+    assert (
+        read_plan("out.json").stages[0].layer_strategies[0].recompute == "full"
+    )
+    cli.succeeds(
+        *overrun("compare", "crowded.json", "--repair", "--json", "-")
+    )
     document = json.loads(cli.out)
     assert document["cells"][0]["step_time_ns"] == 160
     assert document["cells"][0]["extra"]["repair"] == ["recompute full"]
@@ -220,13 +219,13 @@ def test_repair(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "limit_s"), [((), 60), (("--time-limit", "7"), 7)]
+    ("more", "limit_s"), [("", 60), ("--time-limit 7", 7)]
 )
 def test_compare_all(
     cli: Cli,
     files: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
-    more: tuple[str, ...],
+    more: str,
     limit_s: int,
 ) -> None:
     """Every solver that can run here, and a limit, as some take days."""
@@ -234,9 +233,9 @@ def test_compare_all(
     monkeypatch.setattr(
         registry, "_registered", {"baseline": BASELINE, "loopback": TARGET}
     )
-    command = ("compare", files["problem"], "--solvers", "all")
-    option = ("--option", "baseline.act=heuristic")
-    assert cli(*command, *option, *more, "--json", "-") == 0
+    command = "compare problem.json --solvers all"
+    option = "--option baseline.act=heuristic"
+    cli.succeeds(f"{command} {option} {more} --json -")
     document = json.loads(cli.out)
     # 'dp' is left out: there is no such class.
     assert document["solvers"] == ["baseline", "loopback"]
@@ -247,7 +246,7 @@ def test_compare_all(
 def test_traceback_is_in_the_document_only(
     cli: Cli, files: dict[str, str]
 ) -> None:
-    assert cli(*solve(files["problem"], "raise", "--json", "-")) == 1
+    assert cli(*solve("problem.json", "raise", "--json", "-")) == 1
     cell = json.loads(cli.out)["cells"][0]
     assert "Traceback" in cell["extra"]["traceback"]
     assert "Traceback" not in cli.err
@@ -257,12 +256,11 @@ def test_traceback_is_in_the_document_only(
 
 
 def test_compare_table(cli: Cli, files: dict[str, str]) -> None:
-    code = cli(
-        *("compare", files["problem"], "--solvers", "baseline,loopback"),
-        *("--option", "baseline.act=heuristic", "--time-limit", "60"),
-        *("--option", "loopback.act=feasible", "--seed", "3"),
+    cli.succeeds(
+        "compare problem.json --solvers baseline,loopback --option "
+        "baseline.act=heuristic --time-limit 60 --option "
+        "loopback.act=feasible --seed 3"
     )
-    assert code == 0
     assert cli.err == ""
     lines = cli.out.splitlines()
     assert re.split(r" {2,}", lines[0]) == [
@@ -288,22 +286,20 @@ def test_compare_table(cli: Cli, files: dict[str, str]) -> None:
     ]
 
 
-@pytest.mark.parametrize("granularity", [(), ("--target", "megatron")])
-def test_a_gap_is_said_once(cli: Cli, granularity: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("granularity", ["", "--target megatron"])
+def test_a_gap_is_said_once(cli: Cli, granularity: str) -> None:
     """By the runner: the solver has nothing to add, in either search."""
-    arguments = ("solve", "llama2-7b-8", "--gap", "0.2", "--workers", "1")
-    assert cli(*arguments, *granularity) == 0
+    arguments = "solve llama2-7b-8 --gap 0.2 --workers 1"
+    cli.succeeds(f"{arguments} {granularity}")
     assert "(stopped within a gap of 20 %)" in cli.out
 
 
 def test_solvers_stop_at_a_gap(cli: Cli, files: dict[str, str]) -> None:
     """It hangs after it reported a plan of 90 quanta and a bound of 88."""
-    code = cli(
-        *("compare", files["problem"], "--solvers", "loopback"),
-        *("--option", "loopback.act=hang", "--gap", "0.05"),
-        *("--option", "loopback.report=close"),
+    cli.succeeds(
+        "compare problem.json --solvers loopback --option loopback.act=hang "
+        "--gap 0.05 --option loopback.report=close"
     )
-    assert code == 0
     assert "feasible" in cli.out
     assert "stopped within a gap of 5 %" in cli.out
     assert "workers 1 · seed 0 · gap 5 %" in cli.out
@@ -317,30 +313,29 @@ def test_parallel_solvers_get_every_cpu(
         "capabilities",
         replace(Loopback.capabilities, parallel=True),
     )
-    command = ("compare", files["problem"], "--solvers", "loopback,baseline")
-    acts = (
-        *("--option", "loopback.act=optimal"),
-        *("--option", "baseline.act=heuristic"),
-    )
-    assert cli(*command, *acts, "--json", "-") == 0
+    command = "compare problem.json --solvers loopback,baseline"
+    acts = "--option loopback.act=optimal --option baseline.act=heuristic"
+    cli.succeeds(f"{command} {acts} --json -")
     document = json.loads(cli.out)
     workers = [cell["options"]["num_workers"] for cell in document["cells"]]
     assert workers == [num_cpus(), 1]
     assert document["workers"] == (1 if num_cpus() == 1 else None)
-    assert cli(*command, *acts, "--workers", "1") == 0
+    cli.succeeds(f"{command} {acts} --workers 1")
     assert "workers 1 · seed 0" in cli.out
 
 
 def test_compare_document(
     cli: Cli, files: dict[str, str], tmp_path: Path
 ) -> None:
-    path = tmp_path / "doc.json"
-    code = cli(
-        *("compare", files["problem"], "--solvers", "loopback,baseline"),
-        *("--option", "loopback.act=optimal", "--json", str(path)),
-        *("--option", "baseline.act=wrong-claim", "--workers", "1"),
+    path = Path("doc.json")
+    assert (
+        cli(
+            "compare problem.json --solvers loopback,baseline --option "
+            "loopback.act=optimal --json doc.json --option "
+            "baseline.act=wrong-claim --workers 1"
+        )
+        == 1
     )
-    assert code == 1
     assert "MISMATCH" in cli.out
     document = json.loads(path.read_text())
     assert document["solvers"] == ["loopback", "baseline"]
@@ -357,19 +352,17 @@ def test_compare_document(
 
 
 def test_compare_to_standard_output(cli: Cli, files: dict[str, str]) -> None:
-    arguments = ("compare", files["problem"], "--solvers", "loopback")
-    assert cli(*arguments, "--json", "-") == 0
+    arguments = "compare problem.json --solvers loopback"
+    cli.succeeds(f"{arguments} --json -")
     assert len(json.loads(cli.out)["cells"]) == 1
     assert "vs best %" in cli.err
 
 
 def test_compare_warm_start(cli: Cli, files: dict[str, str]) -> None:
-    code = cli(
-        *("compare", files["problem"], "--solvers", "loopback"),
-        *("--option", "loopback.act=say-options", "--json", "-"),
-        *("--warm-start", files["plan"]),
+    cli.succeeds(
+        "compare problem.json --solvers loopback --option "
+        "loopback.act=say-options --json - --warm-start plan.json"
     )
-    assert code == 0
     cell = json.loads(cli.out)["cells"][0]
     assert cell["extra"]["warm_start"] is True
     assert cell["options"]["warm_start"] is True
@@ -386,7 +379,7 @@ def test_compare_has_a_default_problem(
         return tiny_problem()
 
     monkeypatch.setattr(builtin, "load", load)
-    assert cli("compare", "--solvers", "loopback") == 0
+    cli.succeeds("compare --solvers loopback")
     assert asked == [builtin.DEFAULT]
 
 
@@ -394,10 +387,10 @@ def test_compare_has_a_default_problem(
 
 
 def test_score(cli: Cli, files: dict[str, str]) -> None:
-    assert cli("score", files["problem"], files["plan"]) == 0
+    cli.succeeds("score problem.json plan.json")
     assert re.search(r"^feasible +yes$", cli.out, re.MULTILINE)
     assert re.search(r"^step time +90\.0000 ns$", cli.out, re.MULTILINE)
-    assert cli("score", files["problem"], files["plan"], "--json", "-") == 0
+    cli.succeeds("score problem.json plan.json --json -")
     document = json.loads(cli.out)
     assert document["step_time_ns"] == 90
     assert document["feasible"] is True
@@ -406,18 +399,10 @@ def test_score(cli: Cli, files: dict[str, str]) -> None:
 
 
 def test_score_of_an_infeasible_plan(cli: Cli, files: dict[str, str]) -> None:
-    assert cli("score", files["problem"], files["big"]) == 1
+    assert cli("score problem.json big.json") == 1
     assert re.search(r"^violation +stage 1: expected at most", cli.out, re.M)
-    assert cli("check", files["problem"], files["big"]) == 1
+    assert cli("check problem.json big.json") == 1
     assert re.search(r"^plan +infeasible$", cli.out, re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", ["score", "check"])
-def test_plan_of_another_problem(
-    cli: Cli, files: dict[str, str], command: str
-) -> None:
-    error = cli.refuses(command, files["problem"], files["foreign"])
-    assert "expected layers of the problem, got 7" in error
 
 
 @pytest.mark.parametrize("command", ["score", "check"])
@@ -425,17 +410,17 @@ def test_plan_made_for_another_problem_that_fits(
     cli: Cli, files: dict[str, str], command: str
 ) -> None:
     write(
-        files["plan"],
+        "plan.json",
         msgspec.structs.replace(good_plan(), problem_hash="f" * 64),
     )
-    assert cli(command, files["problem"], files["plan"]) == 0
+    cli.succeeds(f"{command} problem.json plan.json")
     assert cli.err.startswith(
         "nest: warning: the plan was made for problem ffffffffffff, this is"
     )
 
 
 def test_check(cli: Cli, files: dict[str, str]) -> None:
-    assert cli("check", files["problem"], files["plan"]) == 0
+    cli.succeeds("check problem.json plan.json")
     for line in (
         r"problem +tiny",
         r"graph +2 layers of 1 kinds, 1 edges",
@@ -448,32 +433,19 @@ def test_check(cli: Cli, files: dict[str, str]) -> None:
         assert re.search(f"^{line}", cli.out, re.MULTILINE), line
 
 
-def test_check_refuses_an_unknown_preset(
-    cli: Cli, files: dict[str, str]
-) -> None:
-    strange = msgspec.structs.replace(tiny_problem(), preset="standrad")
-    write(files["problem"], strange)
-    for command in (
-        ("check", files["problem"]),
-        ("compare", files["problem"], "--solvers", "loopback"),
-    ):
-        error = cli.refuses(*command)
-        assert "got 'standrad'; did you mean 'standard'?" in error
-
-
 # Lists
 
 
 def test_solvers(cli: Cli) -> None:
-    assert cli("solvers") == 0
+    cli.succeeds("solvers")
     assert re.search(r"^loopback +yes +yes +says what", cli.out, re.MULTILINE)
     assert re.search(r"^baseline +no +yes +says what", cli.out, re.MULTILINE)
     assert re.search(r"^engine .* no .*pip install no_such", cli.out, re.M)
     assert "--option loopback.act=VALUE  what to do" in cli.out
 
 
-def test_solvers_as_json(cli: Cli, tmp_path: Path) -> None:
-    assert cli("solvers", "--json", "-") == 0
+def test_solvers_as_json(cli: Cli) -> None:
+    cli.succeeds("solvers --json -")
     entries = {e["solver"]: e for e in json.loads(cli.out)["solvers"]}
     assert {"brute", "dp", "cpsat", "milp"} <= set(entries)
     assert entries["loopback"]["exact"] is True
@@ -481,20 +453,19 @@ def test_solvers_as_json(cli: Cli, tmp_path: Path) -> None:
     assert "no_such_engine" in entries["engine"]["reason"]
 
 
-def test_problems(cli: Cli, tmp_path: Path) -> None:
-    assert cli("problems") == 0
+def test_problems(cli: Cli) -> None:
+    cli.succeeds("problems")
     for name in builtin.names():
         assert name in cli.out
-    assert cli("problems", "--json") == 0
+    cli.succeeds("problems --json")
     entries = json.loads(cli.out)["problems"]
     assert [e["name"] for e in entries] == list(builtin.names())
     assert [e["name"] for e in entries if e["default"]] == [builtin.DEFAULT]
 
-    path = tmp_path / "one.json"
     name = builtin.DEFAULT
-    assert cli("problems", name, "-o", str(path)) == 0
-    assert read_problem(path) == builtin.load(name)
-    assert cli("problems", "--show", name) == 0
+    cli.succeeds(f"problems {name} -o one.json")
+    assert read_problem("one.json") == builtin.load(name)
+    cli.succeeds(f"problems --show {name}")
     assert cli.out.encode() == encode(builtin.load(name))
 
 
@@ -506,7 +477,7 @@ def test_file_wins_over_a_built_in_problem(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(builtin.DEFAULT, tiny_problem("from a file"))
-    assert cli("check", builtin.DEFAULT) == 0
+    cli.succeeds(f"check {builtin.DEFAULT}")
     assert "from a file" in cli.out
 
 
@@ -516,13 +487,11 @@ def test_ignored_plugins_are_named(
     monkeypatch.setattr(
         registry, "ignored_plugins", lambda: {"dp of theirs": "taken"}
     )
-    assert cli("solvers") == 0
+    cli.succeeds("solvers")
     assert cli.err == "ignored: dp of theirs: taken\n"
 
 
-def test_import(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def importer(path: str) -> Problem:
@@ -532,15 +501,14 @@ def test_import(
     monkeypatch.setattr(
         "nest.audits.nest_artifact.importer.import_nest_artifact", importer
     )
-    path = str(tmp_path / "problem.json")
-    assert cli("import", "nest-artifact", "model.xml", "-o", path) == 0
+    cli.succeeds("import nest-artifact model.xml -o problem.json")
     assert asked == ["model.xml"]
-    assert read_problem(path).name == "imported"
-    error = cli.refuses("import", "nest-artifact", path, "-o", path)
+    assert read_problem("problem.json").name == "imported"
+    error = cli.refuses("import nest-artifact problem.json -o problem.json")
     assert "-o: expected another file than for FILE" in error
 
 
-def test_import_piper(cli: Cli, tmp_path: Path) -> None:
+def test_import_piper(cli: Cli) -> None:
     node = {
         "id": 0,
         "TMPCs": {
@@ -557,172 +525,55 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
             ]
         },
     }
-    source = tmp_path / "graph.json"
+    source = Path("graph.json")
     source.write_text(json.dumps({"nodes": [node], "edges": []}))
-    path, plan = str(tmp_path / "problem.json"), str(tmp_path / "plan.json")
-    setting = ("--devices", "3", "--micro-batches", "12")
-    network = ("--bandwidth-bytes-per-s", "1e9")
-    command = ("import", "piper", str(source), *setting, *network, "-o", path)
-    error = cli.refuses(*command)
+    setting = "--devices 3 --micro-batches 12"
+    network = "--bandwidth-bytes-per-s 1e9"
+    command = f"import piper graph.json {setting} {network} -o problem.json"
+    error = cli.refuses(command)
     assert "maxMemoryPerDevice: expected a value, got none" in error
-    assert cli(*command, "--memory-bytes", "2") == 0
-    job = read_problem(path).job
+    cli.succeeds(f"{command} --memory-bytes 2")
+    job = read_problem("problem.json").job
     assert (job.global_batch, job.micro_batches) == (12, (1,))
     # Three devices take turns: 2 units, that is seconds, in 3.
-    assert cli("solve", path, "--solver", "dp", "-o", plan) == 0
-    assert cli("score", path, plan, "--json", "-") == 0
+    cli.succeeds("solve problem.json --solver dp -o plan.json")
+    cli.succeeds("score problem.json plan.json --json -")
     found = json.loads(cli.out)
     assert found["step_time_ns"] == 666666666.667
     assert found["throughput_samples_per_s"] == pytest.approx(1.5)
-    error = cli.refuses("import", "piper", path, "-o", path)
+    error = cli.refuses("import piper problem.json -o problem.json")
     assert "-o: expected another file than for FILE" in error
 
 
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (
-            ("solv",),
-            r"nest COMMAND: expected one of \d+ names, .*mean 'solve'",
-        ),
-        (
-            ("import", "x"),
-            "nest import COMMAND: expected one of deepspeed, hf",
-        ),
-        (("solve",), "nest solve: expected PROBLEM, got none; see"),
-        (
-            ("compare", "--sede", "1"),
-            "nest compare: expected a known option, got '--sede'; did you",
-        ),
-        (("compare", "--seed"), "--seed: expected a value, got none; see"),
-        (
-            ("check", "P", "Q", "extra"),
-            r"nest check: expected a valid call, got unexpected extra arg",
-        ),
-        (
-            ("compare", "--solvers", "dp,dpp"),
-            "solver: expected one of .*; got 'dpp'; did you mean 'dp'",
-        ),
-        (
-            ("compare", "--solvers", "loopback,"),
-            "--solvers: expected keywords separated by commas",
-        ),
-        (
-            ("compare", "--solvers", "loopback,loopback"),
-            "--solvers: expected every solver once, got 'loopback' again",
-        ),
-        (
-            ("compare", "--solvers", "loopback,engine"),
-            r"solver 'engine': expected package .* pip install no_such",
-        ),
-        (
-            ("solve", "P", "--solver", "engine"),
-            r"solver 'engine': expected package .* pip install no_such",
-        ),
-        (
-            ("compare", "--time-limit", "0"),
-            "--time-limit: expected a finite number of seconds > 0, got '0'; "
-            "leave it out for the default",
-        ),
-        (("compare", "--time-limit", "inf"), "--time-limit: expected a fin"),
-        (("compare", "--time-limit", "soon"), "--time-limit: expected a fin"),
-        (
-            ("compare", "--workers", str(num_cpus() + 1)),
-            "--workers: expected an integer from 1 to",
-        ),
-        (
-            ("compare", "--gap", "2"),
-            "--gap: expected a fraction from 0 to below 1, got '2'; 0.02 is",
-        ),
-        (("solve", "--gap", "close"), "--gap: expected a fraction"),
-        (("compare", "--workers", "two"), "--workers: expected an integer"),
-        (("compare", "--seed", "-1"), "--seed: expected an integer from 0"),
-        (
-            ("compare", "--solvers", "loopback", "--option", "act=raise"),
-            "--option: expected SOLVER.KEY=VALUE, got 'act=raise'",
-        ),
-        (
-            ("compare", "--solvers", "loopback", "--option", "dp.x=1"),
-            r"--option dp.x=1: expected one of the solvers that run \(loop",
-        ),
-        (
-            ("check", "no-such"),
-            "no-such: expected a file, a built-in problem .* no such file",
-        ),
-        (
-            ("check", builtin.DEFAULT[:-1]),
-            "got no such file and no such name; did you mean",
-        ),
-        (("check", "no.json"), "no.json: expected a readable file, got No"),
-        (
-            ("problems", "no-such"),
-            "built-in problem: expected one of .*; got 'no-such'",
-        ),
-        (("problems", "a", "--show", "b"), "--show: expected one problem"),
-        (("problems", "-o", "x.json"), "-o x.json: expected the NAME of a"),
-        (("problems", "a", "-o", "/"), "-o /: expected a writable file, got"),
-    ],
-)
-def test_bad_arguments(
-    cli: Cli, arguments: tuple[str, ...], text: str
-) -> None:
-    assert re.match(f"(?s).*{text}", cli.refuses(*arguments)), cli.err
-
-
-def test_bad_requests_about_files(
-    cli: Cli, files: dict[str, str], tmp_path: Path
-) -> None:
-    problem = files["problem"]
-    error = cli.refuses(*solve(problem, "optimal", "-o", problem))
-    assert "-o: expected another file than for PROBLEM" in error
-    error = cli.refuses(*solve(problem, "optimal", "-o", "-", "--json", "-"))
-    assert "-o: expected another file than for --json" in error
-    error = cli.refuses(*solve(problem, "optimal", "--json", "/no/x.json"))
-    assert "--json /no/x.json: expected a writable file, got no dir" in error
-    error = cli.refuses(*solve(problem, "optimal", "-o", str(tmp_path)))
-    assert "expected a writable file, got a directory" in error
-    error = cli.refuses(*solve(problem, "x", "--warm-start", files["big"]))
-    assert error.startswith("warm start: expected a feasible plan, got one")
-    more = ("--option", "loopback.act=optimal")
-    error = cli.refuses(*solve(problem, "optimal", *more))
-    assert "expected loopback.act once, got it twice; remove one" in error
-    error = cli.refuses(*solve(problem, "x", "--option", "loopback.y=1"))
-    assert "option loopback.y: expected one of the options of" in error
-    error = cli.refuses(*solve(problem, "raise-option"))
-    assert "solver 'loopback': option pids: expected none" in error
-
-
 def test_places_without_permission(
-    cli: Cli,
-    files: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     for path, text in (
-        (files["big"], "got a file that may not be written; choose"),
-        (str(tmp_path / "new"), "got a directory .* that may not be written"),
+        ("big.json", "got a file that may not be written; choose"),
+        ("new", "got a directory .* that may not be written"),
     ):
-        error = cli.refuses(*solve(files["problem"], "optimal", "-o", path))
+        error = cli.refuses(*solve("problem.json", "optimal", "-o", path))
         assert re.search(text, error)
 
 
-def test_files_with_rubbish(
-    cli: Cli, files: dict[str, str], tmp_path: Path
-) -> None:
-    path = tmp_path / "rubbish.json"
+def test_files_with_rubbish(cli: Cli, files: dict[str, str]) -> None:
+    path = Path("rubbish.json")
     path.write_bytes(b"\x80\x81 not JSON")
-    assert "expected a problem in JSON" in cli.refuses("check", str(path))
-    error = cli.refuses("score", files["problem"], str(path))
+    assert "expected a problem in JSON" in cli.refuses("check rubbish.json")
+    error = cli.refuses("score problem.json rubbish.json")
     assert "expected a plan in JSON" in error
-    document = json.loads(Path(files["problem"]).read_text())
+    document = json.loads(Path("problem.json").read_text())
     document["graph"]["layers"][1]["kind"] = "tower"
     path.write_text(json.dumps(document))
-    error = cli.refuses("check", str(path))
-    assert f"{path}: $.graph: layers: expected kind of layer 1 to be" in error
+    error = cli.refuses("check rubbish.json")
+    assert (
+        "rubbish.json: $.graph: layers: expected kind of layer 1 to be"
+        in error
+    )
 
 
 def test_internal_errors(
@@ -732,7 +583,7 @@ def test_internal_errors(
         raise ZeroDivisionError("boom")
 
     monkeypatch.setattr("nest.cost.score.score", explode)
-    arguments = ("score", files["problem"], files["plan"])
+    arguments = ("score", "problem.json", "plan.json")
     assert cli(*arguments) == 1
     assert cli.err == (
         "nest: internal error: ZeroDivisionError: boom; "

@@ -145,15 +145,14 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert scored.step_quanta * QUANTUM_PS == on["step_ps"]
 
 
-def test_scores_say_what_costs_rest_on(cli: Cli, tmp_path: Path) -> None:
+def test_scores_say_what_costs_rest_on(cli: Cli) -> None:
     """No interval of predictions for GPUs."""
-    path = tmp_path / "problem.json"
-    spec = tmp_path / "spec.yaml"
+    spec = Path("spec.yaml")
     spec.write_text(SPEC)
     asked = read_spec(spec)
     (point, *_) = asked.space.points
-    on = ModelResult("gpt2", None, None)
-    write(path, problem_on(asked, on, point.architecture))
-    assert cli("score", str(path), "--plan", "tp=1,pp=1") == 0
+    on = On("gpt2", None, None)
+    write("problem.json", problem_on(asked, on, point.architecture))
+    cli.succeeds("score problem.json --plan tp=1,pp=1")
     assert "rests on     analytic accelerator model" in cli.out
     assert "90 %" not in cli.out

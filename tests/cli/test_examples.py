@@ -45,7 +45,7 @@ def test_every_command_has_two_examples():
 
 @pytest.mark.parametrize("path", COMMANDS)
 def test_the_help_shows_them_as_they_are(path, cli):
-    assert cli(*path.split()[1:], "--help") == 0
+    cli.succeeds(*path.split()[1:], "--help")
     page = cli.out
     assert max(map(len, page.splitlines())) < 80
     for text in EXAMPLES[path]:
@@ -198,25 +198,18 @@ def test_files_and_folders_are_completed():
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_what_shells_read(shell, cli):
-    assert cli("completion", shell) == 0
+    cli.succeeds(f"completion {shell}")
     assert "_NEST_COMPLETE" in cli.out
     assert "nest" in cli.out
-
-
-def test_an_unknown_shell_is_refused(cli):
-    assert cli.refuses("completion", "csh") == (
-        "bash|zsh|fish: expected one of bash, zsh, fish; got 'csh'; choose "
-        "one of them"
-    )
 
 
 @pytest.fixture
 def shell(cli, tmp_path):
     """A folder where a shell finds nest; what is needed to be in it."""
     for name in SHELLS:
-        assert cli("completion", name) == 0
+        cli.succeeds(f"completion {name}")
         (tmp_path / f"complete.{name}").write_text(cli.out)
-    nest = tmp_path / "nest"
+    nest = Path("nest")
     nest.write_text(f'#!/bin/sh\nexec {sys.executable} -m nest "$@"\n')
     nest.chmod(0o755)
     own = {

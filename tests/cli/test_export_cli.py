@@ -20,7 +20,7 @@ from tests.cli.conftest import Cli
 from tests.unit.frameworks.test_launch_configs import NEMO
 
 SMALL = ("gpt2", "h100x2")
-FOR_SMALL = ("--model", SMALL[0], "--cluster", SMALL[1])
+FOR_SMALL = f"--model {SMALL[0]} --cluster {SMALL[1]}"
 
 
 LLAMA = "llama2-7b-16"
@@ -67,12 +67,13 @@ def test_plans_of_other_problems_are_refused(
     """Those of the problem under the target are its own."""
     problem = builtin.load(LLAMA)
     plan = read_plan(plans["plan"])
-    path, out = tmp_path / "plan.json", tmp_path / "out"
+    out = Path("out")
+    arguments = "export llama2-7b-16 plan.json"
     own = problem_hash(problem)
-    write(path, replace(plan, problem_hash="f" * 64))
+    write("plan.json", replace(plan, problem_hash="f" * 64))
     for target, known in (("megatron", "megatron"), ("chakra", None)):
         with_it = f"--target {known}" if known else "any --target"
-        assert cli.refuses(*to(target, path, out)) == (
+        assert cli.refuses(f"{arguments} -o out --to {target}") == (
             f"plan: expected one that was made for problem {own[:12]}, or for "
             f"it with {with_it}, got one for ffffffffffff; pass the problem "
             f"that it was solved for, with its target or none, or remove "
@@ -81,8 +82,9 @@ def test_plans_of_other_problems_are_refused(
         assert not out.exists()
     there = problem_hash(for_target(problem, "megatron"))
     for number, known in enumerate((own, there)):
-        write(path, replace(plan, problem_hash=known))
-        assert cli(*to("megatron", path, tmp_path / str(number))) == 0
+        write("plan.json", replace(plan, problem_hash=known))
+        folder = str(tmp_path / str(number))
+        cli.succeeds(f"{arguments} -o {folder} --to megatron")
 
 
 @pytest.fixture(scope="module")
@@ -103,24 +105,23 @@ def made_for(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("nearest", [(), ("--nearest",)])
+@pytest.mark.parametrize("nearest", ["", "--nearest"])
 def test_plans_of_a_model_that_knew_no_target_are_exported(
-    cli: Cli, made_for: dict[str, str], tmp_path: Path, nearest
+    cli: Cli, made_for: dict[str, str], nearest
 ) -> None:
     """Gradients are of 2 bytes then, and of 4 by Megatron's default."""
-    arguments = ("export", *FOR_SMALL, made_for["any"], "--to", "megatron")
-    assert cli(*arguments, *nearest, "-o", str(tmp_path / "out")) == 0
-    assert (tmp_path / "out" / "args.sh").exists()
+    arguments = f"export {FOR_SMALL} {made_for['any']} --to megatron"
+    cli.succeeds(f"{arguments} {nearest} -o out")
+    assert Path("out/args.sh").exists()
 
 
 def test_a_plan_without_a_target_is_none_of_the_problem_of_one(
-    cli: Cli, made_for: dict[str, str], tmp_path: Path
+    cli: Cli, made_for: dict[str, str]
 ) -> None:
     """A file has no options: that of the target is another problem."""
-    path, out = str(tmp_path / "problem.json"), str(tmp_path / "out")
-    assert cli("problems", *FOR_SMALL, "--target", "megatron", "-o", path) == 0
-    words = ("--to", "megatron", "--nearest", "-o", out)
-    said = cli.refuses("export", path, made_for["any"], *words)
+    cli.succeeds(f"problems {FOR_SMALL} --target megatron -o problem.json")
+    words = "--to megatron --nearest -o out"
+    said = cli.refuses(f"export problem.json {made_for['any']} {words}")
     own, other = (
         read_plan(made_for[name]).problem_hash for name in ("megatron", "any")
     )
@@ -130,15 +131,14 @@ def test_a_plan_without_a_target_is_none_of_the_problem_of_one(
         f"that it was solved for, with its target or none, or remove "
         f"problem_hash from the plan"
     )
-    assert cli("export", path, made_for["megatron"], *words) == 0
+    cli.succeeds(f"export problem.json {made_for['megatron']} {words}")
 
 
 def test_plans_for_another_target_are_refused_by_its_name(
-    cli: Cli, made_for: dict[str, str], tmp_path: Path
+    cli: Cli, made_for: dict[str, str]
 ) -> None:
-    arguments = ("export", *FOR_SMALL, made_for["torchtitan"], "--nearest")
-    out = str(tmp_path / "out")
-    said = cli.refuses(*arguments, "--to", "megatron", "-o", out)
+    arguments = f"export {FOR_SMALL} {made_for['torchtitan']} --nearest"
+    said = cli.refuses(f"{arguments} --to megatron -o out")
     assert said.endswith(
         ", that of --target torchtitan; solve with --target megatron, or "
         "remove problem_hash from the plan"
@@ -148,15 +148,15 @@ def test_plans_for_another_target_are_refused_by_its_name(
 @pytest.mark.parametrize(
     ("known", "target", "remedy"),
     [
-        ("megatron", (), ", without --target megatron; add it\n"),
-        ("any", ("--target", "megatron"), ", with --target megatron; leave"),
-        ("megatron", ("--target", "torchtitan"), ", without --target mega"),
+        ("megatron", "", ", without --target megatron; add it\n"),
+        ("any", "--target megatron", ", with --target megatron; leave"),
+        ("megatron", "--target torchtitan", ", without --target mega"),
     ],
 )
 def test_a_warning_of_another_problem_names_the_target(
     cli: Cli, made_for: dict[str, str], known: str, target, remedy: str
 ) -> None:
-    cli("simulate", *FOR_SMALL, made_for[known], *target)
+    cli(f"simulate {FOR_SMALL} {made_for[known]} {target}")
     assert "nest: warning: the plan was made for problem " in cli.err
     assert remedy in cli.err
 
@@ -164,21 +164,22 @@ def test_a_warning_of_another_problem_names_the_target(
 def test_a_plan_for_the_target_is_no_stranger(
     cli: Cli, made_for: dict[str, str]
 ) -> None:
-    arguments = ("simulate", *FOR_SMALL, made_for["megatron"])
-    cli(*arguments, "--target", "megatron")
+    arguments = f"simulate {FOR_SMALL} {made_for['megatron']}"
+    cli(f"{arguments} --target megatron")
     assert "warning: the plan was made" not in cli.err
 
 
-def test_traces_of_any_plan_take_the_simulated_step(cli: Cli, plans, tmp_path):
-    out = tmp_path / "out"
-    assert cli(*to("chakra", plans["mixed"], out)) == 0
+def test_traces_of_any_plan_take_the_simulated_step(cli: Cli, plans):
+    out = Path("out")
+    arguments = f"llama2-7b-16 {plans['mixed']}"
+    cli.succeeds(f"export {arguments} --to chakra -o out")
     assert cli.out == (out / "README").read_text()
     assert cli.out.count("\n") == 3
     assert "Block 0 is devices 0-7, 1 is devices 8-15." in cli.out
     names = sorted(path.name for path in out.iterdir())
     assert names == ["README", "trace.0.et", "trace.1.et"]
     files = {name: (out / name).read_bytes() for name in names[1:]}
-    assert cli("simulate", LLAMA, plans["mixed"], "--json", "-") == 0
+    cli.succeeds(f"simulate {arguments} --json -")
     step_ns = json.loads(cli.out)["simulated_step_time_ns"]
     assert replay(files).end == step_ns * 1000
 
@@ -192,11 +193,11 @@ def test_traces_of_any_plan_take_the_simulated_step(cli: Cli, plans, tmp_path):
         ("--nearest",),
     ],
 )
-def test_traces_take_no_options_of_frameworks(
-    cli: Cli, plans, tmp_path, given
-):
-    out = tmp_path / "out"
-    line = cli.refuses(*to("chakra", plans["plan"], out, *given))
+def test_traces_take_no_options_of_frameworks(cli: Cli, plans, given):
+    out = Path("out")
+    line = cli.refuses(
+        f"export llama2-7b-16 {plans['plan']} --to chakra -o out", *given
+    )
     assert line == (
         f"{given[0]}: expected no such option with --to chakra, which says "
         f"any plan as it is, got it; leave it out"
@@ -204,20 +205,18 @@ def test_traces_take_no_options_of_frameworks(
     assert not out.exists()
 
 
-def test_traces_of_infeasible_plans_say_so(cli: Cli, plans, tmp_path):
-    problem = builtin.load(LLAMA)
+def test_traces_of_infeasible_plans_say_so(cli: Cli, plans):
+    problem = builtin.load("llama2-7b-16")
     device = replace(problem.cluster.device, memory_bytes=4 * 10**9)
     cluster = replace(problem.cluster, device=device)
-    write(tmp_path / "small.json", replace(problem, cluster=cluster))
-    out = ("--to", "chakra", "-o", str(tmp_path / "out"))
-    small = str(tmp_path / "small.json")
-    assert cli("export", small, plans["plan"], *out) == 0
+    write(Path("small.json"), replace(problem, cluster=cluster))
+    cli.succeeds(f"export small.json {plans['plan']} --to chakra -o out")
     assert cli.err.count("nest: warning: the plan is infeasible: stage") == 2
 
 
-def test_export_and_import_score_the_same(cli: Cli, plans, tmp_path):
-    out = tmp_path / "out"
-    assert cli(*to("megatron", plans["plan"], out)) == 0
+def test_export_and_import_score_the_same(cli: Cli, plans):
+    out = Path("out")
+    cli.succeeds(f"export llama2-7b-16 {plans['plan']} --to megatron -o out")
     assert sorted(path.name for path in out.iterdir()) == [
         "README",
         "args.sh",
@@ -225,31 +224,36 @@ def test_export_and_import_score_the_same(cli: Cli, plans, tmp_path):
     ]
     assert cli.out == (out / "README").read_text()
     assert cli.out.count("\n") == 3
-    back = tmp_path / "back.json"
-    script = of("megatron-args", out / "args.sh", back, "dgx-a100x16")
-    assert cli(*script) == 0
+    cli.succeeds(
+        f"import megatron-args {out / 'args.sh'} --cluster dgx-a100x16 -o "
+        "back.json"
+    )
     assert cli.err == (
         "nest: note: not in the script, so Megatron-LM's defaults: "
         "--recompute-granularity\n"
     )
-    found = read_plan(tmp_path / "back-plan.json")
-    before = score(builtin.load(LLAMA), read_plan(plans["plan"]))
-    after = score(read_problem(back), found)
+    found = read_plan(Path("back-plan.json"))
+    before = score(builtin.load("llama2-7b-16"), read_plan(plans["plan"]))
+    after = score(read_problem("back.json"), found)
     assert after.step_time_ns == before.step_time_ns
     assert after.blocks == before.blocks
 
 
 def test_plans_that_cannot_be_said_leave_nothing(cli: Cli, plans, tmp_path):
-    out = tmp_path / "out"
-    line = cli.refuses(*to("megatron", plans["mixed"], out))
+    out = Path("out")
+    line = cli.refuses(
+        f"export llama2-7b-16 {plans['mixed']} --to megatron -o out"
+    )
     assert line.startswith("stage 2: expected recompute=none as in stage 1")
     assert not out.exists()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_nearest_plan_is_written_with_its_price(cli, plans, tmp_path):
-    out = tmp_path / "out"
-    assert cli(*to("megatron", plans["mixed"], out, "--nearest")) == 0
+def test_the_nearest_plan_is_written_with_its_price(cli, plans):
+    out = Path("out")
+    cli.succeeds(
+        f"export llama2-7b-16 {plans['mixed']} --to megatron -o out --nearest"
+    )
     first = cli.out.splitlines()[0]
     assert first.startswith("nearest plan: step time ")
     assert " s as planned, " in first
@@ -266,64 +270,73 @@ def test_the_nearest_plan_is_written_with_its_price(cli, plans, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "megatrom"], "--to: expected one of chakra, deepspe"),
-        ([], "nest export: expected --to, got none"),
-        (["--to", "megatron", "--model", "llama2-13b"],
-         "--model: expected a model of 32 blocks, as the graph has, got "),
-        (["--to", "megatron", "--gpus-per-node", "0"],
-         "--gpus-per-node: expected an integer from 1"),
+        ("--to megatrom", "--to: expected one of chakra, deepspe"),
+        ("", "nest export: expected --to, got none"),
+        (
+            "--to megatron --model llama2-13b",
+            "--model: expected a model of 32 blocks, as the graph has, got ",
+        ),
+        (
+            "--to megatron --gpus-per-node 0",
+            "--gpus-per-node: expected an integer from 1",
+        ),
     ],
-)  # fmt: skip
-def test_wrong_exports_say_why(cli: Cli, plans, tmp_path, arguments, message):
-    out = ("-o", str(tmp_path / "out"))
-    line = cli.refuses("export", LLAMA, plans["plan"], *out, *arguments)
+)
+def test_wrong_exports_say_why(cli: Cli, plans, arguments, message):
+    line = cli.refuses(
+        f"export llama2-7b-16 {plans['plan']} -o out {arguments}"
+    )
     assert line.startswith(message)
-    assert not (tmp_path / "out").exists()
+    assert not Path("out").exists()
 
 
-def test_plans_that_do_not_fit_are_written_with_a_warning(cli, tmp_path):
-    problem = builtin.load(LLAMA)
+def test_plans_that_do_not_fit_are_written_with_a_warning(cli):
+    problem = builtin.load("llama2-7b-16")
     names = [layer.id for layer in problem.graph.layers]
     plan = Plan(
         replicas=1,
         micro_batch=8,
         stages=(Stage.of(names, [Strategy(dp=8)] * len(names)),),
     )
-    write(tmp_path / "plan.json", plan)
-    path = tmp_path / "plan.json"
-    assert cli(*to("megatron", path, tmp_path / "out")) == 0
+    write(Path("plan.json"), plan)
+    cli.succeeds("export llama2-7b-16 plan.json --to megatron -o out")
     assert "nest: warning: the plan is infeasible: stage 1" in cli.err
 
 
-def test_scripts_of_deepspeed_bring_their_configuration(cli, tmp_path):
-    script = tmp_path / "run.sh"
+def test_scripts_of_deepspeed_bring_their_configuration(cli):
+    script = Path("run.sh")
     script.write_text(
         "deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt.py --num-layers 24 "
         "--hidden-size 2048 --num-attention-heads 16 --seq-length 2048 "
         "--vocab-size 50257 --tensor-model-parallel-size 2 --fp16 "
         "--no-pipeline-parallel --deepspeed --deepspeed_config own.json\n"
     )
-    config = {
-        "train_batch_size": 64,
-        "train_micro_batch_size_per_gpu": 2,
-        "fp16": {"enabled": True},
-        "zero_optimization": {"stage": 2},
-    }
-    (tmp_path / "own.json").write_text(json.dumps(config))
-    problem = tmp_path / "p.json"
-    assert cli(*of("deepspeed", script, problem, "dgx-a100x8")) == 0
-    plan = read_plan(tmp_path / "p-plan.json")
+    Path("own.json").write_text(
+        json.dumps(
+            {
+                "train_batch_size": 64,
+                "train_micro_batch_size_per_gpu": 2,
+                "fp16": {"enabled": True},
+                "zero_optimization": {"stage": 2},
+            }
+        )
+    )
+    arguments = ["import", "deepspeed", str(script), "-o"]
+    arguments += ["p.json", "--cluster"]
+    cli.succeeds(*arguments, "dgx-a100x8")
+    plan = read_plan(Path("p-plan.json"))
     assert plan.stages[0].strategy == Strategy(dp=4, tp=2, zero=2)
-    line = cli.refuses(*of("deepspeed", script, problem, "dgx-a100x16"))
-    assert line == (
-        f"{script}:1: --num_gpus 8 and {script}:1: --num_nodes 1: expected "
-        f"the 16 devices of --cluster, got 8; name a cluster of 8 devices"
+    assert cli.refuses(*arguments, "dgx-a100x16") == (
+        "run.sh:1: --num_gpus 8 and run.sh:1: --num_nodes 1: expected "
+        "the 16 devices of --cluster, got 8; name a cluster of 8 devices"
     )
 
 
 def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
-    (tmp_path / "mine").write_text("kept")
-    line = cli.refuses(*to("megatron", plans["plan"], tmp_path))
+    Path("mine").write_text("kept")
+    line = cli.refuses(
+        f"export llama2-7b-16 {plans['plan']} --to megatron -o {tmp_path}"
+    )
     assert line.startswith(f"-o {tmp_path}: expected a new or empty directory")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -345,11 +358,13 @@ def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
         ),
     ],
 )
-def test_what_is_solved_for_a_target_is_exported(cli, tmp_path, target, notes):
-    plan, out = str(tmp_path / "plan.json"), str(tmp_path / "out")
-    arguments = [LLAMA, "--solver", "dp", "--target", target]
-    assert cli("solve", *arguments, "-o", plan) == 0
-    assert cli(*to(target, plan, out, "--flavor", "llama3/8B")) == 0
+def test_what_is_solved_for_a_target_is_exported(cli, target, notes):
+    arguments = ["llama2-7b-16", "--solver", "dp", "--target", target]
+    cli.succeeds("solve", *arguments, "-o", "plan.json")
+    cli.succeeds(
+        f"export llama2-7b-16 plan.json --to {target} -o out --flavor "
+        "llama3/8B"
+    )
     assert cli.err == notes
 
 
@@ -382,14 +397,15 @@ def test_modules_of_predictions_there_and_back(cli: Cli, tmp_path):
     config, problem, plan, back, back_plan = (
         str(tmp_path / f"{name}.json") for name in names
     )
-    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK))
-    out = tmp_path / "out"
-    where = ("--cluster", "h100x8")
-    assert cli("import", "hf", config, "--mtp", *where, "-o", problem) == 0
-    solve = ("solve", problem, "--solver", "dp", "--target")
-    assert cli(*solve, "megatron", "--pin", "pp=4", "-o", plan) == 0
-    known = ("--to", "megatron", "--model", config)
-    assert cli("export", problem, plan, *known, "-o", str(out)) == 0
+    Path("config.json").write_text(json.dumps(DEEPSEEK))
+    out = Path("out")
+    where = "--cluster h100x8"
+    cli.succeeds(f"import hf {config} --mtp {where} -o {problem}")
+    cli.succeeds(
+        f"solve {problem} --solver dp --target megatron --pin pp=4 -o {plan}"
+    )
+    known = f"--to megatron --model {config}"
+    cli.succeeds(f"export {problem} {plan} {known} -o out")
     args = (out / "args.sh").read_text()
     assert "  --mtp-num-layers 2\n" in args
     (layout,) = (
@@ -400,12 +416,12 @@ def test_modules_of_predictions_there_and_back(cli: Cli, tmp_path):
     assert layout.count("|") == 3
     assert re.search(r"m\*2\|?L$", layout)
     script = str(out / "args.sh")
-    assert cli("import", "megatron-args", script, *where, "-o", back) == 0
+    cli.succeeds(f"import megatron-args {script} {where} -o {back}")
     found = score(read_problem(back), read_plan(back_plan))
     solved = read_problem(problem)
     assert found.step_quanta == score(solved, read_plan(plan)).step_quanta
     for target in ("torchtitan", "deepspeed", "maxtext"):
-        said = cli.refuses(*solve, target)
+        said = cli.refuses(f"solve {problem} --solver dp --target {target}")
         assert said.startswith(f"target {target}: expected no layers of kind")
         folder = str(tmp_path / target)
         for more in ((), ("--nearest",)):
@@ -429,81 +445,98 @@ def script(tmp_path):
     return str(path)
 
 
-def test_contradicting_scripts_name_both_places(cli: Cli, script, tmp_path):
-    problem = tmp_path / "p.json"
-    arguments = of("megatron-args", script, problem, "dgx-a100x8")
-    line = cli.refuses(*arguments, "--say", "vocab-size=50257")
+def test_contradicting_scripts_name_both_places(cli: Cli, script):
+    line = cli.refuses(
+        f"import megatron-args {script} --cluster dgx-a100x8 -o p.json "
+        "--say vocab-size=50257"
+    )
     assert line == (
         f"{script}:1: --nproc_per_node 8: expected devices for 128 ranks of a "
         f"data rank ({script}:3: --tensor-model-parallel-size 8, {script}:2: "
         f"--pipeline-model-parallel-size 16), got 8; correct one of them"
     )
-    assert not (tmp_path / "p.json").exists()
+    assert not Path("p.json").exists()
 
 
-def test_what_a_script_does_not_say_is_asked_for(cli, script, tmp_path):
-    problem = tmp_path / "p.json"
-    arguments = of("megatron-args", script, problem, "dgx-a100x128")
-    arguments += ("--set", "GPUS=128")
+def test_what_a_script_does_not_say_is_asked_for(cli, script):
+    arguments = [
+        "import",
+        "megatron-args",
+        script,
+        "--cluster",
+        "dgx-a100x128",
+        "-o",
+        "p.json",
+        "--set",
+        "GPUS=128",
+    ]
     assert cli.refuses(*arguments) == (
         f"{script}: --vocab-size: expected a value, got none; add it, or pass "
         f"--say vocab-size=N"
     )
-    assert cli(*arguments, "--say", "vocab-size=50257") == 0
+    cli.succeeds(*arguments, "--say", "vocab-size=50257")
     assert "overlap of gradients: how much of it hides is not in" in cli.err
-    plan = read_plan(tmp_path / "p-plan.json")
+    plan = read_plan(Path("p-plan.json"))
     assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
-    arguments += ("--say", "vocab-size=50257")
-    assert cli(*arguments, "--overlap", "gradients=0.9") == 0
-    plan = read_plan(tmp_path / "p-plan.json")
+    cli.succeeds(
+        *arguments,
+        "--say",
+        "vocab-size=50257",
+        "--overlap",
+        "gradients=0.9",
+    )
+    plan = read_plan(Path("p-plan.json"))
     assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
 
 
 @pytest.mark.parametrize(
     ("kind", "more", "message"),
     [
-        ("megatron-args", ["--set", "GPUS"], "--set: expected NAME=VALUE"),
-        ("megatron-args", ["--overlap", "x=1"], "--overlap: expected one of"),
-        ("megatron-args", ["--cluster", "x"], "cluster: expected <machine>x"),
+        ("megatron-args", "--set GPUS", "--set: expected NAME=VALUE"),
+        ("megatron-args", "--overlap x=1", "--overlap: expected one of"),
+        ("megatron-args", "--cluster x", "cluster: expected <machine>x"),
         (
             "deepspeed",
-            ["--set", "GPUS=128"],
+            "--set GPUS=128",
             "--deepspeed-config: expected the name of a config",
         ),
-        ("torchtitan", [], "expected TOML, got a syntax error"),
+        ("torchtitan", "", "expected TOML, got a syntax error"),
     ],
 )
-def test_wrong_imports_say_why(cli, script, tmp_path, kind, more, message):
-    problem = tmp_path / "p.json"
-    line = cli.refuses(*of(kind, script, problem, "dgx-a100x128"), *more)
+def test_wrong_imports_say_why(cli, script, kind, more, message):
+    line = cli.refuses(
+        f"import {kind} {script} --cluster dgx-a100x128 -o p.json {more}"
+    )
     assert message in line
-    assert not problem.exists()
+    assert not Path("p.json").exists()
 
 
 def test_the_plan_needs_a_file_beside_standard_output(cli, script):
-    line = cli.refuses(*of("megatron-args", script, "-", "dgx-a100x128"))
+    line = cli.refuses(
+        f"import megatron-args {script} --cluster dgx-a100x128 -o -"
+    )
     assert line.startswith("--plan: expected a file, got none")
 
 
-def test_files_that_are_no_text_are_refused(cli, tmp_path):
-    path = tmp_path / "run.sh"
+def test_files_that_are_no_text_are_refused(cli):
+    path = Path("run.sh")
     path.write_bytes(b"\xff\xfe")
-    problem = tmp_path / "p.json"
-    line = cli.refuses(*of("megatron-args", path, problem, "dgx-a100x8"))
-    assert line.startswith(f"{path}: line 1: expected text in UTF-8, got ")
+    line = cli.refuses(
+        "import megatron-args run.sh --cluster dgx-a100x8 -o p.json"
+    )
+    assert line.startswith("run.sh: line 1: expected text in UTF-8, got ")
 
 
-def test_job_files_and_configurations_become_problems(cli, tmp_path):
-    job = tmp_path / "job.toml"
+def test_job_files_and_configurations_become_problems(cli):
+    job = Path("job.toml")
     job.write_text(
         '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nbatch_size = 2\n'
         'seq_len = 4096\n[activation_checkpoint]\nmode = "full"\n'
     )
-    out = str(tmp_path / "p.json")
-    assert cli(*of("torchtitan", job, out, "dgx-h100x8")) == 0
-    plan = read_plan(tmp_path / "p-plan.json")
+    cli.succeeds(f"import torchtitan {job} --cluster dgx-h100x8 -o p.json")
+    plan = read_plan(Path("p-plan.json"))
     assert plan.stages[0].strategy == Strategy(dp=8, zero=3, recompute="full")
-    config = tmp_path / "ds.json"
+    config = Path("ds.json")
     config.write_text(
         json.dumps(
             {
@@ -514,34 +547,38 @@ def test_job_files_and_configurations_become_problems(cli, tmp_path):
             }
         )
     )
-    arguments = of("deepspeed", config, out, "dgx-h100x8")
+    arguments = ["import", "deepspeed", str(config), "--cluster"]
+    arguments += ["dgx-h100x8", "-o", "p.json"]
     assert cli.refuses(*arguments).startswith("--model: expected a value")
-    arguments += ("--model", "llama3-8b", "--sequence-length", "4096")
-    assert cli(*arguments) == 0
-    plan = read_plan(tmp_path / "p-plan.json")
+    arguments += ["--model", "llama3-8b", "--sequence-length", "4096"]
+    cli.succeeds(*arguments)
+    plan = read_plan(Path("p-plan.json"))
     assert plan.stages[0].strategy == Strategy(dp=8, zero=1)
     assert plan.micro_batch == 16
     # DeepSpeed splits tensors without sequences, other frameworks both.
-    job = read_problem(out).job
+    job = read_problem("p.json").job
     assert job.sequence_parallel == (False, True)
-    pinned = ("solve", out, "--pin", "tp=2,pp=1,zero=1")
+    pinned = "solve p.json --pin tp=2,pp=1,zero=1"
     for target in ("deepspeed", "megatron"):
-        assert cli(*pinned, "--target", target) == 0
+        cli.succeeds(f"{pinned} --target {target}")
         assert "tp2" in cli.out
 
 
-def test_configurations_are_imported(cli: Cli, tmp_path):
+def test_configurations_are_imported(cli: Cli):
     """NeMo says its 16 devices; what it does not say is asked for."""
-    path, back = tmp_path / "gpt.yaml", tmp_path / "back.json"
+    path, back = Path("gpt.yaml"), Path("back.json")
     path.write_text(NEMO)
-    arguments = of("megatron-args", path, back, "dgx-h100x16")
-    arguments += ("--say", "model.ffn_hidden_size=512")
-    line = cli.refuses(*arguments)
-    assert "--vocab-size: expected a value, got none" in line
+    arguments = (
+        "import megatron-args gpt.yaml --cluster dgx-h100x16 -o "
+        "back.json --say model.ffn_hidden_size=512"
+    )
+    assert "--vocab-size: expected a value, got none" in cli.refuses(
+        f"{arguments}"
+    )
     assert not back.exists()
-    assert cli(*arguments, "--say", "vocab-size=1024") == 0
+    cli.succeeds(f"{arguments} --say vocab-size=1024")
     assert "not in the file, so NeMo's defaults: " in cli.err
-    plan = read_plan(tmp_path / "back-plan.json")
+    plan = read_plan(Path("back-plan.json"))
     assert plan.stages[0].strategy == Strategy(
         dp=4, tp=2, zero=1, recompute="full"
     )

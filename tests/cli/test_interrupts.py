@@ -182,14 +182,10 @@ def test_sizes_that_did_not_begin_are_open(monkeypatch):
         assert [gap.above_bytes for gap in curve.gaps] == [-1]
 
 
-def test_pareto_writes_what_is_known(cli, problem, tmp_path, monkeypatch):
+def test_pareto_writes_what_is_known(cli, problem, monkeypatch):
     monkeypatch.setattr(ProgressLine, "__call__", interrupt)
-    document = tmp_path / "out.json"
-    code = cli(
-        *("pareto", problem, "--workers", "1", "--json", str(document)),
-        *("-o", str(tmp_path / "plans")),
-    )
-    assert code == 130
+    document = Path("out.json")
+    assert cli(f"pareto {problem} --workers 1 --json out.json -o plans") == 130
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
     written = json.loads(document.read_text())
@@ -199,17 +195,15 @@ def test_pareto_writes_what_is_known(cli, problem, tmp_path, monkeypatch):
         f"stopped before the end: {count(len(known), 'point')} known by then, "
         f"{sum(point['proven'] for point in known)} of them proven\n"
     ) in cli.out
-    plans = sorted((tmp_path / "plans").iterdir())
+    plans = sorted(Path("plans").iterdir())
     assert len(plans) == len(written["points"])
 
 
-def test_pareto_writes_the_page_of_what_is_known(
-    cli, problem, tmp_path, monkeypatch
-):
+def test_pareto_writes_the_page_of_what_is_known(cli, problem, monkeypatch):
     monkeypatch.setattr(ProgressLine, "__call__", interrupt)
-    page = tmp_path / "out.html"
-    arguments = ("pareto", problem, "--workers", "1", "--html", str(page))
-    assert cli(*arguments) == 130
+    page = Path("out.html")
+    arguments = f"pareto {problem} --workers 1 --html out.html"
+    assert cli(arguments) == 130
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
     assert "The frontier" in page.read_text()
@@ -217,9 +211,7 @@ def test_pareto_writes_the_page_of_what_is_known(
     assert f"The run was {line}." in page.read_text()
 
 
-def test_pareto_without_points_writes_what_is_known(
-    cli, tmp_path, monkeypatch
-):
+def test_pareto_without_points_writes_what_is_known(cli, monkeypatch):
     """It is interrupted while it looks for what would be feasible."""
 
     def remedies_within(*_):
@@ -228,16 +220,16 @@ def test_pareto_without_points_writes_what_is_known(
     monkeypatch.setattr(
         "nest.analysis.feasible.remedies_within", remedies_within
     )
-    path, page = tmp_path / "tight.json", tmp_path / "out.html"
-    write(path, small(memory_bytes=1))
-    assert cli("pareto", str(path), "--html", str(page)) == 130
+    page = Path("out.html")
+    write("tight.json", small(memory_bytes=1))
+    assert cli("pareto tight.json --html out.html") == 130
     text = "stopped before the end: what would make plans fit is open"
     assert f"{text}\nno plan fits\n" in cli.out
     assert "The frontier" in page.read_text()
     assert f"The run was {text}." in page.read_text()
 
 
-def test_proofs_so_far_are_kept(cli, problem, tmp_path, monkeypatch):
+def test_proofs_so_far_are_kept(cli, problem, monkeypatch):
     asked = []
 
     def prove(found, point, *_):
@@ -250,9 +242,9 @@ def test_proofs_so_far_are_kept(cli, problem, tmp_path, monkeypatch):
         return Proof(point, result, None, "proven", "")
 
     monkeypatch.setattr("nest.analysis.prove.prove", prove)
-    page = tmp_path / "out.html"
-    arguments = ("pareto", problem, "--prove", "brute", "--html", str(page))
-    assert cli(*arguments) == 130
+    page = Path("out.html")
+    arguments = f"pareto {problem} --prove brute --html out.html"
+    assert cli(arguments) == 130
     assert "proven: every plan" in cli.out
     assert cli.out.count("no plan (less than the reserve)") == 1
     text = (
@@ -262,7 +254,7 @@ def test_proofs_so_far_are_kept(cli, problem, tmp_path, monkeypatch):
     assert f"\n{text}\n" in cli.out
     assert f"The run was {text}." in page.read_text()
     asked[:] = [None]
-    assert cli("pareto", problem, "--prove", "brute", "--points", "2") == 130
+    assert cli(f"pareto {problem} --prove brute --points 2") == 130
     assert "brute had examined 0 of 1 point\n" in cli.out
 
 
@@ -335,25 +327,23 @@ def test_the_best_offer_so_far_is_not_proven(monkeypatch):
     assert not fit.proven
 
 
-def test_fit_writes_what_is_known(cli, tmp_path, monkeypatch):
-    path, document = str(tmp_path / "chain.json"), tmp_path / "out.json"
-    plan = tmp_path / "plan.json"
-    write(path, chain())
+def test_fit_writes_what_is_known(cli, monkeypatch):
+    document = Path("out.json")
+    write("chain.json", chain())
     monkeypatch.setattr("nest.analysis.fit.run_solver", stopping(2))
-    arguments = ("fit", path, "--within", "2e-7", "--json", str(document))
-    assert cli(*arguments, "-o", str(plan)) == 130
+    arguments = "fit chain.json --within 2e-7 --json out.json"
+    assert cli(f"{arguments} -o plan.json") == 130
     assert cli.err == "nest: interrupted\n"
     assert json.loads(document.read_text())["answer"]["num_devices"] == 2
-    assert read_plan(plan).replicas == 2
+    assert read_plan("plan.json").replicas == 2
 
 
-def test_explain_writes_what_is_known(cli, tmp_path, monkeypatch):
-    path, document = str(tmp_path / "chain.json"), tmp_path / "out.json"
-    plan = str(tmp_path / "plan.json")
-    write(path, chain())
-    write(plan, BOTH)
+def test_explain_writes_what_is_known(cli, monkeypatch):
+    document = Path("out.json")
+    write("chain.json", chain())
+    write("plan.json", BOTH)
     monkeypatch.setattr("nest.analysis.explain.run_solver", stopping(2))
-    assert cli("explain", path, plan, "--json", str(document)) == 130
+    assert cli("explain chain.json plan.json --json out.json") == 130
     assert cli.err == "nest: interrupted\n"
     assert "What a neighbouring plan takes" in cli.out
     written = json.loads(document.read_text())
@@ -378,14 +368,14 @@ def test_validate_counts_the_rows_that_are_done(cli, monkeypatch):
             yield assessed
 
     monkeypatch.setattr(ValidateRequest, "predict", some)
-    assert cli("validate", "--limit", "5", "--json", "-") == 130
+    assert cli("validate --limit 5 --json -") == 130
     written = json.loads(cli.out)
     assert (written["rows"], written["interrupted"]) == (2, {"of": 5})
     assert "; interrupted, the first of 5" in cli.err
     assert cli.err.endswith("nest: interrupted\n")
 
 
-def test_calibrate_writes_the_calibration(cli, tmp_path, monkeypatch):
+def test_calibrate_writes_the_calibration(cli, monkeypatch):
     from nest.hardware.calibration import stored_calibration
     from tests.cli.test_calibrate_cli import RUNS, write_runs
 
@@ -397,16 +387,16 @@ def test_calibrate_writes_the_calibration(cli, tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs, "learn", lambda *_, **__: Learned)
     monkeypatch.setattr(design, "candidates", raising)
-    path, output = tmp_path / "runs.csv", tmp_path / "my.json"
-    arguments = ("calibrate", write_runs(path, *RUNS), "-o", str(output))
-    assert cli(*arguments) == 130
+    output = Path("my.json")
+    arguments = f"calibrate {write_runs('runs.csv', *RUNS)} -o my.json"
+    assert cli(arguments) == 130
     assert cli.err == (
-        f"nest: {output} written; runs to do next are not\nnest: interrupted\n"
+        "nest: my.json written; runs to do next are not\nnest: interrupted\n"
     )
     assert output.exists()
 
 
-def test_profile_writes_what_is_measured(cli, tmp_path, monkeypatch):
+def test_profile_writes_what_is_measured(cli, monkeypatch):
     from nest.profiles.format import Entry, Profile, decode_profile
 
     fields = {"model": "gpt2", "kind": "head", "sequence_length": 16}
@@ -418,13 +408,13 @@ def test_profile_writes_what_is_measured(cli, tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch_profiler, "require_torch", lambda: None)
     monkeypatch.setattr(torch_profiler, "profile_layers", raising)
-    path = tmp_path / "profile.json"
-    assert cli("profile", "--model", "gpt2", "-o", str(path)) == 130
+    path = Path("profile.json")
+    assert cli("profile --model gpt2 -o profile.json") == 130
     assert decode_profile(path.read_bytes(), "profile").entries == (entry,)
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_audit_says_what_was_done(cli, tmp_path, monkeypatch, broken):
+def test_audit_says_what_was_done(cli, monkeypatch, broken):
     def run(setting: Setting) -> Findings:
         done = []
         for name in setting.each(["one", "two", "three"]):
@@ -444,8 +434,8 @@ def test_audit_says_what_was_done(cli, tmp_path, monkeypatch, broken):
         run=run,
     )
     monkeypatch.setattr("nest.studies.get_study", lambda name: study)
-    folder = tmp_path / "out"
-    assert cli("audit", "tiny", "-o", str(folder)) == 130
+    folder = Path("out")
+    assert cli("audit tiny -o out") == 130
     assert cli.err == (
         "nest: ending after this case; once more stops at once\n"
         "nest: interrupted\n"
@@ -494,9 +484,7 @@ def test_a_certificate_that_is_interrupted_has_the_step_time(
     assert checked.stdout.startswith("verified: feasible")
 
 
-def test_that_no_plan_fits_is_said_as_far_as_it_is_known(
-    cli, tmp_path, monkeypatch
-):
+def test_that_no_plan_fits_is_said_as_far_as_it_is_known(cli, monkeypatch):
     splits = []
 
     def prove_split(problem, split, bound):
@@ -506,12 +494,12 @@ def test_that_no_plan_fits_is_said_as_far_as_it_is_known(
         return {}
 
     monkeypatch.setattr("nest.certificates.certify.prove_split", prove_split)
-    problem, output = tmp_path / "problem.json", tmp_path / "out.json"
-    write(problem, two_stages(topology=NCCL, memory_bytes=1))
-    assert cli("certify", str(problem), "-o", str(output)) == 130
+    output = Path("out.json")
+    write("problem.json", two_stages(topology=NCCL, memory_bytes=1))
+    assert cli("certify problem.json -o out.json") == 130
     assert cli.err == (
-        f"nest: {output} not written: no plan fits in 1 of 2 batch splits, "
-        f"the others are open\nnest: interrupted\n"
+        "nest: out.json not written: no plan fits in 1 of 2 batch splits, "
+        "the others are open\nnest: interrupted\n"
     )
     assert not output.exists()
 
@@ -577,10 +565,10 @@ def replace_promise(name, ask):
     )
 
 
-def test_conform_shows_what_is_known(cli, tmp_path, monkeypatch):
+def test_conform_shows_what_is_known(cli, monkeypatch):
     stopping_trials(monkeypatch, 0)
-    document = tmp_path / "out.json"
-    assert cli("conform", "brute", "--json", str(document)) == 130
+    document = Path("out.json")
+    assert cli("conform brute --json out.json") == 130
     assert cli.err == "nest: interrupted\n"
     assert "interrupted after 0 runs" in cli.out
     assert "was not checked to the end: 1 passed, 0 failed, " in cli.out

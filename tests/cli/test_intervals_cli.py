@@ -73,7 +73,7 @@ def known(problem: str, plan: str) -> dict[str, object]:
 
 
 def test_score_shows_intervals(cli: Cli, problem: str, plan: str) -> None:
-    assert cli("score", problem, plan, "--json", "-") == 0
+    cli.succeeds(f"score {problem} {plan} --json -")
     assert json.loads(cli.out)["intervals"] == known(problem, plan)
     lines = cli.err.splitlines()
     at = next(i for i, x in enumerate(lines) if x.startswith("step time"))
@@ -87,7 +87,7 @@ def test_score_shows_intervals(cli: Cli, problem: str, plan: str) -> None:
 def test_of_other_costs_nothing_is_said(
     cli: Cli, bare: str, plan: str
 ) -> None:
-    assert cli("score", bare, plan, "--json", "-") == 0
+    cli.succeeds(f"score {bare} {plan} --json -")
     assert json.loads(cli.out)["intervals"] is None
     assert "rests on" not in cli.err
     assert "90 %" not in cli.err
@@ -99,10 +99,7 @@ def test_compare_shows_intervals_and_equals(
     """One stage takes 6.67 % more than two: one link of 20 % of the step."""
     # On a busy machine progress would come between the lines.
     monkeypatch.setattr(StatusLine, "FIRST_S", math.inf)
-    code = cli(
-        *("compare", problem, "--solvers", "dp,mcmc", "--json", "-"),
-    )
-    assert code == 0
+    cli.succeeds(f"compare {problem} --solvers dp,mcmc --json -")
     first, second = json.loads(cli.out)["cells"]
     assert first["step_time_ns"] == 225
     assert second["step_time_ns"] == 240
@@ -121,20 +118,17 @@ def test_compare_shows_intervals_and_equals(
 
 
 def test_compare_says_nothing_of_other_costs(cli: Cli, bare: str) -> None:
-    assert cli("compare", bare, "--solvers", "dp", "--json", "-") == 0
+    cli.succeeds(f"compare {bare} --solvers dp --json -")
     (cell,) = json.loads(cli.out)["cells"]
     assert (cell["intervals"], cell["equal_to_best"]) == (None, None)
     assert "90 %" not in cli.err
 
 
-def test_explain_says_what_is_equal(
-    cli: Cli, problem: str, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "one.json")
-    write(path, make_plan(("a b", SINGLE)))
-    assert cli("explain", problem, path, "--json", "-") == 0
+def test_explain_says_what_is_equal(cli: Cli, problem: str) -> None:
+    write("one.json", make_plan(("a b", SINGLE)))
+    cli.succeeds(f"explain {problem} one.json --json -")
     document = json.loads(cli.out)
-    assert document["intervals"] == known(problem, path)
+    assert document["intervals"] == known(problem, "one.json")
     assert document["equal_to_best"] is True
     assert "the plan takes 6.67 % more, equal within the noise" in cli.err
     near = {x["name"]: x for x in document["neighbours"]}
@@ -147,7 +141,7 @@ def test_explain_says_what_is_equal(
 
 
 def test_a_robust_plan(
-    cli: Cli, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The network may take e times as long, and devices not so much."""
     unsure = replace(NUMBERS, network=1.0)
@@ -157,12 +151,9 @@ def test_a_robust_plan(
         "uncertainty.headroom",
     ):
         monkeypatch.setattr(f"nest.{module}.stored_deviations", lambda: unsure)
-    output = str(tmp_path / "robust.json")
-    code = cli(
-        *("solve", problem, "--solver", "dp", "--robust"),
-        *("--json", "-", "-o", output),
+    cli.succeeds(
+        f"solve {problem} --solver dp --robust --json - -o robust.json"
     )
-    assert code == 0
     document = json.loads(cli.out)
     robust = document["robust"]
     assert 0 < robust["gap"] < 1
@@ -173,7 +164,7 @@ def test_a_robust_plan(
     (cell,) = document["cells"]
     assert cell["status"] == "feasible"
     assert (cell["step_time_ns"], cell["lower_bound_ns"]) == (240, 225)
-    assert len(read_plan(output).stages) == 1
+    assert len(read_plan("robust.json").stages) == 1
     high_ns = cell["intervals"]["step_time_90_ns"][1]
     assert robust["guaranteed_step_time_ns"] == high_ns
     assert "with 95 %; 2 plans of " in cli.err
@@ -181,7 +172,7 @@ def test_a_robust_plan(
 
 
 def test_nothing_is_guaranteed_of_other_costs(cli: Cli, bare: str) -> None:
-    assert cli.refuses("solve", bare, "--solver", "dp", "--robust") == (
+    assert cli.refuses(f"solve {bare} --solver dp --robust") == (
         "--robust: expected a problem made from a model, whose errors are "
         "known, got costs of its own; leave --robust out"
     )
@@ -191,8 +182,7 @@ def test_robust_and_target_loss_exclude_each_other(
     cli: Cli, problem: str
 ) -> None:
     text = cli.refuses(
-        *("solve", problem, "--solver", "dp", "--robust", "--target-loss"),
-        *("--target", "megatron"),
+        f"solve {problem} --solver dp --robust --target-loss --target megatron"
     )
     assert text == (
         "--robust: expected either it or --target-loss, which compares the "

@@ -60,9 +60,9 @@ def settings(place: Path) -> dict[str, list[str]]:
 def test_a_solver_that_crashes_costs_its_row_alone(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
-    arguments = ("compare", files["problem"], "--solvers", "loopback,brute")
-    option = ("--option", "loopback.act=raise")
-    assert cli(*arguments, *option, "--html", "page.html") == 1
+    arguments = "compare problem.json --solvers loopback,brute"
+    option = "--option loopback.act=raise"
+    assert cli(f"{arguments} {option} --html page.html") == 1
     page = Page((place / "page.html").read_text())
     rows = rows_of(page, 8)
     assert rows["loopback"][1] == "ERROR"
@@ -97,9 +97,9 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(
         )
 
     with mock.patch("nest.analysis.compare.run_solver", run):
-        arguments = ("compare", files["problem"], "--solvers", "brute,dp,milp")
-        written = ("--html", "page.html", "--csv", "cells.csv")
-        assert cli(*arguments, *written) == 130
+        arguments = "compare problem.json --solvers brute,dp,milp"
+        written = "--html page.html --csv cells.csv"
+        assert cli(f"{arguments} {written}") == 130
     assert "stopped before they began: milp" in cli.out
     _, *lines = (place / "cells.csv").read_text().splitlines()
     assert [line.split(",")[1] for line in lines] == ["brute", "dp"]
@@ -117,9 +117,9 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(
 def test_solve_writes_the_same_figures_as_it_prints(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
-    arguments = ("solve", files["problem"], "--solver", "brute")
-    price = ("--tokens", "2e3", "--price-usd-per-device-hour", "1.5")
-    assert cli(*arguments, *price, "--html", "page.html") == 0
+    arguments = "solve problem.json --solver brute"
+    price = "--tokens 2e3 --price-usd-per-device-hour 1.5"
+    cli.succeeds(f"{arguments} {price} --html page.html")
     text = (place / "page.html").read_text()
     assert "90.0000 ns" in cli.out
     page = Page(text)
@@ -136,9 +136,26 @@ TO_PAGE = ("--html", "page.html")
 def test_defaults_of_a_model_are_told_with_their_options(
     cli: Cli, place: Path
 ) -> None:
-    model = ("--cluster", "h100x2", "--tp", "1,2", "--pin", "pp=1")
-    assert cli(*GPT2, *model, *TO_PAGE) == 0
-    rows = settings(place)
+    model = "--model gpt2 --cluster h100x2 --tp 1,2"
+    arguments = f"solve --solver megatron {model} --pin pp=1"
+    cli.succeeds(f"{arguments} --html page.html")
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["tensor parallel degree"][1:] == ["1, 2", "as asked", ""]
+    assert rows["pipeline stages"][1:] == ["1", "as asked", ""]
+    assert rows["ZeRO stage"][2:] == ["default", "--zero"]
+    assert rows["data parallel degree"][2:] == ["default", "--pin dp="]
+    assert rows["framework"][1:] == ["any", "default", "--target"]
+    assert rows["memory to leave free"][1:] == [
+        "none",
+        "default",
+        "--headroom",
+    ]
+    assert rows["layers that are not cut apart"][1:] == [
+        *("1", "default", "--layers-per-node"),
+    ]
+    assert rows["gradients"][1:] == [
+        *("2 bytes per weight", "default", "--gradients"),
+    ]
     assert "order of the devices" not in rows
     for name, *row in (
         ("tensor parallel degree", "1, 2", "as asked", ""),
@@ -167,9 +184,10 @@ def test_what_was_chosen_is_no_default(cli: Cli, place: Path) -> None:
         "a strategy for every": ("--granularity", "stage"),
         "data type": ("--dtype", "fp16"),
     }
-    options = [word for words in chosen.values() for word in words]
-    assert cli(*GPT2, "--cluster", "h100x4", *options, *TO_PAGE) == 0
-    rows = settings(place)
+    arguments = ("solve", "--solver", "megatron", *model)
+    given = [word for words in chosen.values() for word in words]
+    cli.succeeds(*arguments, *given, "--html", "page.html")
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
     for name in chosen:
         assert rows[name][1:] == ["as asked", ""], name
     assert rows["memory to leave free"][0] == "8GB"
@@ -177,112 +195,59 @@ def test_what_was_chosen_is_no_default(cli: Cli, place: Path) -> None:
     assert rows["recomputation"][1:] == ["default", "--recompute"]
 
 
-@pytest.mark.parametrize(
-    ("target", "options", "expected"),
-    [
-        (
-            # It has no selective recomputation, and no such split of SP.
-            "deepspeed",
-            ("--sequence-parallel", "on,off"),
-            {
-                "recomputation": ("the target", "none, full"),
-                "sequence parallelism": ("the target", "off"),
-                "ZeRO stage": ("default", "--zero"),
-                "pipeline stages": ("as asked", ""),
-                "optimiser": ("default", "--optimizer"),
-            },
-        ),
-        (
-            # It keeps gradients in 4 bytes.
-            "torchtitan",
-            (),
-            {
-                "gradients": ("the target", "4 bytes per weight"),
-                "framework": ("as asked", ""),
-            },
-        ),
-        (
-            "torchtitan",
-            ("--gradients", "fp32"),
-            {
-                "optimiser": ("default", "--optimizer"),
-                "gradients": ("as asked", ""),
-            },
-        ),
-    ],
-)
-def test_what_a_target_chose_is_told(
-    cli: Cli, place: Path, target: str, options: Any, expected: Any
-) -> None:
-    model = ("--cluster", "h100x2", "--pin", "pp=1", "--target", target)
-    assert cli(*GPT2, *model, *options, *TO_PAGE) == 0
-    rows = settings(place)
-    for name, (who, text) in expected.items():
-        values, chooser, option = rows[name]
-        assert chooser == who, name
-        if who == "the target":
-            assert (values, option) == (text, f"--target {target}")
-        else:
-            assert option == text
+def test_what_a_target_chose_is_told(cli: Cli, place: Path) -> None:
+    """DeepSpeed has no selective recomputation, and no such split of SP.
+
+    torchtitan keeps gradients in 4 bytes.
+    """
+    model = ("--model", "gpt2", "--cluster", "h100x2", "--pin", "pp=1")
+    choice = ("--sequence-parallel", "on,off", "--html", "page.html")
+    arguments = ("solve", "--solver", "megatron", *model)
+    cli.succeeds(*arguments, "--target", "deepspeed", *choice)
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    chosen = ["the target", "--target deepspeed"]
+    assert rows["recomputation"][1:] == ["none, full", *chosen]
+    assert rows["sequence parallelism"][1:] == ["off", *chosen]
+    assert rows["ZeRO stage"][2:] == ["default", "--zero"]
+    assert rows["pipeline stages"][2:] == ["as asked", ""]
+    assert rows["optimiser"][2:] == ["default", "--optimizer"]
+    cli.succeeds(*arguments, "--target", "torchtitan", *choice[2:])
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["gradients"][2:] == ["the target", "--target torchtitan"]
+    assert rows["framework"][1:] == ["torchtitan", "as asked", ""]
+    gradients = ("--gradients", "fp32", *choice[2:])
+    cli.succeeds(*arguments, "--target", "torchtitan", *gradients)
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["optimiser"][2:] == ["default", "--optimizer"]
+    assert rows["gradients"][2:] == ["as asked", ""]
 
 
 def test_what_a_target_chose_of_a_file_is_told(cli: Cli, place: Path) -> None:
     """Who chose the rest is not known; without a target nothing is said."""
-    arguments = ("solve", "llama2-7b-8", "--solver", "megatron", *TO_PAGE)
-    assert cli(*arguments, "--target", "torchtitan") == 0
-    rows = settings(place)
-    assert rows["gradients"][1:] == ["the target", "--target torchtitan"]
-    assert rows["recomputation"][1:] == ["the problem", ""]
-    assert cli(*arguments) == 0
-    rows = settings(place)
-    assert rows["gradients"][1:] == ["the problem", ""]
-    assert rows["framework"] == ["any", "default", "--target"]
-    assert cli(*arguments, "--pin", "zero=1") == 0
-    assert settings(place)["ZeRO stage"] == ["1", "as asked", ""]
-
-
-@pytest.mark.parametrize("command", ["solve", "compare"])
-def test_where_a_page_cannot_go(
-    cli: Cli, files: dict[str, str], place: Path, command: str
-) -> None:
-    solver = ("--solver", "brute")
-    arguments = (command, files["problem"], *solver * (command == "solve"))
-    for option, value, message in (
-        ("--html", "-", "--html: expected a file, got '-'; name one"),
-        ("--html", "no/page.html", "--html no/page.html: expected a writable"),
-        (
-            "--html",
-            files["problem"],
-            "--html: expected another file than for PROBLEM",
-        ),
-        ("--tokens", "-3", "--tokens: expected a number > 0, got '-3'"),
-        ("--tokens", "1e12", "--tokens: expected --html too, whose page show"),
-        (
-            "--price-usd-per-device-hour",
-            "2",
-            "--price-usd-per-device-hour: expected --html too",
-        ),
-    ):
-        assert cli.refuses(*arguments, option, value).startswith(message)
-
-
-def test_a_benchmark_has_no_run_to_price(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
-    arguments = ("compare", files["problem"], "--html", "page.html")
-    text = cli.refuses(*arguments, "--tokens", "1e9", "--resume", "kept")
-    assert text.startswith("--tokens: expected one PROBLEM without --resume")
-    assert text.endswith("got --resume; leave it out")
+    arguments = "solve llama2-7b-8 --solver megatron"
+    page = "--html page.html"
+    cli.succeeds(f"{arguments} --target torchtitan {page}")
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    chosen = ["the target", "--target torchtitan"]
+    assert rows["gradients"][2:] == chosen
+    assert rows["recomputation"][2:] == ["the problem", ""]
+    cli.succeeds(f"{arguments} {page}")
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["gradients"][2:] == ["the problem", ""]
+    assert rows["framework"][1:] == ["any", "default", "--target"]
+    cli.succeeds(f"{arguments} {page} --pin zero=1")
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["ZeRO stage"][1:] == ["1", "as asked", ""]
 
 
 def test_a_page_without_a_plan_says_why_and_what_would_do(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
-    problem = read_problem(files["problem"])
-    write(files["problem"], with_memory(problem, 1))
+    problem = read_problem("problem.json")
+    write("problem.json", with_memory(problem, 1))
     for command, *solver in (("solve", "--solver", "brute"), ("pareto",)):
-        words = (command, files["problem"], *solver, "--html", "page.html")
-        assert cli(*words) == 0
+        words = (command, "problem.json", *solver, "--html", "page.html")
+        cli.succeeds(*words)
         page = Page((place / "page.html").read_text())
         assert "There is no plan that fits: this is proven." in page.text
         assert "why: memory is short by" in page.text
@@ -295,8 +260,8 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
     """The plan with one stage is too big for a device."""
-    arguments = ("report", files["problem"], files["big"], files["plan"])
-    assert cli(*arguments, "-o", "page.html", "--json", "-") == 1
+    arguments = "report problem.json big.json plan.json"
+    assert cli(f"{arguments} -o page.html --json -") == 1
     assert cli.err == "report: page.html\n"
     text = (place / "page.html").read_text()
     document = json.loads(cli.out)
@@ -306,19 +271,19 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(
     page = Page(text)
     assert "not proven: no lower bound is known" in page.text
     rows = rows_of(page, 5)
-    assert rows[files["plan"]][1:4] == ["fits", "90.0000 ns", "best"]
-    assert rows[files["big"]][1:3] == ["over memory", ""]
-    assert "too much" in rows[files["big"]][4]
-    assert f"Plan of {files['plan']}: 1 replica × 2 stages" in page.text
+    assert rows["plan.json"][1:4] == ["fits", "90.0000 ns", "best"]
+    assert rows["big.json"][1:3] == ["over memory", ""]
+    assert "too much" in rows["big.json"][4]
+    assert "Plan of plan.json: 1 replica × 2 stages" in page.text
 
 
 def test_a_report_goes_where_html_says(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
     """As every other page does; -o is the same."""
-    arguments = ("report", files["problem"], files["plan"])
+    arguments = ("report", "problem.json", "plan.json")
     for words in (("--html", "a.html"), ("-o", "a.html", "--html", "a.html")):
-        assert cli(*arguments, *words) == 0
+        cli.succeeds(*arguments, *words)
         assert cli.out == "report: a.html\n"
         assert "Report on tiny" in (place / "a.html").read_text()
         (place / "a.html").unlink()
@@ -335,7 +300,7 @@ def test_a_report_takes_plans_by_their_settings(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
     for words in (("pp=2",), ("--plan", "pp=2")):
-        assert cli("report", files["problem"], *words) == 0
+        cli.succeeds("report problem.json", *words)
         assert "nest: PLAN is the fastest with pp=2: " in cli.err
         page = Page((place / "report.html").read_text())
         assert "Plan of pp=2: 1 replica × 2 stages" in page.text
@@ -344,7 +309,7 @@ def test_a_report_takes_plans_by_their_settings(
 def test_a_report_of_a_plan_that_does_not_fit_says_so(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
-    assert cli("report", files["problem"], files["big"]) == 1
+    assert cli("report problem.json big.json") == 1
     page = Page((place / "report.html").read_text())
     assert "The plan does not fit: stage 1: expected at most 100" in page.text
     assert "Memory short by" in page.text
@@ -353,8 +318,8 @@ def test_a_report_of_a_plan_that_does_not_fit_says_so(
 def test_a_report_without_a_plan_finds_one(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
-    arguments = ("report", files["problem"], "--solver", "brute")
-    assert cli(*arguments) == 0
+    arguments = "report problem.json --solver brute"
+    cli.succeeds(arguments)
     assert cli.out == "report: report.html\n"
     page = Page((place / "report.html").read_text())
     assert "Report on tiny" in page.text
@@ -363,8 +328,8 @@ def test_a_report_without_a_plan_finds_one(
     with mock.patch(
         "nest.solvers.run.run_cells", side_effect=KeyboardInterrupt
     ):
-        arguments = ("report", files["problem"], "--solver", option)
-        assert cli(*arguments, "-o", "stopped.html") == 130
+        arguments = f"report problem.json --solver {option}"
+        assert cli(f"{arguments} -o stopped.html") == 130
     page = Page((place / "stopped.html").read_text())
     assert "The run was stopped: loopback did not finish." in page.text
 
@@ -375,8 +340,8 @@ def test_a_page_says_why_nothing_fits(
 ) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
     option = "--solvers" if command == "compare" else "--solver"
-    arguments = (command, "tight.json", option, "brute")
-    assert cli(*arguments, "--html", "page.html") == 0
+    arguments = f"{command} tight.json {option} brute"
+    cli.succeeds(f"{arguments} --html page.html")
     page = Page((place / "page.html").read_text())
     assert "There is no plan that fits: this is proven." in page.text
     assert "why: " in page.text
@@ -388,7 +353,7 @@ def test_a_page_says_why_nothing_fits(
 
 def test_a_frontier_without_points_says_why(cli: Cli, place: Path) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
-    assert cli("pareto", "tight.json", "--html", "page.html") == 0
+    cli.succeeds("pareto tight.json --html page.html")
     page = Page((place / "page.html").read_text())
     assert "Proven: no plan fits." in page.text
     assert "why: " in page.text
@@ -398,7 +363,7 @@ def test_a_frontier_without_points_says_why(cli: Cli, place: Path) -> None:
 def test_a_page_has_one_bound_of_a_frontier(cli: Cli, place: Path) -> None:
     """The fastest plan takes 90 ns; of the gap 70 ns are known."""
     write("small.json", small())
-    arguments = ("pareto", "small.json", "--html", "page.html")
+    arguments = "pareto small.json --html page.html"
     for bound, card, text in (
         (70, "no plan is below 70 ns", "a step takes at least 70.0000 ns"),
         (0, "no lower bound is known", "nothing is known of the step time"),
@@ -411,28 +376,10 @@ def test_a_page_has_one_bound_of_a_frontier(cli: Cli, place: Path) -> None:
             raise Interrupted(dataclasses.replace(found, curves=(curve,)))
 
         with mock.patch("nest.analysis.pareto.frontier", stopped):
-            assert cli(*arguments) == 130
+            assert cli(arguments) == 130
         page = Page((place / "page.html").read_text())
         assert card in page.text
         assert text in page.text
-
-
-def test_what_a_report_refuses(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
-    text = cli.refuses("report")
-    assert text.startswith("nest report: expected PROBLEM, got none")
-    text = cli.refuses("report", files["problem"], files["foreign"])
-    assert text.startswith(f"{files['foreign']}: stage 2: expected")
-    text = cli.refuses("report", files["problem"], "-o", "-")
-    assert text.startswith("-o: expected a file, got '-'; name one")
-    text = cli.refuses("report", files["problem"], "-o", files["problem"])
-    assert text.startswith("-o: expected another file than for PROBLEM")
-    text = cli.refuses("report", files["problem"], "--html", "-")
-    assert text.startswith("--html: expected a file, got '-'; name one")
-    text = cli.refuses("report", files["problem"], "--html", files["problem"])
-    assert text.startswith("--html: expected another file than for PROBLEM")
-    assert not (place / "report.html").exists()
 
 
 # nest pareto
@@ -441,9 +388,9 @@ def test_what_a_report_refuses(
 def test_a_frontier_as_a_page(cli: Cli, place: Path) -> None:
     """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
     write("small.json", small())
-    arguments = ("pareto", "small.json", "--steps", "1000")
-    price = ("--price-usd-per-device-hour", str(PRICE))
-    assert cli(*arguments, *price, "--html", "page.html") == 0
+    arguments = "pareto small.json --steps 1000"
+    price = f"--price-usd-per-device-hour {PRICE}"
+    cli.succeeds(f"{arguments} {price} --html page.html")
     page = Page((place / "page.html").read_text())
     assert "Frontier of" in page.text
     rows = rows_of(page, 8)
@@ -457,5 +404,5 @@ def test_a_frontier_as_a_page(cli: Cli, place: Path) -> None:
     assert "Plan of point 3 (the fastest of the frontier)" in page.text
     assert "Step time 90.0000 ns proven: no plan is faster" in page.text
     assert "Proven: every plan is matched or beaten by one" in page.text
-    text = cli.refuses(*arguments, *price, "--html", "-")
+    text = cli.refuses(f"{arguments} {price} --html -")
     assert text.startswith("--html: expected a file, got '-'")

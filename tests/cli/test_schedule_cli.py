@@ -11,8 +11,8 @@ import pytest
 from tests.cli.conftest import Cli
 
 LAYER = Path(__file__).parents[2] / "examples" / "codesign" / "layer.json"
-CORES = ("--cores", "tensor=8,vector=2")
-SCHEDULE = ("schedule", str(LAYER), *CORES)
+CORES = "--cores tensor=8,vector=2"
+SCHEDULE = f"schedule {LAYER} {CORES}"
 
 
 @pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
@@ -22,7 +22,7 @@ def test_a_layer_is_scheduled(cli: Cli, solver: str) -> None:
     Backward the gradients of the weights run beside the norm: 1100 + 1800 +
     1100 + 2500, where all alone take 7100.
     """
-    assert cli(*SCHEDULE, "--solver", solver, "--json", "-") == 0
+    cli.succeeds(f"{SCHEDULE} --solver {solver} --json -")
     document = json.loads(cli.out)
     assert document["schema"] == "nest-schedule/1"
     lengths = {
@@ -34,7 +34,7 @@ def test_a_layer_is_scheduled(cli: Cli, solver: str) -> None:
 
 
 def test_people_see_bars(cli: Cli) -> None:
-    assert cli(*SCHEDULE) == 0
+    cli.succeeds(SCHEDULE)
     assert "makespan  10400 cycles, none is shorter" in cli.out
     assert "whole chip" in cli.out
 
@@ -42,7 +42,7 @@ def test_people_see_bars(cli: Cli) -> None:
 def test_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     data = io.TextIOWrapper(io.BytesIO(LAYER.read_bytes()))
     monkeypatch.setattr("sys.stdin", data)
-    assert cli("schedule", "-", *CORES) == 0
+    cli.succeeds(f"schedule - {CORES}")
     assert "10400 cycles" in cli.out
 
 
@@ -87,14 +87,10 @@ def layer(path: Path, *operators: dict[str, object]) -> Path:
     ],
 )
 def test_bad_layers(
-    cli: Cli,
-    tmp_path: Path,
-    operators: list[dict[str, object]],
-    cores: str,
-    text: str,
+    cli: Cli, operators: list[dict[str, object]], cores: str, text: str
 ) -> None:
-    path = layer(tmp_path / "layer.json", *operators)
-    assert cli("schedule", str(path), "--cores", cores) == 2
+    path = layer(Path("layer.json"), *operators)
+    assert cli(f"schedule {path} --cores {cores}") == 2
     assert text in cli.err
     assert len(cli.err.splitlines()) == 1
 
@@ -103,5 +99,5 @@ def test_bad_layers(
     "cores", ["8", "tensor=x", "tensor=1,tensor=2", "gpu=1", "tensor=1e9"]
 )
 def test_bad_cores(cli: Cli, cores: str) -> None:
-    assert cli("schedule", str(LAYER), "--cores", cores) == 2
+    assert cli(f"schedule {LAYER} --cores {cores}") == 2
     assert "expected tensor=N,vector=N with whole numbers" in cli.err

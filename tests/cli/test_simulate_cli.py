@@ -20,7 +20,7 @@ def test_simulate_shows_both_steps_and_every_block(
     cli: Cli, files: dict[str, str]
 ) -> None:
     """Two stages of 10 + 20 ns, two micro-batches: 60 of 90 ns busy."""
-    assert cli("simulate", files["problem"], files["plan"]) == 0
+    cli.succeeds("simulate problem.json plan.json")
     assert cli.err == ""
     for line in (
         r"problem +tiny \(preset standard\)",
@@ -35,25 +35,22 @@ def test_simulate_shows_both_steps_and_every_block(
         assert re.search(f"^{line}$", cli.out, re.MULTILINE), line
 
 
-def test_simulate_says_how_far_the_formula_is(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_simulate_says_how_far_the_formula_is(cli: Cli) -> None:
     """(F, G) = (10, 0), (0, 10), (0, 0): 40 and not 30."""
-    problem, plan = str(tmp_path / "p.json"), str(tmp_path / "q.json")
     costs = {
         "a": make_cost(10, 0),
         "b": make_cost(0, 10),
         "c": make_cost(0, 0),
     }
     edges = (("a", "b", 0), ("b", "c", 0))
-    write(problem, build(costs, edges=edges, global_batch=2))
-    write(plan, make_plan(*((name, SINGLE) for name in "abc")))
-    assert cli("simulate", problem, plan) == 0
+    write("p.json", build(costs, edges=edges, global_batch=2))
+    write("q.json", make_plan(*((name, SINGLE) for name in "abc")))
+    cli.succeeds("simulate p.json q.json")
     assert re.search(r"^simulated +40\.\d+ ns \(\+33\.33 %\)$", cli.out, re.M)
 
 
 def test_simulate_writes_json(cli: Cli, files: dict[str, str]) -> None:
-    assert cli("simulate", files["problem"], files["plan"], "--json", "-") == 0
+    cli.succeeds("simulate problem.json plan.json --json -")
     document = json.loads(cli.out)
     assert document["schema"] == "nest-simulation/1"
     assert document["step_time_ns"] == 90
@@ -77,20 +74,20 @@ def test_simulate_writes_json(cli: Cli, files: dict[str, str]) -> None:
 
 
 def test_a_plan_that_does_not_fit_is_simulated_too(
-    cli: Cli, files: dict[str, str], tmp_path: Path
+    cli: Cli, files: dict[str, str]
 ) -> None:
-    assert cli("simulate", files["problem"], files["big"]) == 1
+    assert cli("simulate problem.json big.json") == 1
     assert "violation  stage 1: expected at most 100 bytes" in cli.out
-    trace = tmp_path / "trace.json"
-    assert cli("trace", files["problem"], files["big"], "-o", str(trace)) == 1
+    trace = Path("trace.json")
+    assert cli("trace problem.json big.json -o trace.json") == 1
     assert trace.exists()
 
 
 def test_trace_writes_events_in_microseconds(
-    cli: Cli, files: dict[str, str], tmp_path: Path
+    cli: Cli, files: dict[str, str]
 ) -> None:
-    path = tmp_path / "trace.json"
-    assert cli("trace", files["problem"], files["plan"], "-o", str(path)) == 0
+    path = Path("trace.json")
+    cli.succeeds("trace problem.json plan.json -o trace.json")
     assert cli.out == cli.err == ""
     document = json.loads(path.read_text())
     events = [x for x in document["traceEvents"] if x["ph"] == "X"]
@@ -98,89 +95,58 @@ def test_trace_writes_events_in_microseconds(
     assert {event["tid"] for event in events} == {0, 1}
     assert (events[3]["ts"], events[3]["dur"]) == (0.07, 0.02)
     assert events[0]["args"] == {"micro_batch": 0, "chunk": 0}
-    assert cli("trace", files["problem"], files["plan"], "-o", "-") == 0
+    cli.succeeds("trace problem.json plan.json -o -")
     assert json.loads(cli.out) == document
 
 
 def test_score_and_compare_show_the_simulated_step(
-    cli: Cli, files: dict[str, str], tmp_path: Path
+    cli: Cli, files: dict[str, str]
 ) -> None:
-    document = tmp_path / "score.json"
-    paths = (files["problem"], files["plan"])
-    assert cli("score", *paths, "--json", str(document)) == 0
+    document = Path("score.json")
+    cli.succeeds("score problem.json plan.json --json score.json")
     assert re.search(r"^simulated +90\.0000 ns$", cli.out, re.M)
     said = json.loads(document.read_text())
     assert said["simulated_step_time_ns"] == 90
-    compare = ("compare", files["problem"], "--solvers", "brute")
-    assert cli(*compare, "--json", "-") == 0
+    cli.succeeds("compare problem.json --solvers brute --json -")
     (cell,) = json.loads(cli.out)["cells"]
     assert cell["simulated_step_time_ns"] == 90
     assert cell["score"]["simulated_step_time_ns"] == 90
 
 
 @pytest.mark.parametrize("command", ["simulate", "trace"])
-def test_bad_input_is_one_line(
-    cli: Cli, files: dict[str, str], tmp_path: Path, command: str
-) -> None:
-    out = tmp_path / "out.json"
-    more = ("-o", str(out)) if command == "trace" else ("--json", str(out))
-    said = cli.refuses(command, files["problem"], files["foreign"], *more)
-    assert said.startswith("stage 2: expected layers of the problem, got 7")
-    assert not out.exists()
-    same = (*more[:1], files["plan"])
-    said = cli.refuses(command, files["problem"], files["plan"], *same)
-    assert said == (
-        f"{more[0]}: expected another file than for PLAN, got "
-        f"{files['plan']} for both; choose another path"
-    )
-
-
-@pytest.mark.parametrize("command", ["simulate", "trace"])
-def test_a_steady_state_has_no_step(
-    cli: Cli, tmp_path: Path, command: str
-) -> None:
-    problem, plan = str(tmp_path / "p.json"), str(tmp_path / "q.json")
+def test_a_steady_state_has_no_step(cli: Cli, command: str) -> None:
     made = build(
         {"a": make_cost(10, 20)},
         topology=make_levels((4, 0.0, 1e9)),
         preset="piper",
         replicas=(1,),
     )
-    write(problem, made)
-    write(plan, make_plan(("a", SINGLE)))
-    more = ("-o", str(tmp_path / "out.json")) if command == "trace" else ()
-    said = cli.refuses(command, problem, plan, *more)
+    write("p.json", made)
+    write("q.json", make_plan(("a", SINGLE)))
+    more = ("-o", "out.json") if command == "trace" else ()
+    said = cli.refuses(f"{command} p.json q.json", *more)
     assert said == (
         "$.preset: expected one that prices a whole step, got 'piper', whose "
         "step time is that of a steady state; use 'nest score'"
     )
-    assert cli("score", problem, plan) == 0
+    cli.succeeds("score p.json q.json")
     assert "simulated" not in cli.out
 
 
-def test_trace_needs_a_file(cli: Cli, files: dict[str, str]) -> None:
-    said = cli.refuses("trace", files["problem"], files["plan"])
-    assert said == (
-        "nest trace: expected --output, got none; see 'nest trace --help'"
-    )
-
-
 def test_a_plan_of_another_problem_is_warned_of(
-    cli: Cli, files: dict[str, str], tmp_path: Path
+    cli: Cli, files: dict[str, str]
 ) -> None:
     from msgspec.structs import replace
 
-    path = str(tmp_path / "other.json")
-    write(path, replace(good_plan(), problem_hash="0" * 64))
-    assert cli("simulate", files["problem"], path) == 0
+    write("other.json", replace(good_plan(), problem_hash="0" * 64))
+    cli.succeeds("simulate problem.json other.json")
     assert "warning: the plan was made for problem 000000000000" in cli.err
 
 
-def test_a_plan_of_a_built_in_problem_runs(cli: Cli, tmp_path: Path) -> None:
-    path = str(tmp_path / "plan.json")
+def test_a_plan_of_a_built_in_problem_runs(cli: Cli) -> None:
     name = builtin.names()[0]
-    assert cli("solve", name, "--solver", "megatron", "-o", path) == 0
-    assert cli("simulate", name, path, "--json", "-") == 0
+    cli.succeeds(f"solve {name} --solver megatron -o plan.json")
+    cli.succeeds(f"simulate {name} plan.json --json -")
     document = json.loads(cli.out)
     used = [x["busy_ns"] + x["idle_ns"] for x in document["blocks"]]
     assert set(used) == {document["simulated_step_time_ns"]}

@@ -72,12 +72,12 @@ def problem(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_solve_for_a_target(cli: Cli, problem: str, tmp_path: Path) -> None:
+def test_solve_for_a_target(cli: Cli, problem: str) -> None:
     """The plan is one of the whole problem, with its hash."""
-    plan_path = tmp_path / "plan.json"
-    target = ("--target", "megatron", "--target-loss")
-    solve = ("solve", problem, "--solver", "dp", *target)
-    assert cli(*solve, "-o", str(plan_path)) == 0
+    cli.succeeds(
+        f"solve {problem} --solver dp --target megatron --target-loss -o "
+        "plan.json"
+    )
     assert "only plans under --target megatron" in cli.out
     assert (
         "Megatron-LM, megatron-core 0.16.1 and 0.19.2: schedule 1f1b, adam "
@@ -88,16 +88,17 @@ def test_solve_for_a_target(cli: Cli, problem: str, tmp_path: Path) -> None:
         "36.00 % slower than the best plan without the target (both proven "
         "optimal)" in cli.out
     )
-    assert cli("score", problem, str(plan_path)) == 0
+    cli.succeeds(f"score {problem} plan.json")
     assert cli.err == ""
-    assert {s.strategy.tp for s in read_plan(plan_path).stages} == {2}
+    assert {s.strategy.tp for s in read_plan("plan.json").stages} == {2}
 
 
 def test_compare_for_a_target(cli: Cli, problem: str) -> None:
     """Exact solvers agree; the document has the target and the loss."""
-    compare = ("compare", problem, "--solvers", "dp,cpsat,milp,brute,alpa")
-    target = ("--target", "megatron", "--target-loss")
-    assert cli(*compare, *target, "--json", "-") == 0
+    cli.succeeds(
+        f"compare {problem} --solvers dp,cpsat,milp,brute,alpa --target "
+        "megatron --target-loss --json -"
+    )
     document = json.loads(cli.out)
     assert [c["step_time_ns"] for c in document["cells"][:4]] == [204] * 4
     assert document["cells"][4]["outcome"] == "skipped"
@@ -112,41 +113,39 @@ def test_compare_for_a_target(cli: Cli, problem: str) -> None:
 
 
 def test_no_target_changes_nothing(cli: Cli, problem: str) -> None:
-    assert cli("solve", problem, "--solver", "dp", "--target", "any") == 0
+    cli.succeeds(f"solve {problem} --solver dp --target any")
     assert "step time    150.000 ns" in cli.out
     assert "under" not in cli.out
 
 
 def test_explain_and_fit_and_pareto_for_a_target(
-    cli: Cli, problem: str, tmp_path: Path
+    cli: Cli, problem: str
 ) -> None:
-    plan = str(tmp_path / "plan.json")
-    assert cli("solve", problem, "--solver", "dp", "-o", plan) == 0
-    target = ("--target", "megatron")
-    assert cli("fit", problem, "--within", "210e-9", *target) == 0
+    cli.succeeds(f"solve {problem} --solver dp -o plan.json")
+    target = "--target megatron"
+    cli.succeeds(f"fit {problem} --within 210e-9 {target}")
     assert "under          --target megatron" in cli.out
-    assert cli("pareto", problem, *target, "--json", "-") == 0
+    cli.succeeds(f"pareto {problem} {target} --json -")
     document = json.loads(cli.out)
     assert document["target"] == "megatron"
     assert min(p["step_time_ns"] for p in document["points"]) == 204
     # The plan has stages that differ.
-    text = cli.refuses("explain", problem, plan, *target)
+    text = cli.refuses(f"explain {problem} plan.json {target}")
     assert "stage 2: expected tp=1 as in stage 1" in text
-    assert cli("solve", problem, "--solver", "dp", *target, "-o", plan) == 0
-    assert cli("explain", problem, plan, *target) == 0
+    cli.succeeds(f"solve {problem} --solver dp {target} -o plan.json")
+    cli.succeeds(f"explain {problem} plan.json {target}")
     assert "only plans under --target megatron" in cli.out
 
 
 def test_memory_is_left_free(cli: Cli, problem: str) -> None:
-    solve = ("solve", problem, "--solver", "dp", "--headroom", "10%")
-    assert cli(*solve, "--json", "-") == 0
+    cli.succeeds(f"solve {problem} --solver dp --headroom 10% --json -")
     assert json.loads(cli.out)["headroom"] == "10%"
     assert "only plans under --headroom 10%" in cli.err
     # Nothing is kept, of 1e9 bytes less a tenth.
     assert "memory left  0.84 GiB on the fullest device" in cli.err
 
 
-def test_what_training_keeps_of_a_model(imported: Callable[..., str]) -> None:
+def test_what_training_keeps_of_a_model(cli: Cli, config: str) -> None:
     """A problem file says what the options chose."""
     for options, expected in (
         ((), (2, 2, 12)),
@@ -154,79 +153,57 @@ def test_what_training_keeps_of_a_model(imported: Callable[..., str]) -> None:
         (("--optimizer", "adam-8bit"), (2, 2, 6)),
         (("--optimizer", "muon", "--gradients", "fp32"), (2, 4, 8)),
     ):
-        made = read_problem(imported(*options)).job.optimizer
-        sizes = made.weight_bytes, made.gradient_bytes, made.state_bytes
-        assert sizes == expected
+        cli.succeeds(
+            f"import hf {config} --cluster h100x4 {SMALL}",
+            *options,
+            *("-o", "problem.json"),
+        )
+        made = read_problem("problem.json").job.optimizer
+        assert (
+            made.weight_bytes,
+            made.gradient_bytes,
+            made.state_bytes,
+        ) == expected
 
 
 def test_a_model_has_the_defaults_of_the_target(
     cli: Cli, tiny: tuple[str, ...]
 ) -> None:
     """Unless the options say otherwise."""
-    asked = ("solve", *tiny, "--solver", "dp", "--target")
-    for name, options, text in (
-        ("megatron", (), "adam with 4 bytes of gradient and 12 of state"),
-        ("megatron", ("--gradients", "bf16"),
-         "adam with 2 bytes of gradient and 12 of state"),
-        ("torchtitan", ("--optimizer", "sgd"),
-         "sgd with 4 bytes of gradient and 6 of state"),
-        ("deepspeed", (), "adam with 2 bytes of gradient and 12 of state"),
-        ("maxtext", (), "schedule gpipe, adam with 4 bytes of gradient"),
-    ):  # fmt: skip
-        assert cli(*asked, name, *options) == 0
+    solve = f"solve --model {config} --cluster h100x4 {SMALL} --solver dp"
+    for target, text in (
+        ("megatron", "adam with 4 bytes of gradient and 12 of state"),
+        (
+            "megatron --gradients bf16",
+            "adam with 2 bytes of gradient and 12 of state",
+        ),
+        (
+            "torchtitan --optimizer sgd",
+            "sgd with 4 bytes of gradient and 6 of state",
+        ),
+        ("deepspeed", "adam with 2 bytes of gradient and 12 of state"),
+        ("maxtext", "schedule gpipe, adam with 4 bytes of gradient"),
+    ):
+        cli.succeeds(f"{solve} --target {target}")
         assert text in cli.out
         assert "optimal" in cli.out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("solve PROBLEM --solver dp --target megatorn",
-         "--target: expected one of any, deepspeed, maxtext, megatron, "
-         "torchtitan; got 'megatorn'; did you mean 'megatron'?"),
-        ("solve PROBLEM --solver dp --target megatron --granularity layer",
-         "--granularity layer: expected stage with --target megatron, which "
-         "has one strategy for all layers, got layer; remove it"),
-        ("solve --model gpt3-6.7b --cluster h100x8 --solver dp --schedule "
-         "zb-v --target torchtitan",
-         "--schedule zb-v: expected one that torchtitan has, 1f1b or gpipe, "
-         "got zb-v; leave it out or choose another target"),
-        ("solve PROBLEM --solver dp --target-loss",
-         "--target-loss: expected --target too, got none; add a target with "
-         "rules, such as --target megatron"),
-        ("solve PROBLEM --solver dp --headroom 2GB",
-         "--headroom 2GB: expected less than the 0.93 GiB that plans may use "
-         "of a device (device), got 1.86 GiB; leave less free"),
-        ("fit PROBLEM --within 1 --memory --headroom 1%",
-         "--headroom: expected either it or --memory, which asks for the "
-         "memory of a device, got both; remove one"),
-        ("solve --model CONFIG --cluster h100x4 --solver dp --target "
-         "torchtitan --gradients bf16",
-         "--gradients: expected one of fp32, which torchtitan can keep, got "
-         "bf16; choose it or another target"),
-        ("solve PROBLEM --solver dp --gradients fp32",
-         "--gradients: expected either PROBLEM or --model"),
-    ],
-)  # fmt: skip
-def test_bad_targets_give_one_line(
-    cli: Cli, problem: str, config: str, words: str, message: str
-) -> None:
-    paths = {"PROBLEM": problem, "CONFIG": config}
-    text = cli.refuses(*(paths.get(word, word) for word in words.split()))
-    assert text.startswith(message)
-
-
-def launched(cli: Cli, tiny: tuple[str, ...], *options: str) -> int:
+def launched(cli: Cli, config: str, *options: str) -> int:
     """Ask for the best plan of a small model as Megatron runs it."""
-    target = ("--solver", "dp", "--target", "megatron")
-    return cli("solve", *tiny, *target, *options)
+    return cli(
+        f"solve --model {config} --cluster h100x4 {SMALL}",
+        *("--solver", "dp", "--target", "megatron", *options),
+    )
 
 
-def test_one_screen_to_launch_from(cli: Cli, tiny, tmp_path: Path):
+def test_one_screen_to_launch_from(cli: Cli, config: str):
     """Figures and arguments, at most 40 lines of 79 columns."""
-    folder = tmp_path / "launch"
-    options = ("--target-loss", "--launch-dir", str(folder))
-    assert launched(cli, tiny, *options) == 0
+    folder = Path("launch")
+    assert (
+        launched(cli, config, "--target-loss", "--launch-dir", str(folder))
+        == 0
+    )
     lines = cli.out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 79
@@ -266,9 +243,7 @@ def test_one_screen_to_launch_from(cli: Cli, tiny, tmp_path: Path):
     assert comments.endswith(" ".join(said[1:]))
 
 
-def test_a_launch_in_json(
-    cli: Cli, tiny: tuple[str, ...], imported, config: str, tmp_path: Path
-) -> None:
+def test_a_launch_in_json(cli: Cli, config: str) -> None:
     """The figures have their units, and the files are those of an export."""
     assert launched(cli, tiny, "--launch", "--json", "-") == 0
     document = json.loads(cli.out)
@@ -284,99 +259,99 @@ def test_a_launch_in_json(
     files = document["launch"]["files"]
     assert sorted(files) == ["README", "args.sh", "hostfile"]
     # The same plan under the same job, exported.
-    plan, out = tmp_path / "plan.json", tmp_path / "out"
+    plan = Path("plan.json")
+    out = Path("out")
     plan.write_text(json.dumps(cell["plan"]))
-    paths = (imported("--gradients", "fp32"), str(plan))
-    target = ("--to", "megatron", "--model", config)
-    assert cli("export", *paths, *target, "-o", str(out)) == 0
+    cli.succeeds(
+        f"import hf {config} --cluster h100x4 {SMALL} --gradients fp32 -o "
+        "problem.json"
+    )
+    cli.succeeds(
+        f"export problem.json plan.json --to megatron --model {config} -o out"
+    )
     assert {p.name: p.read_text() for p in out.iterdir()} == files
 
 
-def test_what_cannot_be_launched(
-    cli: Cli,
-    problem: str,
-    tiny: tuple[str, ...],
-    imported: Callable[..., str],
-    tmp_path: Path,
-) -> None:
-    solve = ("solve", problem, "--solver", "dp", "--launch")
-    assert cli.refuses(*solve) == (
+def test_what_cannot_be_launched(cli: Cli, problem: str, config: str) -> None:
+    solve = f"solve {problem} --solver dp --launch"
+    assert cli.refuses(f"{solve}") == (
         "--launch: expected --target too, got none; add the framework that "
         "runs it, such as --target megatron"
     )
     assert "expected layers named embedding" in cli.refuses(
-        *solve, "--target", "megatron"
+        f"{solve} --target megatron"
     )
-    target = ("--solver", "dp", "--target", "megatron")
-    assert cli.refuses("solve", imported(), *target, "--launch") == (
+    cli.succeeds(f"import hf {config} --cluster h100x4 {SMALL} -o named.json")
+    asked = "solve named.json --solver dp --target megatron"
+    assert cli.refuses(f"{asked} --launch") == (
         "--launch: expected a problem that names its model, got "
         "tiny-dgx-h100x4; write the plan with -o, and pass 'nest export' its "
         "--model"
     )
-    torus = (*tiny, "--topology", "torus:2x2")
-    assert cli.refuses("solve", *torus, *target, "--launch") == (
+    assert cli.refuses(
+        f"solve --model {config} --cluster h100x4 {SMALL} --topology "
+        "torus:2x2 --solver dp --target megatron --launch"
+    ) == (
         "--launch: expected a network with nodes, got that of "
         "tiny-dgx-h100x4; write the plan with -o, and pass 'nest export' its "
         "--gpus-per-node"
     )
-    full = tmp_path / "full"
+    full = Path("full")
     full.mkdir()
     (full / "a").touch()
-    folder = ("--launch-dir", str(full))
-    assert cli.refuses("solve", *tiny[:4], *target, *folder) == (
-        f"--launch-dir {full}: expected a new or empty directory, got one "
-        f"with files in it; choose another path"
+    assert cli.refuses(
+        f"solve --model {config} --cluster h100x4 --solver dp --target "
+        "megatron --launch-dir full"
+    ) == (
+        "--launch-dir full: expected a new or empty directory, got one "
+        "with files in it; choose another path"
     )
 
 
 def test_without_a_plan_there_is_nothing_to_launch(
-    cli: Cli, tiny: tuple[str, ...], tmp_path: Path
+    cli: Cli, config: str
 ) -> None:
-    folder = tmp_path / "launch"
+    folder = Path("launch")
     device = machine("h100").device
     usable_bytes = device.memory_bytes - device.reserve_bytes
     size = f"{(usable_bytes - 1) / 1000:.3f}kB"
     words = ("--headroom", size, "--launch-dir", str(folder))
-    assert launched(cli, tiny, *words) == 1
-    assert cli.err.endswith(f"nest: {folder} not written: no plan to launch\n")
+    assert launched(cli, config, *words) == 1
+    assert cli.err.endswith("nest: launch not written: no plan to launch\n")
     assert not folder.exists()
     assert launched(cli, tiny, *words[:2], "--launch") == 1
 
 
-@pytest.mark.parametrize(
-    ("solver", "target", "code", "texts"),
-    [
-        # A plan that the export refuses is shown, with the reason.
-        ("dp", "torchtitan", 1,
-         ("status       optimal", "no launch: --flavor: expected")),
-        ("random", "megatron", 0,
-         ("s; nothing proven, feasible under --target megatron",)),
-    ],
-)  # fmt: skip
-def test_other_screens_of_launches(
-    cli: Cli, tiny: tuple[str, ...], solver, target, code, texts
-) -> None:
-    options = ("--solver", solver, "--target", target, "--launch")
-    assert cli("solve", *tiny, *options) == code
-    for text in texts:
-        assert text in cli.out
+def test_a_plan_that_the_export_refuses(cli: Cli, config: str) -> None:
+    """It is shown, with the reason, and the exit code says so."""
+    assert (
+        cli(
+            f"solve --model {config} --cluster h100x4 {SMALL} --solver dp "
+            "--target torchtitan --launch"
+        )
+        == 1
+    )
+    assert "status       optimal" in cli.out
+    assert "no launch: --flavor: expected" in cli.out
 
 
-def test_a_problem_of_a_target(
-    cli: Cli, tiny: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_the_screen_of_an_unproven_plan(cli: Cli, config: str) -> None:
+    cli.succeeds(
+        f"solve --model {config} --cluster h100x4 {SMALL} --solver random "
+        "--target megatron --launch"
+    )
+    assert "s; nothing proven, feasible under --target megatron" in cli.out
+
+
+def test_a_problem_of_a_target(cli: Cli, config: str) -> None:
     """It is the one that the plan of 'nest solve' belongs to."""
-    problem, plan = str(tmp_path / "p.json"), str(tmp_path / "plan.json")
-    target = ("--target", "megatron")
-    assert cli("problems", *tiny, *target, "-o", problem) == 0
-    assert read_problem(problem).job.optimizer.gradient_bytes == 4
-    assert cli("solve", *tiny, *target, "--solver", "dp", "-o", plan) == 0
-    assert cli("score", problem, plan) == 0
+    model = f"--model {config} --cluster h100x4 {SMALL} --target megatron"
+    cli.succeeds(f"problems {model} -o p.json")
+    assert read_problem("p.json").job.optimizer.gradient_bytes == 4
+    cli.succeeds(f"solve {model} --solver dp -o plan.json")
+    cli.succeeds("score p.json plan.json")
     assert cli.err == ""
-    assert cli.refuses("problems", "llama2-7b-16", *target) == (
+    assert cli.refuses("problems llama2-7b-16 --target megatron") == (
         "--target: expected --model too, got none; a built-in problem keeps "
         "what it says"
     )
-    text = cli.refuses("problems", *tiny, "--target", "megatorn")
-    assert text.startswith("--target: expected one of any, ")
-    assert text.endswith("did you mean 'megatron'?")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from nest.cli.main import main
 from nest.cli.progress import StatusLine
 from nest.uncertainty.headroom import MEAN_ERROR
 from nest.validation import predict
@@ -22,25 +21,6 @@ from tests.pages import Page
 from tests.unit.validation.test_validation import CELLS, MESHES, text_of
 
 ROOT = Path(__file__).parents[2]
-
-
-class Cli:
-    """Runs ``nest`` and keeps what it said."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: object) -> int:
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        self.out, self.err = self._capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
 
 
 def longer_by_a_tenth(row: Row) -> Prediction:
@@ -76,7 +56,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_the_tables(cli, table):
     """Every error is 10 %, that of the predicted best too; it is best."""
-    assert cli("validate", table) == 0
+    cli.succeeds(f"validate {table}")
     lines = [line.split() for line in cli.out.splitlines()]
     assert cli.out.splitlines()[0] == ("5 rows (all rows): 4 used, 1 skipped")
     for name in ("all rows", "paper", "A100", "A100-80GB-SXM"):
@@ -93,29 +73,29 @@ def test_the_tables(cli, table):
     assert cli.err == ""
 
 
-def test_impossible_figures_have_a_line_each(cli, tmp_path):
-    path = tmp_path / "runs.csv"
+def test_impossible_figures_have_a_line_each(cli):
+    path = Path("runs.csv")
     path.write_bytes(text_of(CELLS, CELLS | {"iter_time_s": "1e-12"}))
-    assert cli("validate", path) == 0
+    cli.succeeds("validate runs.csv")
     assert cli.out.startswith("2 rows (all rows): 1 used, 1 skipped")
     lines = " ".join(cli.out.split())
     assert "1 impossible figure line 3: step time: expected at" in lines
 
 
-def test_unknown_columns_are_told_in_one_line(cli, tmp_path):
-    path = tmp_path / "runs.csv"
+def test_unknown_columns_are_told_in_one_line(cli):
+    path = Path("runs.csv")
     path.write_bytes(text_of(CELLS | {"gbs": "8"}))
-    assert cli("validate", path) == 2
+    assert cli("validate runs.csv") == 2
     assert cli.out == ""
     assert cli.err == (
-        f"nest: error: {path}: expected the columns of docs/validation.md, "
-        f"got 'gbs'; rename or remove it\n"
+        "nest: error: runs.csv: expected the columns of docs/validation.md, "
+        "got 'gbs'; rename or remove it\n"
     )
 
 
-def test_json_and_details(cli, table, tmp_path):
-    details = tmp_path / "details.csv"
-    assert cli("validate", table, "--json", "-", "--details", details) == 0
+def test_json_and_details(cli, table):
+    details = Path("details.csv")
+    cli.succeeds(f"validate {table} --json - --details details.csv")
     document = json.loads(cli.out)
     assert (document["rows"], document["used"]) == (5, 4)
     assert document["median_abs_error"] == pytest.approx(0.1)
@@ -127,7 +107,7 @@ def test_json_and_details(cli, table, tmp_path):
 
 
 def test_details_on_standard_output(cli, table):
-    assert cli("validate", table, "--details", "-") == 0
+    cli.succeeds(f"validate {table} --details -")
     assert len(cli.out.splitlines()) == 6
     assert cli.out.startswith("row_id,line,source,")
 
@@ -135,40 +115,40 @@ def test_details_on_standard_output(cli, table):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--tier", "B,C"], "1 rows (tier B/C): 1 used, 0 skipped"),
+        ("--tier B,C", "1 rows (tier B/C): 1 used, 0 skipped"),
         (
-            ["--precision", "fp8"],
+            "--precision fp8",
             "1 rows (fp8): 1 used, 0 skipped",
         ),
-        (["--source", "VTRAIN"], "1 rows (source VTRAIN): 1 used"),
-        (["--hardware", "h100"], "1 rows (hardware h100): 0 used, 1 skip"),
-        (["--min-devices", "8"], "5 rows (>= 8 devices): 4 used"),
-        (["--limit", "2"], "2 rows (all rows): 2 used"),
+        ("--source VTRAIN", "1 rows (source VTRAIN): 1 used"),
+        ("--hardware h100", "1 rows (hardware h100): 0 used, 1 skip"),
+        ("--min-devices 8", "5 rows (>= 8 devices): 4 used"),
+        ("--limit 2", "2 rows (all rows): 2 used"),
         (
-            ["--tier", "A", "--limit", "4"],
+            "--tier A --limit 4",
             "4 rows (tier A): 3 used, 1 skipped",
         ),
     ],
 )
 def test_selections(cli, table, options, text):
-    assert cli("validate", table, *options) == 0
+    cli.succeeds(f"validate {table} {options}")
     assert cli.out.startswith(text)
 
 
 def test_a_selection_shows_no_other(cli, table):
-    assert cli("validate", table, "--tier", "A", "--json", "-") == 0
+    cli.succeeds(f"validate {table} --tier A --json -")
     assert json.loads(cli.out)["selected"] == {}
 
 
 def test_measurements_from_standard_input(cli, table, monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(table.read_bytes()))
     monkeypatch.setattr(sys, "stdin", stream)
-    assert cli("validate", "-", "--json", "-") == 0
+    cli.succeeds("validate - --json -")
     assert json.loads(cli.out)["rows"] == 5
 
 
 def test_without_a_file_the_published_runs_are_predicted(cli):
-    assert cli("validate", "--limit", "20") == 0
+    cli.succeeds("validate --limit 20")
     assert cli.out.startswith("20 rows (all rows): ")
     assert "Megatron-LM SC21 Table 1" in cli.out
 
@@ -176,7 +156,7 @@ def test_without_a_file_the_published_runs_are_predicted(cli):
 def test_signs_of_life(cli, table, monkeypatch):
     monkeypatch.setattr(StatusLine, "FIRST_S", 0.0)
     monkeypatch.setattr(StatusLine, "PIPE_S", 0.0)
-    assert cli("validate", table) == 0
+    cli.succeeds(f"validate {table}")
     lines = cli.err.splitlines()
     assert [line.partition(",")[0] for line in lines] == [
         f"{n} of 5 rows" for n in range(1, 6)
@@ -188,46 +168,46 @@ def test_signs_of_life(cli, table, monkeypatch):
     ("options", "text"),
     [
         (
-            ["--tier", "X"],
+            "--tier X",
             "FILE: expected a row that matches 'tier X', got none of 5; "
             "tiers here: A, B; precisions: bf16, fp8; widen the selection",
         ),
         (
-            ["--tier", "A,,B"],
+            "--tier A,,B",
             "--tier: expected names separated by commas, got 'A,,B'; for "
             "example A,B",
         ),
         (
-            ["--min-devices", "0"],
+            "--min-devices 0",
             "--min-devices: expected an integer from 1 to 2147483647, got "
             "'0'; correct the value",
         ),
         (
-            ["--json", "-", "--details", "-"],
+            "--json - --details -",
             "--details: expected another file than for --json, got - for "
             "both; choose another path",
         ),
         (
-            ["--json", "/nowhere/x.json"],
+            "--json /nowhere/x.json",
             "--json /nowhere/x.json: expected a writable file, got no "
             "directory /nowhere; choose another path",
         ),
         (
-            ["--details", "/nowhere/x.csv"],
+            "--details /nowhere/x.csv",
             "--details /nowhere/x.csv: expected a writable file, got no "
             "directory /nowhere; choose another path",
         ),
     ],
 )
 def test_bad_options(cli, table, options, text):
-    assert cli("validate", table, *options) == 2
+    assert cli(f"validate {table} {options}") == 2
     assert cli.err == f"nest: error: {text}\n"
     assert cli.out == ""
 
 
 def test_the_measurements_are_not_overwritten(cli, table):
     before = table.read_bytes()
-    assert cli("validate", table, "--details", table) == 2
+    assert cli(f"validate {table} --details {table}") == 2
     assert "--details: expected another file than for FILE" in cli.err
     assert table.read_bytes() == before
 
@@ -240,24 +220,24 @@ def test_the_measurements_are_not_overwritten(cli, table):
         (b"a,b\n1,2\n", "expected the columns hardware,"),
     ],
 )
-def test_bad_files(cli, tmp_path, data, text):
-    path = tmp_path / "bad.csv"
+def test_bad_files(cli, data, text):
+    path = Path("bad.csv")
     path.write_bytes(data)
-    assert cli("validate", path) == 2
-    assert cli.err.startswith(f"nest: error: {path}: {text}")
+    assert cli("validate bad.csv") == 2
+    assert cli.err.startswith(f"nest: error: bad.csv: {text}")
     assert len(cli.err.splitlines()) == 1
 
 
-def test_a_missing_file(cli, tmp_path):
-    assert cli("validate", tmp_path / "no.csv") == 2
+def test_a_missing_file(cli):
+    assert cli(f"validate {Path('no.csv')}") == 2
     assert "expected a readable CSV file, got No such file" in cli.err
 
 
-def test_a_page_of_a_validation(cli, table, tmp_path, monkeypatch):
+def test_a_page_of_a_validation(cli, table, monkeypatch):
     """Every prediction is a tenth too long."""
     monkeypatch.setattr("nest.present.pages.draw.find_spec", lambda _: None)
-    path = tmp_path / "page.html"
-    assert cli("validate", table, "--html", path) == 0
+    path = Path("page.html")
+    cli.succeeds(f"validate {table} --html page.html")
     page = Page(path.read_text())
     assert "Median error 10.0 %" in page.text
     assert "Bias +10.0 %" in page.text
@@ -267,8 +247,8 @@ def test_a_page_of_a_validation(cli, table, tmp_path, monkeypatch):
     for row in runs:
         measured, predicted = (float(x.split()[0]) for x in row[4:6])
         assert predicted == pytest.approx(1.1 * measured, rel=1e-3)
-    assert f"nest validate {table} --html {path}" in page.text
-    assert cli("validate", table, "--html", "-") == 2
+    assert f"nest validate {table} --html page.html" in page.text
+    assert cli(f"validate {table} --html -") == 2
     assert "--html: expected a file, got '-'" in cli.err
 
 
@@ -277,7 +257,7 @@ def test_an_interrupt_is_clean(cli, table, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(predict, "predict", interrupted)
-    assert cli("validate", table) == 130
+    assert cli(f"validate {table}") == 130
     assert (cli.out, cli.err) == ("", "nest: interrupted\n")
 
 
@@ -310,7 +290,7 @@ def test_processes_give_the_same_document(table):
 
 def test_all_published_rows(cli, shared_data):
     path = shared_data / "measured" / "measurements.csv"
-    assert cli("validate", path, "--json", "-") == 0
+    cli.succeeds(f"validate {path} --json -")
     document = json.loads(cli.out)
     assert document["rows"] == 1745
     counts = (
@@ -320,10 +300,10 @@ def test_all_published_rows(cli, shared_data):
     assert document["used"] + sum(counts) == 1745
 
 
-def test_intervals_are_counted(cli, table, tmp_path):
+def test_intervals_are_counted(cli, table):
     """Two rows say what ran. Their 2 s are far from what that takes."""
-    path = tmp_path / "out.json"
-    assert cli("validate", table, "--intervals", "--json", path) == 0
+    path = Path("out.json")
+    cli.succeeds(f"validate {table} --intervals --json out.json")
     figures = json.loads(path.read_text())["intervals"]
     assert figures["rows"] == 2
     assert (figures["within_50"], figures["within_90"]) == (0, 0)
@@ -332,20 +312,20 @@ def test_intervals_are_counted(cli, table, tmp_path):
         "of 2 step times 0.0 % lie within their 90 % intervals and 0.0 % "
         "within the 50 % ones; half of the 90 % ones are wider than ±"
     ) in cli.out
-    assert cli("validate", table, "--json", path) == 0
+    cli.succeeds(f"validate {table} --json out.json")
     assert "intervals" not in json.loads(path.read_text())
 
 
-def test_no_interval_is_said(cli, tmp_path):
-    path = tmp_path / "runs.csv"
+def test_no_interval_is_said(cli):
+    path = Path("runs.csv")
     path.write_bytes(text_of(CELLS | {"tp": ""}))
-    assert cli("validate", path, "--intervals") == 0
+    cli.succeeds("validate runs.csv --intervals")
     assert "no step time has an interval" in cli.out
 
 
 def test_intervals_are_those_of_the_stored_calibration(cli, table):
-    own = ("--calibration", "ours.json")
-    assert cli("validate", table, "--intervals", *own) == 2
+    own = "--calibration ours.json"
+    assert cli(f"validate {table} --intervals {own}") == 2
     assert cli.err == (
         "nest: error: --intervals: expected either it or --calibration, whose "
         "errors for other runs nobody knows, got both; remove one\n"

@@ -1,0 +1,122 @@
+"""Commands that are refused, and the line that each writes.
+
+``refusals.txt`` has a command after ``$`` and its message after it, without
+``nest: error:``. In a message ``…`` stands for any text, such as the names of
+all models.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nest.ir import encode
+from nest.solvers import registry
+from tests import codesigns
+from tests.builders import SINGLE, make_plan
+from tests.cli.conftest import Cli
+from tests.cli.test_models import TINY
+from tests.cli.test_questions_cli import chain, chain_of_two_types
+from tests.cli.test_targets_cli import stages_differ
+from tests.loopback import (
+    TARGET,
+    big_plan,
+    foreign_plan,
+    good_plan,
+    tiny_problem,
+)
+from tests.unit.test_pareto import small
+
+TOPOLOGIES = Path(__file__).parents[1] / "data" / "topologies"
+TRANSCRIPT = Path(__file__).with_name("refusals.txt")
+
+RECORDS = {
+    "problem.json": tiny_problem(),
+    "plan.json": good_plan(),
+    "big.json": big_plan(),
+    "foreign.json": foreign_plan(),
+    "unknown-preset.json": replace(tiny_problem(), preset="standrad"),
+    "chain.json": chain(sequence_length=10),
+    "chain-plan.json": make_plan(("a", SINGLE), ("b", SINGLE)),
+    "two-types.json": chain_of_two_types(),
+    "small.json": small(),
+    "stages-differ.json": stages_differ(),
+}
+
+SPACE = codesigns.SPEC
+MODELS = "models: [gpt2, bert-large]\n"
+WHOLE = encode(tiny_problem()).decode()
+
+TEXTS = {
+    "tiny/config.json": json.dumps(TINY),
+    "cut.json": WHOLE[:100],
+    "half-case.json": '{"graph": {"directed": fal',
+    "wild.json": WHOLE.replace('"name"', '"preset": "wild", "name"', 1),
+    "grid.yaml": "models: [gpt3-1.3b]\n",
+    "slurm-tree.conf": (TOPOLOGIES / "slurm-tree.conf").read_text(),
+    "spec.yaml": SPACE,
+    "bare.yaml": SPACE.replace(MODELS, ""),
+    "job.yaml": SPACE.replace("job:\n", "job:\n  tp: [5]\n"),
+    "weighted.yaml": SPACE.replace(MODELS, "").replace(
+        "objective:\n", "objective:\n  weights: {gpt2: 2}\n"
+    ),
+}
+
+SOLVERS = {"loopback": TARGET, "engine": "tests.loopback:NeedsEngine"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder with the files that commands name."""
+    path = tmp_path_factory.mktemp("refusals")
+    for name, record in RECORDS.items():
+        (path / name).write_bytes(encode(record))
+    for name, text in TEXTS.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text(text)
+    for name, target in SOLVERS.items():
+        registry.register_solver(name, target)
+    yield path
+    for name in SOLVERS:
+        registry.unregister_solver(name)
+
+
+def rows() -> list[tuple[str, str]]:
+    """Return the commands and messages of the transcript."""
+    blocks = TRANSCRIPT.read_text().strip().split("\n\n")
+    pairs = [block.splitlines() for block in blocks]
+    return [
+        (command.removeprefix("$ nest "), message)
+        for command, message in pairs
+    ]
+
+
+def contents(folder: Path) -> dict[Path, bytes | None]:
+    return {
+        path: path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "message"), [pytest.param(*row, id=row[0]) for row in rows()]
+)
+def test_a_command_is_refused(
+    cli: Cli,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    message: str,
+) -> None:
+    """On one line, and no file is written or changed."""
+    monkeypatch.chdir(folder)
+    before = contents(folder)
+    text = cli.refuses(command)
+    pattern = ".*".join(map(re.escape, message.split("…")))
+    assert text == message or re.fullmatch(pattern, text), text
+    assert contents(folder) == before
