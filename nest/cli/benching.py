@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from nest.cli.inputs import (
-    check_distinct_files,
-    people,
-    write_json,
-    write_text,
-)
+from nest.cli.inputs import write_text
 from nest.cli.options import Files, takes
-from nest.cli.pages import HTML, check_page
 from nest.cli.progress import StatusLine, hint, share_left
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
@@ -30,7 +24,6 @@ from nest.requests.benchmarks import (
     planned_run,
 )
 from nest.requests.solving import CompareRequest, split_solvers
-from nest.util.files import check_output
 
 if TYPE_CHECKING:
     from nest.benchmarks.cells import BenchmarkSpec, Finished
@@ -40,11 +33,8 @@ if TYPE_CHECKING:
 
 
 @click.command("bench")
-@HTML
-@takes(BenchRequest, "json_path")
-def bench_command(
-    request: BenchRequest, files: Files, html_path: str | None
-) -> int:
+@takes(BenchRequest, "json_path", "html_path")
+def bench_command(request: BenchRequest, files: Files) -> int:
     """Run solvers on a set of problems and report what came of it.
 
     SET is built-in problems, problem files, directories, patterns of files,
@@ -55,25 +45,11 @@ def bench_command(
 
     Exits with 1 if a run of a solver failed.
     """
-    folder = request.folder
-    check_output(files.json_path, "--json")
-    check_page(html_path)
-    check_output(html_path, "--html")
+    files.check(reads={"-o": request.folder})
     request.check()
     if not request.has_problems:
-        _check_resumed(folder, split_solvers(str(request.solvers)))
-    check_distinct_files(
-        {"-o": folder, "--json": files.json_path, "--html": html_path}
-    )
-    run, instances = request.planned()
-    return _Running(files.json_path, html_path=html_path).go(
-        folder,
-        run,
-        instances,
-        resume=request.resume,
-        jobs=request.jobs,
-        dask=request.dask,
-    )
+        _check_resumed(request.folder, split_solvers(str(request.solvers)))
+    return _run(request, files)
 
 
 @click.command("sweep")
@@ -86,11 +62,15 @@ def sweep_command(request: SweepRequest, files: Files) -> int:
 
     Exits with 1 if a run of a solver failed.
     """
-    folder = request.folder
-    check_output(files.json_path, "--json")
+    files.check(reads={"-o": request.folder})
+    return _run(request, files)
+
+
+def _run(request: BenchRequest | SweepRequest, files: Files) -> int:
+    """Run what a request plans and return the exit code."""
     run, instances = request.planned()
-    return _Running(files.json_path).go(
-        folder,
+    return _Running(files).go(
+        request.folder,
         run,
         instances,
         resume=request.resume,
@@ -107,7 +87,6 @@ def compare_several(
     *,
     jobs: int,
     folder: str | None,
-    csv_path: str | None,
     html_path: str | None,
 ) -> int:
     """Compare solvers on several problems; ``folder`` keeps the results."""
@@ -122,7 +101,8 @@ def compare_several(
         )
     if request.given_job:  # refuses both
         replace(request, problem=texts[0]).check_problem_choice()
-    files.check(request, writes={"--csv": csv_path, "--html": html_path})
+    files = replace(files, html_path=html_path)
+    files.check(request)
     whole = find_set(texts)
     narrow = [request.restricted(instance.problem) for instance in whole]
     instances = [
@@ -146,11 +126,7 @@ def compare_several(
         workers=workers,
         notes=[*dict.fromkeys(x for each in narrow for x in each.notes)],
     )
-    running = _Running(
-        *(files.json_path, csv_path, html_path),
-        report=folder is not None,
-        plans=True,
-    )
+    running = _Running(files, report=folder is not None, plans=True)
     with ExitStack() as stack:
         if folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -195,9 +171,7 @@ class _Running:
     whether the page shows the best plan of every problem.
     """
 
-    json_path: str | None
-    csv_path: str | None = None
-    html_path: str | None = None
+    files: Files
     report: bool = True
     plans: bool = False
     code: int = 0
@@ -253,26 +227,20 @@ class _Running:
         self.code = int(outcome.failed)
         if self.report:
             write_reports(outcome)
-        out = people(self.json_path, self.csv_path, self.html_path)
-        show(
-            out,
-            *benchmark_block(
-                document, cells=self.csv_path is not None or not self.report
-            ),
-        )
+        has_cells = self.files.csv_path is not None or not self.report
+        out = self.files.people
+        show(out, *benchmark_block(document, cells=has_cells))
         if self.report:
             show(out, f"report: {outcome.folder.path / 'report.html'}")
-        if self.csv_path is not None:
-            write_text(self.csv_path, joint_csv(document))
-        if self.html_path is not None:
+        self.files.write_csv(lambda: joint_csv(document))
+        if self.files.html_path is not None:
             plans = []
             if self.plans:
                 from nest.present.pages.several import plan_sections
 
-                plans = plan_sections(outcome)
-            write_text(self.html_path, to_html(document, plans))
-        if self.json_path is not None:
-            write_json(self.json_path, document)
+                plans = plan_parts(outcome)
+            write_text(self.files.html_path, to_html(document, plans))
+        self.files.write_json(document)
 
 
 class _CellLine(StatusLine):

@@ -17,7 +17,7 @@ from nest.requests.solving import (
     parse_extra,
 )
 from nest.requests.values import Pairs, solver_keyword
-from nest.util.interrupts import Interrupted
+from nest.util.interrupts import until_interrupted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +63,15 @@ def conform_command(
     files.check()
     name = solver_keyword(solver_text)
     extra = parse_extra(request.option, [name]).get(name, {})
-    stop: Interrupted | None = None
     with ProgressLine("s") as progress:
-        try:
-            report = conform(
+        report, stop = until_interrupted(
+            lambda: conform(
                 name,
                 time_limit_s=request.time_limit or TIME_LIMIT_S,
                 extra=extra,
                 on_progress=progress,
             )
-        except Interrupted as interrupt:
-            report, stop = interrupt.found, interrupt
+        )
     show(files.people, *conform_block(report))
     files.write_json(report.to_json())
     if stop is not None:

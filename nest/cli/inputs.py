@@ -51,6 +51,15 @@ def check_distinct_files(paths: Mapping[str, str | None]) -> None:
         seen[file] = name
 
 
+def check_page(path: str | None, option: str = "--html") -> None:
+    """Refuse a page on standard output, which is for people and for data."""
+    if path == "-":
+        raise InvalidOptionError(
+            f"{option}: expected a file, got '-'; name one, such as "
+            f"report.html"
+        )
+
+
 def write_text(path: str, text: str) -> None:
     """Write a text to a file, whole or not at all, or to ``-``."""
     from nest.util.files import write_atomically

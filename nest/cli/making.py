@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from nest.cli.declare import option, output_option
+from nest.cli.declare import output_option
 from nest.cli.inputs import Group, write_record, write_text
 from nest.cli.options import Files, takes
 from nest.cli.progress import hint
@@ -20,6 +20,7 @@ from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.ir.cluster import MAX_DEVICES
 from nest.models.named import load_model
 from nest.requests.problems import ProblemRequest
+from nest.requests.settings import Request, setting
 from nest.requests.values import (
     RefusedValueError,
     integer,
@@ -29,6 +30,9 @@ from nest.requests.values import (
 from nest.util.files import check_output
 from nest.util.quantities import SIZES, split
 from nest.util.text import closest
+
+if TYPE_CHECKING:
+    from nest.hardware.machines import Machine
 
 _TFLOPS = number_between(1e-3, 1e9, "TFLOP/s", "for example 989")
 
@@ -51,51 +55,56 @@ def new_group() -> None:
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewClusterRequest(Request):
+    """What a cluster is, as far as its machine does not say it."""
+
+    COMMAND: ClassVar[str] = "nest new cluster"
+
+    machine: str | None = setting(
+        "--machine NAME",
+        "Machine that it is, or whose kernels those of --name are like; see "
+        "'nest problems --clusters'.",
+    )
+    devices: int | None = setting(
+        "--devices N", "Number of devices.", _DEVICES
+    )
+    node_size: int | None = setting(
+        "--node-size N", "Devices of a node.", _DEVICES
+    )
+    network_gb_per_s: float | None = setting(
+        "--network-gb-per-s X",
+        "Bandwidth between nodes: GB/s per device, one direction, data sheet.",
+        _RATE,
+    )
+    price: float | None = setting(
+        "--price USD",
+        "Price of a device per hour.",
+        number_between(1e-9, 1e9, "dollars", "for example 2.5"),
+    )
+    node_gb_per_s: float | None = setting(
+        "--node-gb-per-s X",
+        "Bandwidth inside a node: GB/s per device, one direction, data sheet.",
+        _RATE,
+    )
+    name: str | None = setting(
+        "--name NAME", "Name of a device that is no known one."
+    )
+    memory: str | None = setting(
+        "--memory SIZE", "Memory of a device, such as 141GB."
+    )
+    tflops: float | None = setting(
+        "--tflops X", "Dense peak of a device in 16 bits, in TFLOP/s.", _TFLOPS
+    )
+    hbm_gb_per_s: float | None = setting(
+        "--hbm-gb-per-s X", "Memory bandwidth of a device, in GB/s.", _RATE
+    )
+
+
 @new_group.command("cluster")
-@option(
-    "--machine NAME",
-    "Machine that it is, or whose kernels those of --name are like; see "
-    "'nest problems --clusters'.",
-)
-@option("--devices N", "Number of devices.", _DEVICES)
-@option("--node-size N", "Devices of a node.", _DEVICES)
-@option(
-    "--network-gb-per-s X",
-    "Bandwidth between nodes: GB/s per device, one direction, data sheet.",
-    _RATE,
-)
-@option(
-    "--price USD",
-    "Price of a device per hour.",
-    number_between(1e-9, 1e9, "dollars", "for example 2.5"),
-)
-@option(
-    "--node-gb-per-s X",
-    "Bandwidth inside a node: GB/s per device, one direction, data sheet.",
-    _RATE,
-)
-@option("--name NAME", "Name of a device that is no known one.")
-@option("--memory SIZE", "Memory of a device, such as 141GB.")
-@option(
-    "--tflops X",
-    "Dense peak of a device in 16 bits, in TFLOP/s.",
-    _TFLOPS,
-)
-@option("--hbm-gb-per-s X", "Memory bandwidth of a device, in GB/s.", _RATE)
+@takes(NewClusterRequest)
 @output_option("cluster file")
-def cluster_command(  # noqa: PLR0913
-    machine: str | None,
-    devices: int | None,
-    node_size: int | None,
-    network_gb_per_s: float | None,
-    price: float | None,
-    node_gb_per_s: float | None,
-    name: str | None,
-    memory: str | None,
-    tflops: float | None,
-    hbm_gb_per_s: float | None,
-    output: str,
-) -> int:
+def cluster_command(request: NewClusterRequest, output: str) -> int:
     """Write a cluster file with comments, for --cluster.
 
     What is not said is the machine's own. On a terminal the machine, the
@@ -103,63 +112,83 @@ def cluster_command(  # noqa: PLR0913
     price are asked for; and the figures of a device that is no known one,
     whose kernels are then taken to be like those of h100.
     """
-    from nest.hardware import machine as find
     from nest.hardware.template import ClusterTemplate, cluster_text
 
     check_output(output, "-o")
-    asked = machine is None
-    machine = _answer("--machine", machine, "Machine", "h100", _machine)
-    try:
-        site = find(machine)
-    except UnknownNameError:
-        if not asked or name is not None:
-            raise
-        # Somebody at a terminal has devices that are no known ones.
-        name, site = machine, find(LIKE)
-        text = "Memory, such as 80GB"
-        memory = _answer("", memory, text, "80GB", _memory)
-        text = "TFLOP/s in 16 bits, dense"
-        tflops = _answer("", tflops, text, "1000", _TFLOPS)
-        text = "GB/s of its memory"
-        hbm_gb_per_s = _answer("", hbm_gb_per_s, text, "3350", _RATE)
-    devices = _answer("--devices", devices, "Devices", "64", _DEVICES)
-    node, port = site.node, site.network
-    if _asking():
-        own = str(node.fan_out)
-        size = _answer("", node_size, "Devices of a node", own, _DEVICES)
-        node_size = None if size == node.fan_out else size
-        own = f"{port.bandwidth_bytes_per_s / 1e9:g}"
-        rate = _answer(
-            "",
-            network_gb_per_s,
-            "GB/s per device between nodes",
-            own,
-            _RATE,
-        )
-        network_gb_per_s = None if f"{rate:g}" == own else rate
-        if price is None:
-            text = "Dollars per device and hour (0: unknown)"
-            price = _answer("", None, text, "0", _price) or None
-    memory_bytes = None if memory is None else _size(memory)
-    reserve_bytes = site.device.reserve_bytes
+    request, machine = _with_device(request)
+    devices = _answer("Devices", "64", _DEVICES, request.devices, "--devices")
+    if _is_terminal():
+        request = _with_network(request, machine)
+    memory_bytes = None if request.memory is None else _size(request.memory)
+    reserve_bytes = machine.device.reserve_bytes
     if memory_bytes is not None and memory_bytes <= reserve_bytes:
         raise InvalidOptionError(
-            f"--memory {memory}: expected more than the {reserve_bytes} bytes "
-            f"of it that no plan can use, got {memory_bytes}; say more"
+            f"--memory {request.memory}: expected more than the "
+            f"{reserve_bytes} bytes of it that no plan can use, got "
+            f"{memory_bytes}; say more"
         )
-    wanted = ClusterTemplate(
+    template = ClusterTemplate(
         num_devices=devices,
-        node_size=node_size,
-        node_bytes_per_s=_giga(node_gb_per_s),
-        network_bytes_per_s=_giga(network_gb_per_s),
-        price_usd_per_hour=price,
-        name=name,
+        node_size=request.node_size,
+        node_bytes_per_s=_times(1e9, request.node_gb_per_s),
+        network_bytes_per_s=_times(1e9, request.network_gb_per_s),
+        price_usd_per_hour=request.price,
+        name=request.name,
         memory_bytes=memory_bytes,
-        hbm_bytes_per_s=_giga(hbm_gb_per_s),
-        peak_flops=None if tflops is None else tflops * 1e12,
+        hbm_bytes_per_s=_times(1e9, request.hbm_gb_per_s),
+        peak_flops=_times(1e12, request.tflops),
     )
-    _write_cluster(output, cluster_text(site, wanted))
+    _write_cluster(output, cluster_text(machine, template))
     return 0
+
+
+def _with_device(
+    request: NewClusterRequest,
+) -> tuple[NewClusterRequest, Machine]:
+    """Return the machine; ask for the figures of a device that is not known.
+
+    Only a terminal is asked.
+    """
+    from nest.hardware import machine
+
+    name = _answer(
+        "Machine", "h100", _known_or_new, request.machine, "--machine"
+    )
+    try:
+        return request, machine(name)
+    except UnknownNameError:
+        if request.machine is not None or request.name is not None:
+            raise
+    memory = _answer("Memory, such as 80GB", "80GB", _memory, request.memory)
+    tflops = _answer(
+        "TFLOP/s in 16 bits, dense", "1000", _TFLOPS, request.tflops
+    )
+    rate = _answer("GB/s of its memory", "3350", _RATE, request.hbm_gb_per_s)
+    request = replace(
+        request, name=name, memory=memory, tflops=tflops, hbm_gb_per_s=rate
+    )
+    return request, machine(LIKE)
+
+
+def _with_network(
+    request: NewClusterRequest, machine: Machine
+) -> NewClusterRequest:
+    """Ask for the size of a node, the network and the price."""
+    default = str(machine.node.fan_out)
+    size = _answer("Devices of a node", default, _DEVICES, request.node_size)
+    default = f"{machine.network.bandwidth_bytes_per_s / 1e9:g}"
+    text = "GB/s per device between nodes"
+    rate = _answer(text, default, _RATE, request.network_gb_per_s)
+    price = request.price
+    if price is None:
+        text = "Dollars per device and hour (0: unknown)"
+        price = _answer(text, "0", _price) or None
+    return replace(
+        request,
+        node_size=None if size == machine.node.fan_out else size,
+        network_gb_per_s=None if f"{rate:g}" == default else rate,
+        price=price,
+    )
 
 
 def _write_cluster(output: str, text: str) -> None:
@@ -216,35 +245,31 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
         )
     check_output(files.output, "-o")
     answers: dict[str, Any] = {}
-    for name, text, default, read in (
-        ("model", "Model ('nest problems --models')", "llama3-8b", _model),
-        (
-            *("cluster", "Cluster: <machine>x<devices>, or a file"),
-            *("h100x64", _cluster),
-        ),
-    ):
-        answers[name] = _answer(
-            f"--{name}", getattr(request, name), text, default, read
-        )
-    if _asking():
+    text = "Model ('nest problems --models')"
+    answers["model"] = _answer(
+        text, "llama3-8b", _model, request.model, "--model"
+    )
+    text = "Cluster: <machine>x<devices>, or a file"
+    answers["cluster"] = _answer(
+        text, "h100x64", _cluster, request.cluster, "--cluster"
+    )
+    if _is_terminal():
         for name, text in (
             ("sequence_length", "Tokens of a sample (0: as usual)"),
             ("global_batch", "Samples of a step (0: about 4 Mi tokens)"),
         ):
-            number = getattr(request, name)
-            number = _answer("", number, text, "0", integer(0))
-            answers[name] = number or None
+            value = _answer(text, "0", integer(0), getattr(request, name))
+            answers[name] = value or None
         text = "Framework (any, megatron, torchtitan, deepspeed, maxtext)"
-        answers["target"] = _answer(
-            "", request.target, text, "any", one_of(*names())
-        )
+        read = one_of(*names())
+        answers["target"] = _answer(text, "any", read, request.target)
     problem = replace(request, **answers).find_problem()
     _say_if_there(files.output)
     write_record(files.output, problem)
     return 0
 
 
-def _machine(text: str) -> str:
+def _known_or_new(text: str) -> str:
     """Read the name of a machine; ask whether one that is new is meant."""
     from nest.hardware import machine
     from nest.hardware.machines import machine_specs
@@ -263,7 +288,7 @@ def _machine(text: str) -> str:
             question, default = "New device, with figures of its own", "yes"
         else:
             question, default = f"New device, not {other!r}", "no"
-        if _answer("", None, question, default, one_of("yes", "no")) == "no":
+        if _answer(question, default, one_of("yes", "no")) == "no":
             raise RefusedValueError("say another name") from None
     return text
 
@@ -288,22 +313,25 @@ def _cluster(text: str) -> str:
     return text
 
 
-def _asking() -> bool:
-    """Whether somebody sits at a terminal."""
+def _is_terminal() -> bool:
+    """Whether standard input is a terminal, which answers questions."""
     return sys.stdin.isatty()
 
 
 def _answer(
-    flag: str,
-    given: Any,
     text: str,
     default: str,
-    read: Callable[[Any], Any] = str,
+    read: Callable[[Any], Any],
+    value: Any = None,
+    flag: str = "",
 ) -> Any:
-    """Return what is given, or the answer to a question on a terminal."""
-    if given is not None:
-        return given
-    if not _asking():
+    """Return the value of an option, or the answer to a question.
+
+    Only a terminal is asked; elsewhere an error names the option ``flag``.
+    """
+    if value is not None:
+        return value
+    if not _is_terminal():
         raise InvalidOptionError(
             f"{flag}: expected a value where nobody can be asked, got none; "
             f"for example {flag} {default}"
@@ -311,9 +339,7 @@ def _answer(
     while True:
         try:
             return read(click.prompt(text, default=default, err=True))
-        except RefusedValueError as error:
-            say(f"{text}: {error}", err=True)
-        except NestError as error:
+        except (RefusedValueError, NestError) as error:
             say(f"{text}: {error}", err=True)
         except click.Abort:
             raise KeyboardInterrupt from None
@@ -322,8 +348,8 @@ def _answer(
 _price = number_between(0, 1e9, "dollars", "for example 2.5")
 
 
-def _giga(value: float | None) -> float | None:
-    return None if value is None else value * 1e9
+def _times(factor: float, value: float | None) -> float | None:
+    return None if value is None else value * factor
 
 
 def _size(text: str) -> int:

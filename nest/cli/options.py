@@ -8,7 +8,7 @@ command gets the request, which is made and checked as in Python, and a
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import get_annotations
 from pathlib import Path
@@ -17,9 +17,11 @@ from typing import IO, TYPE_CHECKING, Any
 from nest.cli.declare import Command, Decorator, option, parameter
 from nest.cli.inputs import (
     check_distinct_files,
+    check_page,
     people,
     write_json,
     write_record,
+    write_text,
 )
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
@@ -34,13 +36,25 @@ if TYPE_CHECKING:
 
 #: Options of :class:`Files`, by its field.
 _FILE_OPTIONS = {
+    "output": (
+        "-o --output FILE",
+        "Write the plan to a file; '-' is standard output.",
+    ),
     "json_path": (
         "--json FILE",
         "Also write a JSON document; '-' is standard output.",
     ),
-    "output": (
-        "-o --output FILE",
-        "Write the plan to a file; '-' is standard output.",
+    "csv_path": (
+        "--csv FILE",
+        "Also write a table as CSV; '-' is standard output.",
+    ),
+    "html_path": (
+        "--html FILE",
+        "Also write a page with charts, for a browser.",
+    ),
+    "plot_path": (
+        "--plot FILE",
+        "Draw a chart; FILE ends in .svg, .png or .pdf.",
     ),
 }
 
@@ -60,17 +74,22 @@ class Files:
 
     Attributes
     ----------
-    json_path, output
-        Of ``--json`` and ``-o``; ``-`` is standard output.
+    output, json_path, csv_path
+        Of ``-o``, ``--json`` and ``--csv``; ``-`` is standard output.
+    html_path, plot_path
+        Of ``--html`` and ``--plot``.
     """
 
-    json_path: str | None = None
     output: str | None = None
+    json_path: str | None = None
+    csv_path: str | None = None
+    html_path: str | None = None
+    plot_path: str | None = None
 
     @property
     def people(self) -> IO[str]:
-        """Where to talk to people."""
-        return people(self.json_path, self.output)
+        """Where to write text for people."""
+        return people(self.json_path, self.output, self.csv_path)
 
     def check(
         self,
@@ -82,11 +101,20 @@ class Files:
 
         Those of the command's own options and arguments come by their names.
         """
+        check_page(self.html_path)
+        if self.plot_path is not None:
+            from nest.util.plots import check_plot
+
+            check_plot(self.plot_path)
         writes = {
             "--json": self.json_path,
             "-o": self.output,
+            "--html": self.html_path,
+            "--plot": self.plot_path,
+            "--csv": self.csv_path,
             **(writes or {}),
         }
+        writes = {name: path for name, path in writes.items() if path}
         read = {} if request is None else file_settings(request)
         check_distinct_files({**read, **(reads or {}), **writes})
         for name, path in writes.items():
@@ -96,6 +124,11 @@ class Files:
         """Write the document that ``--json`` asks for, if it does."""
         if self.json_path is not None:
             write_json(self.json_path, document)
+
+    def write_csv(self, table: Callable[[], str]) -> None:
+        """Write the table that ``--csv`` asks for, if it does."""
+        if self.csv_path is not None:
+            write_text(self.csv_path, table())
 
     def write_plan(self, plan: Plan | None) -> None:
         """Write the plan that ``-o`` asks for, or tell that there is none.
@@ -132,7 +165,7 @@ def takes(
     kind
         The request.
     files
-        Some of ``json_path`` and ``output``.
+        Fields of :class:`Files`, in the order of help.
     without
         Fields that the command sets by itself.
     helps

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.declare import Command, Decorator, option
-from nest.cli.inputs import write_text
+from nest.cli.declare import Command, option
+from nest.cli.inputs import check_page, write_text
 from nest.errors import InvalidOptionError
 from nest.models.named import load_model
 from nest.requests.problems import JOB_FIELDS
@@ -33,16 +33,6 @@ HTML = option(
     None,
     "html_path",
 )
-
-
-def plot_option(text: str) -> Decorator:
-    """Return ``--plot FILE``, which does what a text says."""
-    return option(
-        "--plot FILE",
-        f"{text}; FILE ends in .svg, .png or .pdf.",
-        None,
-        "plot_path",
-    )
 
 
 TOKENS = option(
@@ -169,15 +159,6 @@ def paged(command: Command) -> Command:
     for add in (PRICE, TOKENS, HTML):
         add(run)
     return run
-
-
-def check_page(path: str | None, option: str = "--html") -> None:
-    """Refuse standard output, which is for people and for data."""
-    if path == "-":
-        raise InvalidOptionError(
-            f"{option}: expected a file, got '-'; name one, such as "
-            f"report.html"
-        )
 
 
 @dataclass

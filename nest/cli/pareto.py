@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,7 @@ import click
 from nest.cli.declare import option
 from nest.cli.inputs import write_record
 from nest.cli.options import Files, takes
-from nest.cli.pages import (
-    HTML,
-    Paging,
-    check_page,
-    context_of,
-    plot_option,
-)
+from nest.cli.pages import Paging, context_of
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
@@ -26,7 +21,7 @@ from nest.requests.solving import solver_limits
 from nest.requests.values import integer, integers
 from nest.units import quanta_to_ns
 from nest.util.files import check_output
-from nest.util.interrupts import Interrupted
+from nest.util.interrupts import until_interrupted
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -60,8 +55,6 @@ if TYPE_CHECKING:
     integers(),
     "numbers",
 )
-@plot_option("Draw time against memory")
-@HTML
 @option(
     "-o --output DIR",
     "Write a plan file per point, and the problem of every smaller cluster, "
@@ -69,14 +62,16 @@ if TYPE_CHECKING:
     None,
     "folder",
 )
-@takes(ParetoRequest, "json_path")
+@takes(
+    ParetoRequest,
+    *("json_path", "html_path", "plot_path"),
+    plot_path="Draw time against memory; FILE ends in .svg, .png or .pdf.",
+)
 def pareto_command(
     request: ParetoRequest,
     files: Files,
     steps: int | None,
     top: int | None,
-    plot_path: str | None,
-    html_path: str | None,
     folder: str | None,
     **proving: Any,
 ) -> int:
@@ -89,16 +84,13 @@ def pareto_command(
     Exits with 1 if a solver of --prove contradicts the frontier.
     """
     from nest.analysis.pareto import check_objectives, known_price
-    from nest.util.plots import check_plot
 
     request.check_problem_choice()
     request = replace(request, workers=request.workers or num_cpus())
     objectives = check_objectives([*request.objectives])
     session = _Session(request, **proving)
     session.check()
-    check_plot(plot_path)
-    check_page(html_path)
-    files.check(request, writes={"--plot": plot_path, "--html": html_path})
+    files.check(request)
     check_output(folder, "-o", folder=True)
     session.restricted = restricted = request.restricted()
     if steps is not None:
@@ -111,12 +103,12 @@ def pareto_command(
         )
     session.run()
     _show(session, files, steps, top)
-    if plot_path is not None:
+    if files.plot_path is not None:
         from nest.present.frontier import write_plot
 
-        write_plot(plot_path, session.frontier)
-    if html_path is not None:
-        _write_page(html_path, session, steps)
+        write_plot(files.plot_path, session.frontier)
+    if files.html_path is not None:
+        _write_page(files.html_path, session, steps)
     _write_json(session, files, steps)
     if folder is not None:
         _write_plans(folder, restricted, session.frontier)
@@ -170,10 +162,10 @@ class _Session:
             limit_s=limit_s,
             cells=1 if self.prover is None else None,
         ) as progress:
-            try:
-                self.frontier = find_frontier(self.request, problem, progress)
-            except Interrupted as interrupt:
-                self.frontier, self.stop = interrupt.found, interrupt
+            self.frontier, self.stop = until_interrupted(
+                lambda: find_frontier(self.request, problem, progress)
+            )
+            if self.stop is not None:
                 return
             try:
                 if self.prover is not None:
@@ -274,16 +266,16 @@ def _write_page(path: str, session: _Session, steps: int | None) -> None:
         page_document,
     )
 
-    found, request = session.frontier, session.request
-    problem, answer, tokens = found.problem, None, None
-    if found.points:
-        fastest = min(found.points, key=lambda point: point.step_quanta)
-        curve = found.curve(fastest.devices)
+    frontier, request = session.frontier, session.request
+    problem, answer, tokens = frontier.problem, None, None
+    if frontier.points:
+        fastest = min(frontier.points, key=lambda point: point.step_quanta)
+        curve = frontier.curve(fastest.devices)
         problem = curve.problem
         bound = curve.lower_bound_quanta
         answer = Answer(
             *(fastest.plan, fastest.score),
-            f"point {found.points.index(fastest) + 1}",
+            f"point {frontier.points.index(fastest) + 1}",
             "the fastest of the frontier",
             None if bound is None else quanta_to_ns(bound, problem.quantum_ps),
         )
@@ -300,8 +292,8 @@ def _write_page(path: str, session: _Session, steps: int | None) -> None:
             problem,
             answer,
             context=replace(context, limits=limits),
-            wish=Wish(tokens, found.price_usd_per_hour),
-            frontier=frontier_facts(found, steps),
+            wish=Wish(tokens, frontier.price_usd_per_hour),
+            frontier=frontier_facts(frontier, steps),
             unfinished=f"The run was {session.stopped}."
             if session.stopped
             else "",
@@ -309,21 +301,22 @@ def _write_page(path: str, session: _Session, steps: int | None) -> None:
     )
 
 
-def _write_plans(folder: str, restricted: Restricted, found: Frontier) -> None:
+def _write_plans(
+    folder: str, restricted: Restricted, frontier: Frontier
+) -> None:
     """Write every point's plan, and the problems they are for."""
     from nest.analysis.fit import with_devices
 
-    place = Path(folder)
-    place.mkdir(exist_ok=True)
-    width = len(str(len(found.points)))
+    Path(folder).mkdir(exist_ok=True)
+    width = len(str(len(frontier.points)))
     sizes = {}
-    for number, point in enumerate(found.points, 1):
+    for number, point in enumerate(frontier.points, 1):
         whole = with_devices(restricted.whole, point.devices)
         sizes[point.devices] = whole
         plan = replace(restricted, whole=whole).adopt(point.plan)
         name = f"plan-{number:0{width}}.json"
-        write_record(str(place / name), plan)
+        write_record(os.path.join(folder, name), plan)
     for size, whole in sizes.items():
         if size < restricted.whole.cluster.num_devices:
             name = f"problem-{size}-devices.json"
-            write_record(str(place / name), whole)
+            write_record(os.path.join(folder, name), whole)

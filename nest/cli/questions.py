@@ -9,7 +9,7 @@ from nest.cli.progress import ProgressLine
 from nest.requests.explaining import ExplainRequest, explain_plan
 from nest.requests.fitting import FitRequest, fit_problem, priced_problem
 from nest.requests.restricted import offered
-from nest.util.interrupts import Interrupted
+from nest.util.interrupts import until_interrupted
 
 
 @click.command("fit")
@@ -43,15 +43,13 @@ def fit_command(request: FitRequest, files: Files) -> int:
     restricted = request.restricted()
     problem, has_offers = restricted.problem, bool(request.offer_options)
     clock = Deadline(request.time_limit)
-    stop: Interrupted | None = None
     remedies = None
     with ProgressLine(
         problem.time_unit, limit_s=request.time_limit
     ) as progress:
-        try:
-            fit = fit_problem(request, problem, progress)
-        except Interrupted as interrupt:
-            fit, stop = interrupt.found, interrupt
+        fit, stop = until_interrupted(
+            lambda: fit_problem(request, problem, progress)
+        )
         if not has_offers and stop is None and fit.without_plan:
             remedies = remedies_within(
                 fit.trials[-1].problem, clock.remaining_s, progress
@@ -100,14 +98,12 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
     whole, plan = request.find_problem_and_plan(TALK)
     restricted = request.restricted(whole)
     problem = restricted.problem
-    stop: Interrupted | None = None
     with ProgressLine(
         problem.time_unit, limit_s=request.time_limit
     ) as progress:
-        try:
-            explanation = explain_plan(request, problem, plan, progress)
-        except Interrupted as interrupt:
-            explanation, stop = interrupt.found, interrupt
+        explanation, stop = until_interrupted(
+            lambda: explain_plan(request, problem, plan, progress)
+        )
     has = ", ".join(" ".join(pair) for pair in offered(whole).values())
     notes = [*restricted.notes, f"the problem has {has}"]
     show(files.people, *explanation_block(explanation, notes))

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from nest.cli.declare import option
+from nest.cli.inputs import check_page
 from nest.cli.options import TALK, Files, takes
-from nest.cli.pages import (
-    PRICE,
-    TOKENS,
-    Paging,
-    Traces,
-    check_page,
-    context_of,
-)
+from nest.cli.pages import PRICE, TOKENS, Paging, Traces, context_of
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.requests.plans import plan_of_text, warn_if_foreign

@@ -10,7 +10,6 @@ import click
 
 from nest.cli.declare import option
 from nest.cli.engines import EngineOptions, model_lines
-from nest.cli.inputs import write_text
 from nest.cli.options import TALK, Files, takes
 from nest.cli.pages import Paging, Traces, paged
 from nest.cli.progress import ProgressLine
@@ -90,12 +89,6 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 
 @click.command("compare")
 @_LOSS
-@option(
-    "--csv FILE",
-    "Also write a row per solver and problem; '-' is standard output.",
-    None,
-    "csv_path",
-)
 @paged
 @_JOBS
 @option(
@@ -106,13 +99,20 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     "folder",
 )
 @click.argument("texts", metavar="[PROBLEM]…", nargs=-1)
-@takes(CompareRequest, "json_path", without=("problem",), time_limit=_LIMIT)
+@takes(
+    CompareRequest,
+    "json_path",
+    "csv_path",
+    without=("problem",),
+    time_limit=_LIMIT,
+    csv_path="Also write a row per solver and problem; '-' is standard "
+    "output.",
+)
 def compare_command(
     request: CompareRequest,
     files: Files,
     texts: tuple[str, ...],
     target_loss: bool,
-    csv_path: str | None,
     page: Paging,
     jobs: int,
     folder: str | None,
@@ -153,7 +153,6 @@ def compare_command(
             solvers,
             jobs=jobs,
             folder=folder,
-            csv_path=csv_path,
             html_path=page.path,
         )
     if benchmark is not None:
@@ -163,14 +162,8 @@ def compare_command(
         )
     if texts:
         request = replace(request, problem=texts[0])
-    files.check(request, writes={"--csv": csv_path, "--html": page.path})
     session = _prepared(
-        request,
-        files,
-        solvers,
-        page=page,
-        target_loss=target_loss,
-        csv_path=csv_path,
+        request, files, solvers, page=page, target_loss=target_loss
     )
     _run(session, _show_table)
     return int(any(result.outcome.failed for result in session.results))
@@ -269,7 +262,6 @@ class _Session:
     launching: Launching | None = None
     settings: Settings | None = None
     engine: EngineOptions = field(default_factory=EngineOptions)
-    csv_path: str | None = None
     results: Sequence[SolveResult] = ()
     loss: TargetLoss | None = None
     remedies: Remedies | None = None
@@ -548,11 +540,11 @@ def _write_all(
     """Write what is asked for in addition to the screen."""
     if session.files.json_path == "-":
         session.files.write_json(session.document())
-    if session.csv_path is not None:
-        from nest.present.comparison import result_csv
+    if session.files.csv_path is not None:
+        from nest.present.pages.benchmark import result_csv
 
-        problem = session.restricted.problem
-        write_text(session.csv_path, result_csv(problem, session.results))
+        name = session.restricted.problem.name
+        session.files.write_csv(lambda: result_csv(name, session.results))
     if session.page.path is not None:
         session.page.write_answers(
             "solve" if show is _show_answer else "compare",

@@ -11,7 +11,7 @@ import click
 from nest.cli.declare import option
 from nest.cli.inputs import people, write_text
 from nest.cli.options import Files, takes
-from nest.cli.pages import HTML, check_page, command_line
+from nest.cli.pages import command_line
 from nest.cli.progress import StatusLine, share_left
 from nest.requests.measured import ValidateRequest
 
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     None,
     "details_path",
 )
-@HTML
-@takes(ValidateRequest, "json_path")
+@takes(ValidateRequest, "json_path", "html_path")
 def validate_command(
     request: ValidateRequest,
     files: Files,
     details_path: str | None,
-    html_path: str | None,
 ) -> int:
     """Predict published runs and show how far off the cost model is.
 
@@ -50,9 +48,8 @@ def validate_command(
     files.check(
         request,
         {"FILE": None if path is None else str(path)},
-        {"--details": details_path, "--html": html_path},
+        {"--details": details_path},
     )
-    check_page(html_path)
     rows = request.read_rows()
     selected = request.select(rows)
     answers = []
@@ -72,11 +69,11 @@ def validate_command(
     files.write_json(document)
     if details_path is not None:
         write_text(details_path, details_csv(outcomes))
-    if html_path is not None:
+    if files.html_path is not None:
         from nest.present.pages.validation import to_html
 
         runs = [_run(each) for each in outcomes if each.time_error is not None]
-        write_text(html_path, to_html(document, runs, command_line()))
+        write_text(files.html_path, to_html(document, runs, command_line()))
     if stop is not None:
         raise stop
     return 0

@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
+
+Result = TypeVar("Result")
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -31,6 +33,19 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, found: Any) -> None:
         super().__init__("interrupted by the user")
         self.found = found
+
+
+def until_interrupted(
+    work: Callable[[], Result],
+) -> tuple[Result, Interrupted | None]:
+    """Return what work returns, or what is known when it is interrupted.
+
+    The caller writes the result, and raises the second value if there is one.
+    """
+    try:
+        return work(), None
+    except Interrupted as interrupt:
+        return interrupt.found, interrupt
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         assert err
         return said.pop(text.partition(" ")[0], default)
 
-    monkeypatch.setattr(making, "_asking", lambda: True)
+    monkeypatch.setattr(making, "_is_terminal", lambda: True)
     monkeypatch.setattr(click, "prompt", prompt)
     return said
 
@@ -120,7 +120,7 @@ def test_a_bad_answer_is_asked_for_again(
             *("megatrn", "any"),
         )
     )
-    monkeypatch.setattr(making, "_asking", lambda: True)
+    monkeypatch.setattr(making, "_is_terminal", lambda: True)
     monkeypatch.setattr(click, "prompt", lambda *_, **__: next(said))
     cli.succeeds("new cluster -o x.yaml")
     (device,) = read_cluster("x.yaml")[0].types
