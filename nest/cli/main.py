@@ -19,141 +19,46 @@ from typing import NoReturn
 
 import click
 
-from nest.cli.examples import add_examples
+from nest.cli.help_texts import SUMMARIES, add_examples
 from nest.cli.inputs import Group
 from nest.cli.progress import add_talk
 from nest.cli.saying import say
 from nest.errors import NestError, SolverError
 from nest.util.text import clipped, closest
 
-#: The commands: where each is defined, and the first line of its help. A
-#: module is imported when its command is called.
+#: The module of every command, which is imported when it is called.
 COMMANDS = {
-    "compare": (
-        "solving:compare_command",
-        "Run solvers on problems and show them side by side.",
-    ),
-    "bench": (
-        "benching:bench_command",
-        "Run solvers on a set of problems and report what came of it.",
-    ),
-    "sweep": (
-        "benching:sweep_command",
-        "Solve a grid of problems: models × clusters × batches × bandwidths.",
-    ),
-    "audit": (
-        "auditing:audit_command",
-        "Answer a question about planners: method, tables, plot and limits.",
-    ),
-    "codesign": (
-        "codesigning:codesign_command",
-        "Find the best accelerators of a space for models, with proofs.",
-    ),
-    "solve": (
-        "solving:solve_command",
-        "Run one solver on one problem and show its plan.",
-    ),
-    "report": (
-        "reporting:report_command",
-        "Write a page about a problem and plans for it, for a browser.",
-    ),
-    "score": (
-        "inspecting:score_command",
-        "Score a plan with the shared cost model.",
-    ),
-    "simulate": (
-        "simulating:simulate_command",
-        "Run the passes of a plan one by one.",
-    ),
-    "trace": (
-        "simulating:trace_command",
-        "Write a plan's step as a trace for Perfetto or chrome://tracing.",
-    ),
-    "check": (
-        "inspecting:check_command",
-        "Say what a problem is, and whether a plan is one for it.",
-    ),
-    "fit": (
-        "questions:fit_command",
-        "Find the fewest devices, or the smallest memory, for a target.",
-    ),
-    "explain": (
-        "questions:explain_command",
-        "Explain a plan: its terms, what bounds it, and its neighbors.",
-    ),
-    "pareto": (
-        "pareto:pareto_command",
-        "Find the exact frontier: all plans that no other plan beats.",
-    ),
-    "solvers": (
-        "inspecting:solvers_command",
-        "List the solvers and say which can run here.",
-    ),
-    "conform": (
-        "conforming:conform_command",
-        "Check that a solver keeps its promises, on problems with known "
-        "optima.",
-    ),
-    "problems": (
-        "inspecting:problems_command",
-        "List the built-in problems, or write one to a file.",
-    ),
-    "instances": (
-        "instances:instances_group",
-        "List stored problems with the best known plans and proven bounds.",
-    ),
-    "new": (
-        "making:new_group",
-        "Write a cluster or a problem file, from five questions or options.",
-    ),
-    "import": (
-        "profiling:import_group",
-        "Turn another tool's files into a problem.",
-    ),
-    "export": (
-        "exporting:export_command",
-        "Write a plan as arguments or configuration of a framework.",
-    ),
-    "topology": (
-        "topology:topology_group",
-        "Look at networks and price collectives on them.",
-    ),
-    "schedule": (
-        "scheduling:schedule_command",
-        "Schedule the operators of a layer on the cores of a chip.",
-    ),
-    "profile": (
-        "profiling:profile_command",
-        "Time one layer of each kind with PyTorch and write a profile.",
-    ),
-    "validate": (
-        "validating:validate_command",
-        "Predict published runs and show how far off the cost model is.",
-    ),
-    "calibrate": (
-        "calibrating:calibrate_command",
-        "Fit the parameters of predictions to runs on your own cluster.",
-    ),
-    "certify": (
-        "certifying:certify_command",
-        "Write a certificate of a plan's step time and of a lower bound.",
-    ),
-    "completion": (
-        "completing:completion_command",
-        "Print what makes a shell complete commands, options and names.",
-    ),
-    "doctor": (
-        "doctoring:doctor_command",
-        "Say what can run here, what is missing and how to get it.",
-    ),
-    "cite": (
-        "doctoring:cite_command",
-        "Say how to cite nest, and the papers of the planners you used.",
-    ),
-    "versions": (
-        "inspecting:versions_command",
-        "Print what a bug report should contain.",
-    ),
+    "compare": "solving",
+    "bench": "benching",
+    "sweep": "benching",
+    "audit": "auditing",
+    "codesign": "codesigning",
+    "solve": "solving",
+    "report": "reporting",
+    "score": "inspecting",
+    "simulate": "simulating",
+    "trace": "simulating",
+    "check": "inspecting",
+    "fit": "questions",
+    "explain": "questions",
+    "pareto": "pareto",
+    "solvers": "inspecting",
+    "conform": "conforming",
+    "problems": "inspecting",
+    "instances": "instances",
+    "new": "making",
+    "import": "profiling",
+    "export": "exporting",
+    "topology": "topology",
+    "schedule": "scheduling",
+    "profile": "profiling",
+    "validate": "validating",
+    "calibrate": "calibrating",
+    "certify": "certifying",
+    "completion": "completing",
+    "doctor": "doctoring",
+    "cite": "doctoring",
+    "versions": "inspecting",
 }
 
 
@@ -187,18 +92,17 @@ class _Commands(Group):
 
 def _short_help(name: str, width: int) -> str:
     """Return the first line of a command's help, cut to a width."""
-    text = COMMANDS[name][1]
-    return click.Command(name, help=text).get_short_help_str(width)
+    command = click.Command(name, help=SUMMARIES[name])
+    return command.get_short_help_str(width)
 
 
 def _load(name: str) -> click.Command:
     """Import a command and add examples, words to complete and switches."""
     from nest.cli.completing import add_words
 
-    module, _, attribute = COMMANDS[name][0].partition(":")
-    command: click.Command = getattr(
-        import_module(f"nest.cli.{module}"), attribute
-    )
+    module = import_module(f"nest.cli.{COMMANDS[name]}")
+    kind = "command" if hasattr(module, f"{name}_command") else "group"
+    command: click.Command = getattr(module, f"{name}_{kind}")
     for path, each in _walk(command, f"nest {name}"):
         add_words(path, each)
         add_examples(path, each)

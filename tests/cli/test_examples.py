@@ -17,7 +17,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from nest.cli.completing import SHELLS, _Completed
-from nest.cli.examples import EXAMPLES
+from nest.cli.help_texts import EXAMPLES
 from nest.cli.main import cli as nest_cli
 from nest.cli.main import commands, main
 from nest.hardware import find_cluster

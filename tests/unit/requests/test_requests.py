@@ -13,6 +13,7 @@ import pytest
 
 import nest
 from nest import api
+from nest.cli.help_texts import SUMMARIES
 from nest.cli.main import COMMANDS, commands
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError
@@ -114,7 +115,8 @@ def test_signatures_and_help_show_every_argument(name: str) -> None:
 def test_the_list_of_commands_says_what_each_is() -> None:
     """The text is there before the command is loaded."""
     context = click.Context(dict(commands())["nest"])
-    for name, (_, text) in COMMANDS.items():
+    assert set(SUMMARIES) == set(COMMANDS)
+    for name, text in SUMMARIES.items():
         command = context.command.get_command(context, name)  # type: ignore[attr-defined]
         assert command.help.split("\n")[0] == text
         assert command.name == name
