@@ -225,6 +225,22 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 
+#: What is reported before the answer, by option ``report``.
+REPORTS: dict[str, tuple[Progress, ...]] = {
+    "good": (Progress(good_plan(), GOOD_NS, 60, "found one"),),
+    "weaker": (
+        Progress(good_plan(), GOOD_NS, 60),
+        Progress(lower_bound_quanta=50),
+    ),
+    "close": (Progress(good_plan(), GOOD_NS, 88),),
+    "endless": (Progress(lower_bound_quanta=2**61 + 2**58),),
+    "proof": (Progress(good_plan(), GOOD_NS, GOOD_NS),),
+    "lie": (Progress(good_plan(), GOOD_NS - 1, 60),),
+    "infeasible": (Progress(big_plan()),),
+    "foreign": (Progress(foreign_plan()),),
+}
+
+
 def start_daemon(how: str) -> int:
     """Start a process whose parent ends, in a session of its own."""
     code = (
@@ -271,23 +287,8 @@ class Loopback:
         if "pids" in options.extra:
             text = " ".join(map(str, pids))
             Path(options.extra["pids"]).write_text(text)
-        if options.extra.get("report") == "good":
-            report(Progress(good_plan(), GOOD_NS, 60, "found one"))
-        elif options.extra.get("report") == "weaker":
-            report(Progress(good_plan(), GOOD_NS, 60))
-            report(Progress(lower_bound_quanta=50))
-        elif options.extra.get("report") == "close":
-            report(Progress(good_plan(), GOOD_NS, 88))
-        elif options.extra.get("report") == "endless":
-            report(Progress(lower_bound_quanta=2**61 + 2**58))
-        elif options.extra.get("report") == "proof":
-            report(Progress(good_plan(), GOOD_NS, GOOD_NS))
-        elif options.extra.get("report") == "lie":
-            report(Progress(good_plan(), GOOD_NS - 1, 60))
-        elif options.extra.get("report") == "infeasible":
-            report(Progress(big_plan()))
-        elif options.extra.get("report") == "foreign":
-            report(Progress(foreign_plan()))
+        for progress in REPORTS.get(options.extra.get("report", ""), ()):
+            report(progress)
         if act in CLAIMS:
             return CLAIMS[act]
         if act in ERRORS:
@@ -333,27 +334,29 @@ class Loopback:
         raise AssertionError(f"unknown act {act!r}")
 
 
+def _promising(**changes: Any) -> Capabilities:
+    """Return capabilities of solvers that do what they are told to."""
+    fields: dict[str, Any] = {
+        "exact": False,
+        "method": "says what it is told to",
+        "options": Loopback.capabilities.options,
+    }
+    return Capabilities(**(fields | changes))
+
+
 class LoopbackBaseline(Loopback):
     """The same, but it promises no proofs."""
 
     name: ClassVar[str] = "baseline"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        exact=False,
-        method="says what it is told to",
-        options=Loopback.capabilities.options,
-    )
+    capabilities: ClassVar[Capabilities] = _promising()
 
 
 class LoopbackOverrunner(Loopback):
     """A baseline whose plans may exceed the memory."""
 
     name: ClassVar[str] = "overrunner"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        exact=False,
-        method="says what it is told to",
-        objective="what it is told to",
-        overruns=True,
-        options=Loopback.capabilities.options,
+    capabilities: ClassVar[Capabilities] = _promising(
+        objective="what it is told to", overruns=True
     )
 
 
@@ -361,11 +364,8 @@ class LoopbackExactOverrunner(Loopback):
     """It proves bounds, and its plans may exceed the memory."""
 
     name: ClassVar[str] = "exact-overrunner"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        exact=True,
-        method="says what it is told to",
-        overruns=True,
-        options=Loopback.capabilities.options,
+    capabilities: ClassVar[Capabilities] = _promising(
+        exact=True, overruns=True
     )
 
 

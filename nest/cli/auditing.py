@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -49,22 +48,19 @@ def audit_command(
                     f"{option_name}: expected NAME of an audit too, got "
                     f"none; choose one of {', '.join(study_names())}"
                 )
-        found = [(known, get_study(known).question) for known in study_names()]
-        show(sys.stdout, key_lines(found))
+        rows = [(each, get_study(each).question) for each in study_names()]
+        show(sys.stdout, key_lines(rows))
         return 0
     study = get_study(name)
     check_output(folder, "-o", folder=True)
     from nest.present.pages.study import PAGE, files, to_markdown
     from nest.studies.study import DATA, Setting
 
-    start = time.monotonic()
     with StatusLine() as line, Ending(lambda: _end(line)) as ending:
         setting = Setting(
             quick=quick,
             data=DATA if data is None else Path(data),
-            say=lambda text: line.show(
-                time.monotonic() - start, f"{name}: {text}"
-            ),
+            say=lambda text: line.update(f"{name}: {text}"),
             over=lambda: ending.asked is not None,
         )
         study.check(setting)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -178,7 +177,7 @@ class _Running:
 
     def go(
         self,
-        place: str,
+        path: str,
         run: BenchmarkSpec | None,
         instances: list[Instance],
         *,
@@ -192,7 +191,7 @@ class _Running:
 
         # Before there is a directory, if it is known by then what runs.
         check_parallel(jobs, 1 if run is None else run.most_workers, dask)
-        opened = ready(place, run, instances, resume=resume)
+        opened = ready(path, run, instances, resume=resume)
         with _CellLine() as line, opened as folder:
             workers = folder.run.most_workers
             check_parallel(jobs, workers, dask)
@@ -250,7 +249,6 @@ class _CellLine(StatusLine):
         """Begin with what is finished already."""
         self._names = {x.hash: x.name for x in folder.run.problems}
         self._count, self._size = len(folder.finished), folder.run.size
-        self._start_s = time.monotonic()
         if self._count:
             hint(f"nest: {self._count} of {self._size} cells are finished")
         self._begun_with = self._count
@@ -260,14 +258,12 @@ class _CellLine(StatusLine):
         self._count += 1
         result: dict[str, Any] = finished.result
         name = self._names[finished.cell.problem_hash]
-        elapsed_s = time.monotonic() - self._start_s
-        self.show(
-            elapsed_s,
+        self.update(
             f"{self._count} of {self._size} cells, last {name} "
             f"{finished.cell.solver}: {result['status'] or result['outcome']} "
             f"in {result['wall_s']:.1f} s"
             + share_left(
-                elapsed_s,
+                self.elapsed_s,
                 self._count - self._begun_with,
                 self._size - self._begun_with,
             ),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from nest.cli.declare import option
@@ -64,15 +62,10 @@ def calibrate_command(
         {"RUNS": None if path == "-" else path},
         {"--next": next_path},
     )
-    start_s = time.monotonic()
     with StatusLine() as line:
-
-        def tell(text: str) -> None:
-            line.show(time.monotonic() - start_s, text)
-
-        learned = request.learn(tell)
+        learned = request.learn(line.update)
         try:
-            candidates, proposals = request.propose(learned, tell)
+            candidates, proposals = request.propose(learned, line.update)
         except KeyboardInterrupt:
             # The calibration is known by then; what to run next is not.
             line.clear()
@@ -97,12 +90,12 @@ def _print_template(
 ) -> None:
     from nest.calibration.template import template_csv
 
-    given = {
+    options = {
         "RUNS": path,
         "--next": next_path,
         "--json": files.json_path,
     }
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
             raise InvalidOptionError(
                 f"--template: expected no {name}, got {value!r}; remove it"

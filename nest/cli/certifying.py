@@ -43,9 +43,9 @@ def certify_command(request: CertifyRequest, output: str) -> int:
     document = path.read_bytes() if written else None
     try:
         if plan is None:
-            found = certify_infeasible(problem, document)
+            certificate = certify_infeasible(problem, document)
         else:
-            found = certify(problem, plan, document)
+            certificate = certify(problem, plan, document)
     except Interrupted as stop:
         if plan is None:
             proven, splits = stop.found
@@ -57,28 +57,29 @@ def certify_command(request: CertifyRequest, output: str) -> int:
         else:
             _write(output, problem, stop.found)
         raise
-    _write(output, problem, found)
+    _write(output, problem, certificate)
     return 0
 
 
-def _write(output: str, problem: Problem, found: dict[str, Any]) -> None:
+def _write(output: str, problem: Problem, certificate: dict[str, Any]) -> None:
     """Write a certificate and say what it is."""
     import json
 
     from nest.units import quanta_to_ns
 
     text = "no plan fits"
-    if found["plan"] is not None:
+    if certificate["plan"] is not None:
         step, bound = (
-            quanta_to_ns(found[name], problem.quantum_ps)
+            quanta_to_ns(certificate[name], problem.quantum_ps)
             for name in ("step_time_quanta", "lower_bound_quanta")
         )
         gap = 100 * (1 - bound / step) if step else 0
         text = f"step time {step} ns, lower bound {bound} ns, gap {gap:.3g} %"
-    write_text(output, f"{json.dumps(found, indent=1)}\n")
+    write_text(output, f"{json.dumps(certificate, indent=1)}\n")
+    proof = certificate["proof"]
     say(
-        f"{found['status']}: {text}; {len(found['proof'])} batch splits, "
-        f"{sum(len(x['prices']) for x in found['proof'])} prices, "
-        f"{sum(x['labels'] for x in found['proof'])} labels",
+        f"{certificate['status']}: {text}; {len(proof)} batch splits, "
+        f"{sum(len(x['prices']) for x in proof)} prices, "
+        f"{sum(x['labels'] for x in proof)} labels",
         err=output == "-",
     )

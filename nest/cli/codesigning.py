@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def _show_published(
-    context: click.Context, _: click.Parameter, asked: bool
+    context: click.Context, _: click.Parameter, is_on: bool
 ) -> None:
     """Show what is published of chips, and end there."""
-    if not asked or context.resilient_parsing:
+    if not is_on or context.resilient_parsing:
         return
     from nest.present.published import blocks_block, peaks_block
     from nest.present.table import show
@@ -210,13 +209,11 @@ class _PointLine(StatusLine):
     def __init__(self, num_points: int) -> None:
         super().__init__()
         self._num_points = num_points
-        self._start_s = time.monotonic()
 
     def __call__(self, wave: QuestionProgress) -> None:
         """Show what is known after a wave of answers."""
-        elapsed_s = time.monotonic() - self._start_s
         text = wave_text(wave, self._num_points)
-        self.show(elapsed_s, f"{text}; {elapsed_s:.0f} s")
+        self.update(f"{text}; {self.elapsed_s:.0f} s")
 
 
 def wave_text(wave: QuestionProgress, num_points: int) -> str:

@@ -236,14 +236,14 @@ class _Completed(_Type):
         bash forgets what is in front of them.
         """
         before, comma, last = incomplete.rpartition(",")
-        given = before.split(",")
+        previous = before.split(",")
         kinds = () if self._kind is None else (self._kind,)
         return [
             *(CompletionItem(incomplete, type=kind) for kind in kinds),
             *(
                 CompletionItem(f"{before}{comma}{name}")
                 for name in self._names()
-                if name.startswith(last) and name not in given
+                if name.startswith(last) and name not in previous
             ),
         ]
 
@@ -259,9 +259,9 @@ def add_words(path: str, command: click.Command) -> None:
         words = getattr(parameter.type, "func", None)
         # Small letters are what a value is, not what it is called.
         plain = tuple(dict.fromkeys(x for x in parts if x and x.islower()))
-        known = getattr(words, "words", ()) or plain
-        if names is None and known:
-            names = _const(known)
+        keywords = getattr(words, "words", ()) or plain
+        if names is None and keywords:
+            names = _const(keywords)
         if names is not None or kinds:
             parameter.type = _Completed(
                 parameter.type,

@@ -40,7 +40,7 @@ def option(
     settings
         More for :func:`click.option`.
     """
-    flags = [word for word in usage.split() if word.startswith("-")]
+    flags = [token for token in usage.split() if token.startswith("-")]
     metavar = usage.removeprefix(" ".join(flags)).strip()
     if default is not None:
         settings["default"] = default

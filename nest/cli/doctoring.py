@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import click
 
@@ -28,12 +27,11 @@ def doctor_command(_: Request, files: Files) -> int:
     from nest.present.table import show
 
     files.check()
-    start_s = time.monotonic()
     findings = []
     with StatusLine() as line:
         for finding in examine(sys.stdout):
             findings.append(finding)
-            line.show(time.monotonic() - start_s, f"{finding.what}: done")
+            line.update(f"{finding.what}: done")
     document = doctor_document(findings)
     if files.json_path != "-":
         show(files.people, *doctor_block(findings))
@@ -53,7 +51,7 @@ def cite_command(solvers: tuple[str, ...], bibtex: bool) -> None:
     from nest.present.table import show
     from nest.util.citations import works
 
-    found = works(solvers)
+    publications = works(solvers)
     if not bibtex:
-        show(sys.stdout, *(work.text() for work in found), "")
-    say("\n\n".join(work.bibtex() for work in found))
+        show(sys.stdout, *(work.text() for work in publications), "")
+    say("\n\n".join(work.bibtex() for work in publications))

@@ -117,7 +117,7 @@ class EngineOptions:
         from nest.solvers.registry import get_solver
 
         writer = cast("ModelWriter", get_solver(solver)())
-        found = []
+        written = []
         if self.model_path is not None:
             path = Path(self.model_path)
             with _beside(path) as folder:
@@ -126,7 +126,7 @@ class EngineOptions:
                 )
                 for model in models:
                     os.replace(folder / model["file"], path)
-                    found.append({**model, "file": self.model_path})
+                    written.append({**model, "file": self.model_path})
         if self.folder is not None:
             suffix, *_ = writer.capabilities.model_files
             with _beside(Path(self.folder)) as folder:
@@ -138,11 +138,11 @@ class EngineOptions:
                 index = _index(problem, solver, plan, models)
                 write_json(str(inner / "index.json"), index)
                 os.replace(inner, self.folder)
-            found += [
+            written += [
                 {**model, "file": os.path.join(self.folder, model["file"])}
                 for model in models
             ]
-        return found
+        return written
 
 
 def _index(
@@ -189,13 +189,13 @@ def _listed(field: str) -> str:
     """
     from nest.solvers.registry import is_built_in, solver_class, solver_names
 
-    found = []
+    names = []
     for name in filter(is_built_in, solver_names()):
         with contextlib.suppress(Exception):
             value = getattr(solver_class(name).capabilities, field)
             if value and (field != "options" or LOG in value):
-                found.append(name)
-    return " or ".join(found)
+                names.append(name)
+    return " or ".join(names)
 
 
 def _logged(

@@ -13,7 +13,11 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from nest.cli.saying import say_data
-from nest.errors import InvalidOptionError, UnknownNameError
+from nest.errors import (
+    InvalidOptionError,
+    InvalidProblemError,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
     from nest.hardware.calibration import CalibrationFile
@@ -58,6 +62,19 @@ def check_page(path: str | None, option: str = "--html") -> None:
             f"{option}: expected a file, got '-'; name one, such as "
             f"report.html"
         )
+
+
+def read_input(path: str) -> tuple[str, bytes]:
+    """Return what messages call a file, and its content.
+
+    ``-`` is standard input.
+    """
+    from nest.ir.documents import read_stdin
+    from nest.ir.io import read_bytes
+
+    if path == "-":
+        return "standard input", read_stdin(InvalidProblemError)
+    return path, read_bytes(path, InvalidProblemError)
 
 
 def write_text(path: str, text: str) -> None:

@@ -48,10 +48,12 @@ def score_command(request: ScoreRequest, files: Files) -> int:
 
     files.check(request)
     problem, plan = request.find_problem_and_plan(TALK)
-    found = score(problem, plan)
-    known = intervals_of(problem, plan, found)
-    document = found.to_json() | {"intervals": known and known.to_json()}
-    parts = score_block(problem, plan, document, known)
+    plan_score = score(problem, plan)
+    intervals = intervals_of(problem, plan, plan_score)
+    document = plan_score.to_json() | {
+        "intervals": intervals and intervals.to_json()
+    }
+    parts = score_block(problem, plan, document, intervals)
     if "blocks" in document:
         parts.append(Padding(_block_table(problem, document), (1, 0, 0, 0)))
     show(files.people, *parts)
@@ -315,13 +317,26 @@ def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
     scale = TimeScale.fitting(
         max(block["load_ns"] for block in blocks), problem.time_unit
     )
-    columns = (
-        Column("block"),
-        Column("stages", form=_join, rank=2, min_width=8),
-        Column("load_ns", "load", scale),
-        Column("sync_ns", "sync", scale, rank=3),
-        Column("inflight", "in flight", rank=1),
-        Column("memory_bytes", "memory", format_bytes),
+    return simple_table(
+        (
+            Column("block"),
+            Column("stages", rank=2, least=8),
+            Column("load"),
+            Column("sync", rank=3),
+            Column("in flight", rank=1),
+            Column("memory"),
+        ),
+        [
+            (
+                str(index),
+                _join(block["stages"]),
+                scale(block["load_ns"]),
+                scale(block["sync_ns"]),
+                str(block["inflight"]),
+                format_bytes(block["memory_bytes"]),
+            )
+            for index, block in enumerate(blocks, 1)
+        ],
     )
     numbered = [
         {"block": number, **block} for number, block in enumerate(blocks, 1)
@@ -337,7 +352,7 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
 
     CostModel(problem)  # refuses a problem whose preset does not fit
     graph, cluster, job = problem.graph, problem.cluster, problem.job
-    found = batch_splits(problem)
+    splits = batch_splits(problem)
     rows = [
         ("problem", problem.name),
         ("hash", problem_hash(problem)),
@@ -365,11 +380,12 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         ),
         (
             "replicas R",
-            _join(sorted({case.replicas for case in found})) or "none fits",
+            _join(sorted({case.replicas for case in splits})) or "none fits",
         ),
         (
             "micro-batch B",
-            _join(sorted({case.micro_batch for case in found})) or "none fits",
+            _join(sorted({case.micro_batch for case in splits}))
+            or "none fits",
         ),
         (
             "strategies",
@@ -416,15 +432,15 @@ def _solver_entries() -> list[dict[str, Any]]:
     try_plugins(LISTING_S)
     entries: list[dict[str, Any]] = []
     for name in solver_names():
-        known, version = None, None
+        capabilities, version = None, None
         with contextlib.suppress(SolverNotInstalledError):
-            known = solver_class(name).capabilities
+            capabilities = solver_class(name).capabilities
             version = solver_version(name)
-        promised = known or Capabilities(exact=False, method="")
+        promised = capabilities or Capabilities(exact=False, method="")
         entries.append(
             {
                 "solver": name,
-                "exact": known and known.exact,
+                "exact": capabilities and capabilities.exact,
                 "method": promised.method,
                 "version": version,
                 "searches": sorted(promised.searches),

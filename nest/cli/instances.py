@@ -28,8 +28,8 @@ STATUSES = ("open", "closed")
 def _classes(text: str) -> tuple[str, ...]:
     from nest.instances import CLASSES, STATES, class_words
 
-    known = [*(item.name for item in CLASSES), *STATES]
-    return words(known, class_words)(text)
+    allowed = [*(item.name for item in CLASSES), *STATES]
+    return words(allowed, class_words)(text)
 
 
 @click.group("instances", cls=Group, invoke_without_command=True)
@@ -38,7 +38,7 @@ def _classes(text: str) -> tuple[str, ...]:
     "Only instances in all of these classes, or open, or closed; '+' joins "
     "them as well.",
     _classes,
-    "wanted",
+    "classes",
 )
 @option(
     f"--status {'|'.join(STATUSES)}",
@@ -50,7 +50,7 @@ def _classes(text: str) -> tuple[str, ...]:
 @click.pass_context
 def instances_group(
     context: click.Context,
-    wanted: tuple[str, ...] | None,
+    classes: tuple[str, ...] | None,
     status: str | None,
     list_classes: bool,
     json_path: str | None,
@@ -71,25 +71,25 @@ def instances_group(
     from nest.present import instances as report
     from nest.present.table import show
 
-    if list_classes and (wanted or status):
+    if list_classes and (classes or status):
         raise InvalidOptionError(
             "--classes: expected no other option than --json, got more; "
             "remove one"
         )
     check_output(json_path, "--json")
-    found = names(wanted or (), status)
+    selected = names(classes or (), status)
     if json_path is not None:
         document = (
             report.class_document()
             if list_classes
-            else report.list_document(found)
+            else report.list_document(selected)
         )
         write_json(json_path, document)
     elif list_classes:
         show(sys.stdout, report.class_table())
     else:
-        show(sys.stdout, report.instance_table(found))
-        say(f"{len(found)} instance{'s' * (len(found) != 1)}")
+        show(sys.stdout, report.instance_table(selected))
+        say(f"{len(selected)} instance{'s' * (len(selected) != 1)}")
 
 
 @instances_group.command("show")
@@ -108,7 +108,7 @@ def show_command(name: str, json_path: str | None) -> None:
 
 
 @instances_group.command("fetch")
-@click.argument("wanted", metavar="NAME|CLASS,…")
+@click.argument("selection", metavar="NAME|CLASS,…")
 @option("-o --output DIR", "New or empty folder for the files.", required=True)
 @option("--plans", "Also write the best known plans, as NAME.plan.json.")
 @option(
@@ -117,7 +117,7 @@ def show_command(name: str, json_path: str | None) -> None:
     "and loose.",
 )
 def fetch_command(
-    wanted: str, output: str, plans: bool, unlimited: bool
+    selection: str, output: str, plans: bool, unlimited: bool
 ) -> None:
     """Write problems to files, NAME.json each: one, or those of classes.
 
@@ -136,19 +136,19 @@ def fetch_command(
     )
     from nest.ir.io import encode
 
-    parts, known = class_words(wanted), {x.name for x in CLASSES} | {*STATES}
-    if "," in wanted or known & {*parts}:
-        found = names(parts)
+    tokens, keywords = class_words(selection), {x.name for x in CLASSES}
+    if "," in selection or {*keywords, *STATES} & {*tokens}:
+        selected = names(tokens)
     else:
-        found = (store.find(wanted).name,)
-    if not found:
+        selected = (store.find(selection).name,)
+    if not selected:
         raise InvalidOptionError(
-            f"{wanted}: expected classes that share an instance, got none in "
-            f"all of them; see 'nest instances --classes'"
+            f"{selection}: expected classes that share an instance, got none "
+            f"in all of them; see 'nest instances --classes'"
         )
     check_output(output, "-o", folder=True)
     files: dict[str, bytes] = {}
-    for name in found:
+    for name in selected:
         record, plan = problem(name), best_known(name).plan
         if unlimited:
             record = store.unlimited(record)
@@ -241,10 +241,10 @@ def update_command(
             document = decode(
                 data, text, dict, "document of results", NestError
             )
-            records, found = update.with_document(
+            records, new_changes = update.with_document(
                 records, document, text, _prover(time_limit, workers)
             )
-            changes += found
+            changes += new_changes
     write_atomically(target, store.encode_best_known(records))
     for change in changes:
         say(f"{change.name}: {change.text}")

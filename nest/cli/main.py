@@ -294,14 +294,14 @@ def describe_usage(error: click.ClickException) -> str:
 
 def _option_hint(error: click.NoSuchOption, otherwise: str) -> str:
     """Return the option that was meant; dashes make no two alike."""
-    known = {
+    options = {
         name.lstrip("-"): name
         for parameter in (error.ctx.command.params if error.ctx else ())
         for name in parameter.opts
         if name.startswith("--")
     }
-    found = closest(error.option_name.lstrip("-"), (*known, "help"))
-    return f"did you mean '--{found}'?" if found else otherwise
+    closest_name = closest(error.option_name.lstrip("-"), (*options, "help"))
+    return f"did you mean '--{closest_name}'?" if closest_name else otherwise
 
 
 def _name(parameter: click.Parameter) -> str:

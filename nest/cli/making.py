@@ -277,12 +277,12 @@ def _known_or_new(text: str) -> str:
     try:
         machine(text)
     except UnknownNameError:
-        known = {
+        registered_names = {
             name
             for spec in machine_specs()
             for name in (spec.name, *spec.aliases)
         }
-        other = closest(text, known)
+        other = closest(text, registered_names)
         say(f"{text!r} is no known machine", err=True)
         if other is None:
             question, default = "New device, with figures of its own", "yes"
@@ -354,9 +354,9 @@ def _times(factor: float, value: float | None) -> float | None:
 
 def _size(text: str) -> int:
     """Return the bytes of a size such as ``141GB``."""
-    found = split(text, SIZES)
-    if found is not None:
-        size_bytes = int(found[0] * SIZES[found[1]])
+    quantity = split(text, SIZES)
+    if quantity is not None:
+        size_bytes = int(quantity[0] * SIZES[quantity[1]])
         if 0 < size_bytes < 2**53:
             return size_bytes
     raise NestError(

@@ -182,14 +182,14 @@ def takes(
         @functools.wraps(command)
         def run(**values: Any) -> Any:
             written = {name: values.pop(name) for name in files}
-            given = {
+            arguments = {
                 name: _value(declared.default, values.pop(name))
                 for name, declared in settings.items()
             }
-            given = {k: v for k, v in given.items() if v is not None}
+            arguments = {k: v for k, v in arguments.items() if v is not None}
             if has_plan:
-                _choose_plan(given, values.pop("plan_option"))
-            request = kind(**given)
+                _choose_plan(arguments, values.pop("plan_option"))
+            request = kind(**arguments)
             if not files:
                 return command(request, **values)
             return command(request, Files(**written), **values)
@@ -213,27 +213,31 @@ def _value(default: Any, value: Any) -> Any:
     return None if value in (None, ()) else value
 
 
-def _choose_plan(given: dict[str, Any], plan_option: str | None) -> None:
+def _choose_plan(arguments: dict[str, Any], plan_option: str | None) -> None:
     """Merge PLAN and ``--plan``; with a model one argument is PLAN."""
     if plan_option is not None:
-        if "plan" in given:
+        if "plan" in arguments:
             raise InvalidOptionError(
-                f"--plan: expected either it or PLAN, got {given['plan']!r} "
-                f"too; remove one"
+                f"--plan: expected either it or PLAN, got "
+                f"{arguments['plan']!r} too; remove one"
             )
         text = PlanText(plan_option)
         text.option = "--plan"
-        given["plan"] = text
-    elif "model" in given and "problem" in given and "plan" not in given:
-        given["plan"] = given.pop("problem")
+        arguments["plan"] = text
+    elif (
+        "model" in arguments
+        and "problem" in arguments
+        and "plan" not in arguments
+    ):
+        arguments["plan"] = arguments.pop("problem")
 
 
 def _in_order(kind: type[Request], settings: Mapping[str, Any]) -> list[str]:
     """Return fields in the order of help: own ones, the model, the rest."""
     arguments = [name for name, x in settings.items() if not x.flags]
-    own = [x for x in get_annotations(kind) if x in settings]
+    declared_here = [x for x in get_annotations(kind) if x in settings]
     model = [name for name in MODEL_FIELDS if name in settings]
-    return [*dict.fromkeys((*arguments, *own, *model, *settings))]
+    return [*dict.fromkeys((*arguments, *declared_here, *model, *settings))]
 
 
 def _find_by_settings(problem: Problem, settings: str, name: str) -> Plan:

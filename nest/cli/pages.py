@@ -109,8 +109,8 @@ class Paging:
         from nest.present.pages.answers import best_answer, solver_rows
 
         problem = restricted.problem
-        found = {result.solver for result in results}
-        missing = [name for name in cells if name not in found]
+        finished = {result.solver for result in results}
+        missing = [name for name in cells if name not in finished]
         interrupted = [
             r.solver for r in results if str(r.outcome) == "interrupted"
         ]
@@ -199,13 +199,13 @@ def context_of(
     from nest.analysis.page_facts import Context
 
     limits: dict[str, str] = {}
-    for name, own in cells.items():
-        if own.time_limit_s is not None:
-            limits["time limit"] = f"{own.time_limit_s:g} s each"
-        if own.gap:
-            limits["gap"] = f"{100 * own.gap:g} %"
-        limits[f"workers of {name}"] = str(own.num_workers)
-        limits["seed"] = str(own.seed)
+    for name, options in cells.items():
+        if options.time_limit_s is not None:
+            limits["time limit"] = f"{options.time_limit_s:g} s each"
+        if options.gap:
+            limits["gap"] = f"{100 * options.gap:g} %"
+        limits[f"workers of {name}"] = str(options.num_workers)
+        limits["seed"] = str(options.seed)
     return Context(
         command_line(),
         [*restricted.notes, *notes],
@@ -228,14 +228,14 @@ def _untargeted(
 
     from nest.constraints.targets import ANY, optimizer_of, target
 
-    found = restricted.untargeted
-    if found is None:
+    problem = restricted.untargeted
+    if problem is None:
         return None
     # For the price of a target both train with the same optimiser.
     optimizer = restricted.whole.job.optimizer
     if request.model is not None and request.gradients is None:
         optimizer = optimizer_of(target(ANY), optimizer=request.optimizer)
-    return replace(found, job=replace(found.job, optimizer=optimizer))
+    return replace(problem, job=replace(problem.job, optimizer=optimizer))
 
 
 def unchosen(
@@ -246,24 +246,34 @@ def unchosen(
     Those that make the problem of a model are known only there: whether
     those of a file were chosen is not.
     """
-    asked = chosen(request, restricted)
-    found = {"target": "--target", "headroom": "--headroom"}
+    chosen_names = chosen(request, restricted)
+    option_names = {"target": "--target", "headroom": "--headroom"}
     if request.model is not None:
-        found |= {name: option_name(name) for name in (*JOB_FIELDS, "order")}
-        found |= {"replicas": "--pin r=", "pp": "--pin pp=", "dp": "--pin dp="}
-        found["granularity"] = "--granularity"
-    return {name: text for name, text in found.items() if name not in asked}
+        option_names |= {
+            name: option_name(name) for name in (*JOB_FIELDS, "order")
+        }
+        option_names |= {
+            "replicas": "--pin r=",
+            "pp": "--pin pp=",
+            "dp": "--pin dp=",
+        }
+        option_names["granularity"] = "--granularity"
+    return {
+        name: text
+        for name, text in option_names.items()
+        if name not in chosen_names
+    }
 
 
 def chosen(request: RestrictedRequest, restricted: Restricted) -> set[str]:
     """Return the settings that options say."""
     narrowed = {*restricted.pins, *restricted.forbids}
-    found = {_SETTING.get(name, name) for name in narrowed}
-    found |= {*request.given_job}
+    setting_names = {_SETTING.get(name, name) for name in narrowed}
+    setting_names |= {*request.given_job}
     for name in ("granularity", "target", "headroom"):
         if getattr(request, name) is not None:
-            found.add(name)
-    return found
+            setting_names.add(name)
+    return setting_names
 
 
 def _more(
@@ -271,18 +281,18 @@ def _more(
 ) -> list[tuple[str, str, str]]:
     """Return settings that no problem has: name, meaning and value."""
     target = restricted.target
-    found = [
+    settings = [
         ("target", "framework", "any" if target is None else target.name),
         ("headroom", "memory to leave free", restricted.headroom or "none"),
     ]
     if request.model is None:
-        return found
+        return settings
     from nest.models.choices import layers_per_node
 
     joined = layers_per_node(
         load_model(str(request.model)), request.layers_per_node
     )
-    found += [
+    settings += [
         ("layers_per_node", "layers that are not cut apart", str(joined)),
         ("profile", "measured layers", str(request.profile or "none")),
         (
@@ -293,8 +303,8 @@ def _more(
     ]
     if restricted.problem.cluster.topology.kind == "graph":
         order = request.order or "given"
-        found.append(("order", "order of the devices", order))
-    return found
+        settings.append(("order", "order of the devices", order))
+    return settings
 
 
 def command_line() -> str:

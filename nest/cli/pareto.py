@@ -180,15 +180,15 @@ class _Session:
         from nest.analysis.prove import prove
 
         count = len(self.frontier.points)
-        for number in self.numbers or ():
-            if number > count:
+        for index in self.numbers or ():
+            if index > count:
                 raise InvalidOptionError(
                     f"--points: expected numbers of the frontier's {count} "
-                    f"points, got {number}; remove it"
+                    f"points, got {index}; remove it"
                 )
         limits = solver_limits(self.request, prover)
-        for number in self.numbers or range(1, count + 1):
-            point = self.frontier.points[number - 1]
+        for index in self.numbers or range(1, count + 1):
+            point = self.frontier.points[index - 1]
             self.proofs.append(
                 prove(self.frontier, point, prover, limits, progress)
             )
@@ -310,11 +310,11 @@ def _write_plans(
     Path(folder).mkdir(exist_ok=True)
     width = len(str(len(frontier.points)))
     sizes = {}
-    for number, point in enumerate(frontier.points, 1):
+    for index, point in enumerate(frontier.points, 1):
         whole = with_devices(restricted.whole, point.devices)
         sizes[point.devices] = whole
         plan = replace(restricted, whole=whole).adopt(point.plan)
-        name = f"plan-{number:0{width}}.json"
+        name = f"plan-{index:0{width}}.json"
         write_record(os.path.join(folder, name), plan)
     for size, whole in sizes.items():
         if size < restricted.whole.cluster.num_devices:

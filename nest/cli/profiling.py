@@ -108,12 +108,12 @@ def profile_command(
     )
     layers = layer_shapes(shape.towers, shape.head)
     if layers_text is not None:
-        known = {layer.kind: layer for layer in layers}
+        layers_by_kind = {layer.kind: layer for layer in layers}
         names = dict.fromkeys(name.strip() for name in layers_text.split(","))
         for name in names:
-            if name not in known:
-                raise UnknownNameError("--layers", name, known)
-        layers = [known[name] for name in names]
+            if name not in layers_by_kind:
+                raise UnknownNameError("--layers", name, layers_by_kind)
+        layers = [layers_by_kind[name] for name in names]
     for tp in tps:
         for ep in eps:
             reason = shape.why_not_split(tp, 1, ep, length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextvars import ContextVar
 from fractions import Fraction
@@ -113,6 +114,12 @@ class StatusLine:
         )
         self._next_s = self.FIRST_S
         self._shown = False
+        self._start_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the line was made."""
+        return time.monotonic() - self._start_s
 
     def __enter__(self) -> Self:
         return self
@@ -124,6 +131,10 @@ class StatusLine:
         """Begin anew: the line is about something else."""
         self.clear()
         self._next_s = self.FIRST_S
+
+    def update(self, text: str) -> None:
+        """Show a text about the time since the line was made."""
+        self.show(self.elapsed_s, text)
 
     def show(self, elapsed_s: float, text: str) -> None:
         """Show a text, unless it is too early to."""

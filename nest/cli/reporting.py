@@ -81,7 +81,7 @@ def report_command(
     request.check_problem_choice()
     files.check(
         request,
-        {f"PLAN {number}": text for number, text in enumerate(plans, 1)},
+        {f"PLAN {index}": text for index, text in enumerate(plans, 1)},
         {named: page.path},
     )
     restricted = request.restricted()
@@ -156,7 +156,7 @@ def _solved(
     name, traces = request.solver, Traces()
     limits = solver_limits(request, name)
     stopped: KeyboardInterrupt | None = None
-    found: list[str] = []
+    remedies: list[str] = []
     limit_s = request.time_limit
     unit = restricted.problem.time_unit
     with ProgressLine(unit, limit_s=limit_s) as progress:
@@ -172,14 +172,14 @@ def _solved(
             result, stopped = interrupt.result, interrupt
         if result.status is Status.INFEASIBLE:
             try:
-                found = remedies_within(
+                remedies = remedies_within(
                     restricted.problem, limit_s, progress
                 ).lines
             except KeyboardInterrupt as interrupt:
                 stopped = interrupt
     document = page.write_answers(
         *("report", request, restricted, {name: limits}, [result]),
-        notes=found,
+        notes=remedies,
         traces=traces,
     )
     _end(files, page, document)

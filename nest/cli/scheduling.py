@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from nest.cli.declare import option
+from nest.cli.inputs import read_input
 from nest.cli.options import Files, takes
 from nest.errors import InvalidProblemError
 from nest.requests.settings import redeclared
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 #: As :data:`nest.operator_schedule.SOLVERS` names them, the default first.
 SOLVERS = ("dp", "cpsat", "milp")
 
-#: The most cores of a type.
-_MOST_CORES = 2**20
+#: Maximum number of cores of a type.
+_MAX_CORES = 2**20
 
 
 def _cores(text: str) -> Cores:
@@ -33,18 +34,18 @@ def _cores(text: str) -> Cores:
     from nest.operator_schedule.records import Cores
 
     counts: dict[str, int] = {}
-    for part in text.split(","):
-        key, _, value = (word.strip() for word in part.partition("="))
+    for entry in text.split(","):
+        key, _, value = (word.strip() for word in entry.partition("="))
         if (
             key not in Cores._fields
             or key in counts
             or not (value.isascii() and value.isdecimal())
-            or len(value) > len(str(_MOST_CORES))
-            or int(value) > _MOST_CORES
+            or len(value) > len(str(_MAX_CORES))
+            or int(value) > _MAX_CORES
         ):
             raise RefusedValueError(
                 f"expected tensor=N,vector=N with whole numbers from 0 to "
-                f"{_MOST_CORES}, got {text!r}; for example tensor=8,vector=2"
+                f"{_MAX_CORES}, got {text!r}; for example tensor=8,vector=2"
             )
         counts[key] = int(value)
     return Cores(counts.get("tensor", 0), counts.get("vector", 0))
@@ -98,8 +99,6 @@ def schedule_command(
     docs/files.md describes it. The shortest schedule is shown, or the best
     one in time.
     """
-    from nest.ir.documents import read_stdin
-    from nest.ir.io import read_bytes
     from nest.operator_schedule import schedule
     from nest.operator_schedule.checks import check_runs
     from nest.operator_schedule.layer_file import decode_layer
@@ -107,10 +106,7 @@ def schedule_command(
     from nest.present.table import show
 
     files.check(reads={"LAYER": path})
-    if path == "-":
-        where, data = "standard input", read_stdin(InvalidProblemError)
-    else:
-        where, data = path, read_bytes(path, InvalidProblemError)
+    where, data = read_input(path)
     layer = decode_layer(data, where)
     for name, operators in layer.passes.items():
         try:
@@ -119,7 +115,7 @@ def schedule_command(
             raise InvalidProblemError(
                 f"{where}: $.passes.{name}: {error}"
             ) from None
-    found = {
+    schedules = {
         name: schedule(
             operators,
             cores,
@@ -131,6 +127,6 @@ def schedule_command(
         for name, operators in layer.passes.items()
     }
     if files.json_path != "-":
-        show(files.people, *schedule_block(layer, cores, found))
-    files.write_json(schedule_document(layer, cores, found))
+        show(files.people, *schedule_block(layer, cores, schedules))
+    files.write_json(schedule_document(layer, cores, schedules))
     return 0

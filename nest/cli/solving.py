@@ -131,7 +131,9 @@ def compare_command(
 
         texts = (builtin.DEFAULT,)
     options = {"--resume": folder is not None, "--jobs": jobs > 1}
-    benchmark = next((name for name, given in options.items() if given), None)
+    benchmark = next(
+        (name for name, is_given in options.items() if is_given), None
+    )
     if texts and (len(texts) > 1 or benchmark):
         got = benchmark or f"{len(texts)} of them"
         expected = f"expected one PROBLEM without {', '.join(options)}"

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nest.cli.declare import option
-from nest.cli.inputs import Group
+from nest.cli.inputs import Group, read_input
 from nest.cli.options import TALK, Files, takes
 from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.requests.explaining import OrderRequest
@@ -25,6 +25,11 @@ def topology_group() -> None:
 
 _NETWORK = click.argument("text", metavar="NETWORK")
 
+_HOSTFILE = option(
+    "--hostfile FILE", "Write the host of every rank, one per line."
+)
+_RANKFILE = option("--rankfile FILE", "Write host and device of every rank.")
+
 #: What the options of a network say where it is not that of a model.
 _HELPS: dict[str, Any] = {
     "beside": "What the file does not say, such as devices_per_node=8; "
@@ -32,6 +37,16 @@ _HELPS: dict[str, Any] = {
     "order": "Order of the devices: as given, one that keeps together what "
     "is close, or that of a rank file.  [default: given]",
 }
+
+
+def _write_hosts_and_ranks(files: dict[str, str | None], graph: Any) -> None:
+    """Write the lists of ``--hostfile`` and ``--rankfile``."""
+    from nest.topology.files import write_hostfile, write_rankfile
+
+    if files["hostfile"]:
+        write_hostfile(files["hostfile"], graph)
+    if files["rankfile"]:
+        write_rankfile(files["rankfile"], graph)
 
 
 def _network(request: NetworkRequest, text: str) -> Any:
@@ -42,8 +57,8 @@ def _network(request: NetworkRequest, text: str) -> Any:
 @_NETWORK
 @option("--plan PLAN", "Plan whose stages the picture shows.")
 @option("--plot FILE", "Draw the network, as SVG.")
-@option("--hostfile FILE", "Write the host of every rank, one per line.")
-@option("--rankfile FILE", "Write host and device of every rank.")
+@_HOSTFILE
+@_RANKFILE
 @takes(
     NetworkRequest,
     "output",
@@ -67,11 +82,7 @@ def show_command(
     from nest.ir.io import read_plan
     from nest.present.network import facts_block, facts_document
     from nest.present.table import show
-    from nest.topology.files import (
-        write_hostfile,
-        write_node_link,
-        write_rankfile,
-    )
+    from nest.topology.files import write_node_link
     from nest.topology.levels import network_facts
     from nest.topology.order import node_ranks
     from nest.topology.plot import network_svg
@@ -94,10 +105,7 @@ def show_command(
     if files["plot"]:
         picture = network_svg(graph, ranks, drawn)
         write_atomically(Path(files["plot"]), picture.encode())
-    if files["hostfile"]:
-        write_hostfile(files["hostfile"], graph)
-    if files["rankfile"]:
-        write_rankfile(files["rankfile"], graph)
+    _write_hosts_and_ranks(files, graph)
     if written.output is not None:
         write_node_link(written.output, graph)
     written.write_json(facts_document(facts, ranks))
@@ -159,17 +167,13 @@ def price_command(_: Request, files: Files, path: str) -> int:
     it), groups of devices that work at the same time, a collective and its
     bytes; '-' is standard input. docs/files.md describes it.
     """
-    from nest.ir.documents import read_stdin
-    from nest.ir.io import decode, read_bytes
+    from nest.ir.io import decode
     from nest.present.network import price_block
     from nest.present.table import show
     from nest.topology.graph.case import CollectiveCase, price
 
     files.check(reads={"CASE": path})
-    if path == "-":
-        where, data = "standard input", read_stdin(InvalidProblemError)
-    else:
-        where, data = path, read_bytes(path, InvalidProblemError)
+    where, data = read_input(path)
     case = decode(data, where, CollectiveCase, "case", InvalidProblemError)
     document = price(case, where)
     if files.json_path != "-":
@@ -179,8 +183,8 @@ def price_command(_: Request, files: Files, path: str) -> int:
 
 
 @topology_group.command("order")
-@option("--hostfile FILE", "Write the host of every rank, one per line.")
-@option("--rankfile FILE", "Write host and device of every rank.")
+@_HOSTFILE
+@_RANKFILE
 @takes(
     OrderRequest,
     "output",
@@ -200,19 +204,15 @@ def order_command(
     from nest.cli.inputs import write_record
     from nest.present.network import order_block, order_document
     from nest.present.table import show
-    from nest.topology.files import write_hostfile, write_rankfile
 
     written.check(
         request, writes={f"--{name}": path for name, path in files.items()}
     )
-    found = reorder(*request.find_problem_and_plan(TALK))
-    graph = found.graph
-    show(written.people, *order_block(found, graph))
-    if files["hostfile"]:
-        write_hostfile(files["hostfile"], graph)
-    if files["rankfile"]:
-        write_rankfile(files["rankfile"], graph)
+    result = reorder(*request.find_problem_and_plan(TALK))
+    graph = result.graph
+    show(written.people, *order_block(result, graph))
+    _write_hosts_and_ranks(files, graph)
     if written.output is not None:
-        write_record(written.output, found.problem)
-    written.write_json(order_document(found, graph))
+        write_record(written.output, result.problem)
+    written.write_json(order_document(result, graph))
     return 0

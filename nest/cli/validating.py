@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,12 +104,10 @@ _SHARE_KNOWN = 10
 
 def _progress(assessed: Iterator[T], total: int) -> Iterator[T]:
     """Pass them on with signs of life on standard error."""
-    start_s = time.monotonic()
     with StatusLine() as line:
         for done, assessment in enumerate(assessed, 1):
             yield assessment
-            elapsed_s = time.monotonic() - start_s
             # The first ones wait for processes to start.
-            known = done * _SHARE_KNOWN >= total
-            left = share_left(elapsed_s, done, total) if known else ""
-            line.show(elapsed_s, f"{done} of {total} rows{left}")
+            is_known = done * _SHARE_KNOWN >= total
+            rest = share_left(line.elapsed_s, done, total) if is_known else ""
+            line.update(f"{done} of {total} rows{rest}")

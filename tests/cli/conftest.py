@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -10,6 +11,24 @@ import pytest
 from nest.cli.main import main
 from nest.ir import Plan, Problem, write
 from tests.loopback import big_plan, foreign_plan, good_plan, tiny_problem
+
+#: A model that every solver is done with at once.
+TINY = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 1024,
+    "model_type": "llama",
+    "num_attention_heads": 8,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 1024,
+}
+
+#: What plans of it may be.
+SMALL = (
+    "--global-batch 8 --micro-batches 1,2 --tp 1,2 --zero 0,1 "
+    "--recompute none,full"
+)
 
 
 class Cli:
@@ -66,3 +85,12 @@ def files(tmp_path: Path) -> dict[str, str]:
     for name, record in records.items():
         write(tmp_path / f"{name}.json", record)
     return {name: f"{name}.json" for name in records}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """Write the configuration of a small model, and return its path."""
+    path = "tiny/config.json"
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / path).write_text(json.dumps(TINY))
+    return path

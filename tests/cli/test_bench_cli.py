@@ -34,34 +34,33 @@ def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nest.present.pages.draw.find_spec", lambda _: None)
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the working directory, with two problems."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def _problems(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        write(f"{name}.json", tiny_problem(name))
-    return tmp_path
+        write(tmp_path / f"{name}.json", tiny_problem(name))
 
 
-def test_a_benchmark(cli: Cli, place: Path) -> None:
+def test_a_benchmark(cli: Cli) -> None:
     cli.succeeds(
         "bench one.json two.json --solvers brute -o run --json report.json "
         "--html report.html"
     )
-    assert (place / "report.html").read_bytes() == (
-        place / "run" / "report.html"
-    ).read_bytes()
+    assert (
+        Path("report.html").read_bytes()
+        == (Path("run") / "report.html").read_bytes()
+    )
     assert re.search(r"^brute +2 +2 +2 of 2", cli.out, re.M)
     assert "2 of 2 cells finished: 2 problems × 1 solver" in cli.out
     assert "1 seed (0), 60 s each" in cli.out
     assert cli.out.endswith("report: run/report.html\n")
-    assert {path.name for path in (place / "run").iterdir()} == {
+    assert {path.name for path in Path("run").iterdir()} == {
         *("run.json", "lock", "cells", "problems", "answers.csv", "times.csv"),
         *("report.json", "report.md", "report.html"),
     }
-    assert (place / "report.json").read_bytes() == (
-        place / "run" / "report.json"
-    ).read_bytes()
+    assert (
+        Path("report.json").read_bytes()
+        == (Path("run") / "report.json").read_bytes()
+    )
     assert cli.refuses("bench one.json -o run").startswith(
         "-o run: expected a new or empty directory, got that of a run; add"
     )
@@ -69,14 +68,14 @@ def test_a_benchmark(cli: Cli, place: Path) -> None:
     assert "nest: 2 of 2 cells are finished" in cli.err
 
 
-def test_a_model_on_a_cluster_is_a_benchmark(cli: Cli, place: Path) -> None:
+def test_a_model_on_a_cluster_is_a_benchmark(cli: Cli) -> None:
     model = ("--model", "gpt2-large", "--cluster", "a10gx2")
     arguments = (
         *("bench", *model, "--layers-per-node", "36"),
         *("--solvers", "brute", "-o", "run"),
     )
     cli.succeeds(*arguments, "--json", "out.json")
-    document = json.loads((place / "out.json").read_text())
+    document = json.loads(Path("out.json").read_text())
     (problem,) = document["run"]["problems"]
     assert problem["name"] == "gpt2-large-a10gx2"
     assert problem["source"] == "gpt2-large on a10gx2"
@@ -86,7 +85,7 @@ def test_a_model_on_a_cluster_is_a_benchmark(cli: Cli, place: Path) -> None:
         assert "nest: 1 of 1 cells are finished" in cli.err
 
 
-def test_a_failed_cell_is_the_exit_code(cli: Cli, place: Path) -> None:
+def test_a_failed_cell_is_the_exit_code(cli: Cli) -> None:
     option = "--option loopback.act=raise"
     arguments = "bench one.json --solvers loopback -o run"
     assert cli(f"{arguments} {option}") == 1
@@ -94,7 +93,7 @@ def test_a_failed_cell_is_the_exit_code(cli: Cli, place: Path) -> None:
 
 
 @pytest.mark.skipif(num_cpus() < 2, reason="needs two CPUs")
-def test_jobs_times_workers(cli: Cli, place: Path) -> None:
+def test_jobs_times_workers(cli: Cli) -> None:
     """All CPUs for every solver leave none for another job."""
     pair, workers = ("--jobs", "2"), str(num_cpus())
     text = cli.refuses(
@@ -107,9 +106,7 @@ def test_jobs_times_workers(cli: Cli, place: Path) -> None:
     assert expected in cli.refuses("bench --resume -o run", *pair)
 
 
-def test_without_dask(
-    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_dask(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     text = cli.refuses("bench one.json -o run --dask 1")
     assert text == (
@@ -118,10 +115,10 @@ def test_without_dask(
     )
 
 
-def test_a_cut_cell_is_told_in_a_line(cli: Cli, place: Path) -> None:
+def test_a_cut_cell_is_told_in_a_line(cli: Cli) -> None:
     arguments = "bench one.json --solvers loopback -o run"
     cli.succeeds(arguments)
-    (path,) = (place / "run" / "cells").iterdir()
+    (path,) = Path("run/cells").iterdir()
     path.write_bytes(path.read_bytes()[:50])
     cli.succeeds(f"{arguments} --resume")
     assert cli.err.startswith(
@@ -132,24 +129,22 @@ def test_a_cut_cell_is_told_in_a_line(cli: Cli, place: Path) -> None:
     assert "1 of 1 cells finished" in cli.out
 
 
-def test_no_scheduler(
-    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_scheduler(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("nest.tasks.parallel._CONNECT_S", 0.2)
     where = "tcp://127.0.0.1:9"
     arguments = "bench one.json --solvers loopback -o run"
     text = cli.refuses(f"{arguments} --dask {where}")
     assert text.startswith(f"--dask {where}: expected the address of a Dask")
-    assert not (place / "run").exists()
+    assert not Path("run").exists()
     # A directory that was there before stays, and is as empty as it was.
-    (place / "run").mkdir()
+    Path("run").mkdir()
     cli.refuses(f"{arguments} --dask {where}")
-    assert list((place / "run").iterdir()) == []
+    assert list(Path("run").iterdir()) == []
 
 
 def test_more_local_workers_than_cpus(
-    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They share CPUs, which standard error and the report say."""
     pytest.importorskip("distributed")
@@ -166,8 +161,8 @@ def test_more_local_workers_than_cpus(
 # Sweeps
 
 
-def test_twice_the_network(cli: Cli, place: Path) -> None:
-    (place / "grid.yaml").write_text(
+def test_twice_the_network(cli: Cli) -> None:
+    Path("grid.yaml").write_text(
         "schema: nest-sweep/1\n"
         "models: [gpt3-1.3b]\n"
         "clusters: [dgx-a100x16]\n"
@@ -184,13 +179,13 @@ def test_twice_the_network(cli: Cli, place: Path) -> None:
     assert twice["step_time_ns"] < once["step_time_ns"]
     assert twice["speed_up"] == once["step_time_ns"] / twice["step_time_ns"]
     assert "× 2" in cli.err
-    assert "What bandwidth buys" in (place / "run" / "report.md").read_text()
+    assert "What bandwidth buys" in Path("run/report.md").read_text()
 
 
 # Several problems of compare
 
 
-def test_several_problems(cli: Cli, place: Path) -> None:
+def test_several_problems(cli: Cli) -> None:
     cli.succeeds(
         "compare one.json two.json --solvers brute,loopback --csv - --json "
         "all.json --resume kept"
@@ -202,7 +197,7 @@ def test_several_problems(cli: Cli, place: Path) -> None:
         for solver in ("brute", "loopback")
     ]
     assert {row["step_time_ns"] for row in rows} == {str(GOOD_NS)}
-    document = json.loads((place / "all.json").read_text())
+    document = json.loads(Path("all.json").read_text())
     assert document["schema"] == "nest-bench/1"
     assert document["answers"]["finished"] == 4
     assert re.search(r"^two +loopback +optimal +0 +90.0000 ns", cli.err, re.M)
@@ -214,9 +209,7 @@ def test_several_problems(cli: Cli, place: Path) -> None:
     assert all(p.stat().st_mtime_ns == at for p, at in stamps.items())
 
 
-def test_several_go_on_with_the_workers_they_began_with(
-    cli: Cli, place: Path
-) -> None:
+def test_several_go_on_with_the_workers_they_began_with(cli: Cli) -> None:
     """``dp`` takes all CPUs unless several cells run at a time."""
     again = "compare one.json two.json --solvers dp"
     cli.succeeds(f"{again} --workers 1 --resume kept")
@@ -224,7 +217,7 @@ def test_several_go_on_with_the_workers_they_began_with(
     assert "nest: 2 of 2 cells are finished" in cli.err
 
 
-def test_restrictions_of_several_are_said(cli: Cli, place: Path) -> None:
+def test_restrictions_of_several_are_said(cli: Cli) -> None:
     arguments = "compare one.json two.json --solvers brute"
     cli.succeeds(f"{arguments} --pin pp=1 --json -")
     document = json.loads(cli.out)
@@ -236,9 +229,9 @@ def test_restrictions_of_several_are_said(cli: Cli, place: Path) -> None:
 
 
 def test_several_problems_leave_nothing_behind(
-    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    temporary = place / "temporary"
+    temporary = Path("temporary")
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     option = "--option loopback.act=raise"
@@ -249,31 +242,31 @@ def test_several_problems_leave_nothing_behind(
     assert list(temporary.iterdir()) == []
 
 
-def test_one_problem_as_csv(cli: Cli, place: Path) -> None:
+def test_one_problem_as_csv(cli: Cli) -> None:
     """The table and the document are as without."""
     arguments = "compare one.json --solvers brute"
     cli.succeeds(f"{arguments} --csv all.csv --json all.json")
     assert cli.out.startswith("solver   status")
-    text = (place / "all.csv").read_text()
+    text = Path("all.csv").read_text()
     (row,) = csv.DictReader(io.StringIO(text))
     assert (row["problem"], row["solver"]) == ("one", "brute")
     assert (row["step_time_quanta"], row["over_best"]) == ("90", "1.0")
-    document = json.loads((place / "all.json").read_text())
+    document = json.loads(Path("all.json").read_text())
     assert document["schema"] == "nest-compare/1"
     text = cli.refuses(f"{arguments} --csv all.csv --json all.csv")
     assert text.startswith("--csv: expected another file than for --json")
 
 
 def test_several_problems_as_a_page(
-    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("vl_convert")
     monkeypatch.undo()
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(tmp_path)
     arguments = "compare one.json two.json --solvers brute"
     cli.succeeds(f"{arguments} --html page.html")
     assert "2 of 2 cells finished" in cli.out
-    text = (place / "page.html").read_text()
+    text = Path("page.html").read_text()
     assert text.startswith("<!DOCTYPE html>")
     assert len(text) < 2_000_000
     # Each with its figures, and when asked with its map and its memory.
@@ -288,7 +281,7 @@ def test_several_problems_as_a_page(
     # Of many problems the last have tables.
     monkeypatch.setattr(several, "MOST_CHARTED", 1)
     cli.succeeds(f"{arguments} --html page.html")
-    text = (place / "page.html").read_text()
+    text = Path("page.html").read_text()
     assert 'aria-labelledby="memory-2-caption"' not in text
     assert Page(text).text.count("Memory of a device, in GiB") > 1
     assert "could not be drawn" not in text

@@ -214,7 +214,7 @@ def test_clusters_in_files_take_it(cli: Cli, slow: str):
         )
         command = f"problems {SMALL} --cluster ours.yaml"
         if name == "a100":
-            cli.succeeds(f"{command}")
+            cli.succeeds(command)
             stored = json.loads(cli.out)
             cli.succeeds(f"{command} --calibration {slow}")
             assert json.loads(cli.out)["graph"] != stored["graph"]

@@ -37,6 +37,8 @@ from tests.loopback import (
     tiny_problem,
 )
 
+pytestmark = pytest.mark.usefixtures("files")
+
 
 @pytest.fixture(autouse=True)
 def _solvers() -> Iterator[None]:
@@ -79,7 +81,7 @@ def test_versions(cli: Cli) -> None:
 # solve
 
 
-def test_solve_prints_and_writes(cli: Cli, files: dict[str, str]) -> None:
+def test_solve_prints_and_writes(cli: Cli) -> None:
     problem = "problem.json"
     cli.succeeds(
         *solve(problem, "optimal", "-o", "out.json", "--json", "doc.json")
@@ -109,7 +111,7 @@ def test_solve_prints_and_writes(cli: Cli, files: dict[str, str]) -> None:
 
 
 def test_solve_without_a_plan(
-    cli: Cli, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan of before is gone, so that nobody takes it for this one."""
     monkeypatch.setattr(
@@ -131,7 +133,7 @@ def test_solve_without_a_plan(
     cli.succeeds(*solve("problem.json", "infeasible"))
 
 
-def test_solve_to_standard_output(cli: Cli, files: dict[str, str]) -> None:
+def test_solve_to_standard_output(cli: Cli) -> None:
     cli.succeeds(*solve("problem.json", "optimal", "-o", "-"))
     assert json.loads(cli.out)["schema"] == "nest-plan/1"
     assert "step time" in cli.err
@@ -152,7 +154,7 @@ def test_solve_to_standard_output(cli: Cli, files: dict[str, str]) -> None:
     ],
 )
 def test_solve_status_and_exit_code(
-    cli: Cli, files: dict[str, str], act: str, code: int, text: str
+    cli: Cli, act: str, code: int, text: str
 ) -> None:
     assert cli(*solve("problem.json", act)) == code
     assert re.search(rf"^status +{text}", cli.out, re.MULTILINE)
@@ -165,9 +167,7 @@ def overrun(command: str, problem: str, *more: str) -> tuple[str, ...]:
     return (command, problem, flag, "overrunner", *option, *more)
 
 
-def test_solve_writes_a_plan_that_does_not_fit(
-    cli: Cli, files: dict[str, str]
-) -> None:
+def test_solve_writes_a_plan_that_does_not_fit(cli: Cli) -> None:
     """Nobody can launch it, so it is no success; but it can be looked at."""
     assert cli(*overrun("solve", "problem.json", "-o", "out.json")) == 1
     for line in (
@@ -180,9 +180,7 @@ def test_solve_writes_a_plan_that_does_not_fit(
     assert cli.err == ""
 
 
-def test_compare_goes_on_after_a_plan_that_does_not_fit(
-    cli: Cli, files: dict[str, str]
-) -> None:
+def test_compare_goes_on_after_a_plan_that_does_not_fit(cli: Cli) -> None:
     problem = "problem.json"
     cli.succeeds(*overrun("compare", problem, "--json", "-"))
     cell = json.loads(cli.out)["cells"][0]
@@ -222,11 +220,7 @@ def test_repair(cli: Cli) -> None:
     ("more", "limit_s"), [("", 60), ("--time-limit 7", 7)]
 )
 def test_compare_all(
-    cli: Cli,
-    files: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    more: str,
-    limit_s: int,
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, more: str, limit_s: int
 ) -> None:
     """Every solver that can run here, and a limit, as some take days."""
     monkeypatch.setattr(registry, "_BUILT_IN", {"dp": "nest.search.solver:Dp"})
@@ -243,9 +237,7 @@ def test_compare_all(
     assert f"time limit {limit_s} s" in cli.err
 
 
-def test_traceback_is_in_the_document_only(
-    cli: Cli, files: dict[str, str]
-) -> None:
+def test_traceback_is_in_the_document_only(cli: Cli) -> None:
     assert cli(*solve("problem.json", "raise", "--json", "-")) == 1
     cell = json.loads(cli.out)["cells"][0]
     assert "Traceback" in cell["extra"]["traceback"]
@@ -255,7 +247,7 @@ def test_traceback_is_in_the_document_only(
 # compare
 
 
-def test_compare_table(cli: Cli, files: dict[str, str]) -> None:
+def test_compare_table(cli: Cli) -> None:
     cli.succeeds(
         "compare problem.json --solvers baseline,loopback --option "
         "baseline.act=heuristic --time-limit 60 --option "
@@ -294,7 +286,7 @@ def test_a_gap_is_said_once(cli: Cli, granularity: str) -> None:
     assert "(stopped within a gap of 20 %)" in cli.out
 
 
-def test_solvers_stop_at_a_gap(cli: Cli, files: dict[str, str]) -> None:
+def test_solvers_stop_at_a_gap(cli: Cli) -> None:
     """It hangs after it reported a plan of 90 quanta and a bound of 88."""
     cli.succeeds(
         "compare problem.json --solvers loopback --option loopback.act=hang "
@@ -306,7 +298,7 @@ def test_solvers_stop_at_a_gap(cli: Cli, files: dict[str, str]) -> None:
 
 
 def test_parallel_solvers_get_every_cpu(
-    cli: Cli, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         Loopback,
@@ -324,9 +316,7 @@ def test_parallel_solvers_get_every_cpu(
     assert "workers 1 · seed 0" in cli.out
 
 
-def test_compare_document(
-    cli: Cli, files: dict[str, str], tmp_path: Path
-) -> None:
+def test_compare_document(cli: Cli, tmp_path: Path) -> None:
     path = Path("doc.json")
     assert (
         cli(
@@ -351,14 +341,14 @@ def test_compare_document(
     ]
 
 
-def test_compare_to_standard_output(cli: Cli, files: dict[str, str]) -> None:
+def test_compare_to_standard_output(cli: Cli) -> None:
     arguments = "compare problem.json --solvers loopback"
     cli.succeeds(f"{arguments} --json -")
     assert len(json.loads(cli.out)["cells"]) == 1
     assert "vs best %" in cli.err
 
 
-def test_compare_warm_start(cli: Cli, files: dict[str, str]) -> None:
+def test_compare_warm_start(cli: Cli) -> None:
     cli.succeeds(
         "compare problem.json --solvers loopback --option "
         "loopback.act=say-options --json - --warm-start plan.json"
@@ -386,7 +376,7 @@ def test_compare_has_a_default_problem(
 # score and check
 
 
-def test_score(cli: Cli, files: dict[str, str]) -> None:
+def test_score(cli: Cli) -> None:
     cli.succeeds("score problem.json plan.json")
     assert re.search(r"^feasible +yes$", cli.out, re.MULTILINE)
     assert re.search(r"^step time +90\.0000 ns$", cli.out, re.MULTILINE)
@@ -398,7 +388,7 @@ def test_score(cli: Cli, files: dict[str, str]) -> None:
     assert [s["forward_ns"] for s in document["stages"]] == [10, 10]
 
 
-def test_score_of_an_infeasible_plan(cli: Cli, files: dict[str, str]) -> None:
+def test_score_of_an_infeasible_plan(cli: Cli) -> None:
     assert cli("score problem.json big.json") == 1
     assert re.search(r"^violation +stage 1: expected at most", cli.out, re.M)
     assert cli("check problem.json big.json") == 1
@@ -407,7 +397,7 @@ def test_score_of_an_infeasible_plan(cli: Cli, files: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("command", ["score", "check"])
 def test_plan_made_for_another_problem_that_fits(
-    cli: Cli, files: dict[str, str], command: str
+    cli: Cli, command: str
 ) -> None:
     write(
         "plan.json",
@@ -419,7 +409,7 @@ def test_plan_made_for_another_problem_that_fits(
     )
 
 
-def test_check(cli: Cli, files: dict[str, str]) -> None:
+def test_check(cli: Cli) -> None:
     cli.succeeds("check problem.json plan.json")
     for line in (
         r"problem +tiny",
@@ -470,10 +460,7 @@ def test_problems(cli: Cli) -> None:
 
 
 def test_file_wins_over_a_built_in_problem(
-    cli: Cli,
-    files: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(builtin.DEFAULT, tiny_problem("from a file"))
@@ -549,7 +536,7 @@ def test_import_piper(cli: Cli) -> None:
 
 
 def test_places_without_permission(
-    cli: Cli, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     for path, text in (
@@ -560,7 +547,7 @@ def test_places_without_permission(
         assert re.search(text, error)
 
 
-def test_files_with_rubbish(cli: Cli, files: dict[str, str]) -> None:
+def test_files_with_rubbish(cli: Cli) -> None:
     path = Path("rubbish.json")
     path.write_bytes(b"\x80\x81 not JSON")
     assert "expected a problem in JSON" in cli.refuses("check rubbish.json")
@@ -576,9 +563,7 @@ def test_files_with_rubbish(cli: Cli, files: dict[str, str]) -> None:
     )
 
 
-def test_internal_errors(
-    cli: Cli, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_internal_errors(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(problem: object, plan: object) -> None:
         raise ZeroDivisionError("boom")
 

@@ -35,11 +35,10 @@ GPT2 = {
 }
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def _specification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "spec.yaml").write_text(codesigns.SPEC)
-    return tmp_path
+    Path("spec.yaml").write_text(codesigns.SPEC)
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return noted
 
 
-def test_it_says_what_was_read(cli: Cli, place: Path) -> None:
+def test_it_says_what_was_read(cli: Cli) -> None:
     cli.succeeds("codesign spec.yaml --describe")
     for text in ("16 points listed", "5 points cut by area-most", "11 points"):
         assert text in cli.out
@@ -68,7 +67,7 @@ def test_it_says_what_was_read(cli: Cli, place: Path) -> None:
     assert document["base"]["index"] == 0
 
 
-def test_all_options_arrive(cli: Cli, place: Path, asked: Any) -> None:
+def test_all_options_arrive(cli: Cli, asked: Any) -> None:
     """And a model that fits no point is said."""
     words = "--frontier --sensitivity --contributions --phaze-order"
     assert (
@@ -86,7 +85,7 @@ def test_all_options_arrive(cli: Cli, place: Path, asked: Any) -> None:
     assert "relative" in cli.out
 
 
-def test_documents_for_programs(cli: Cli, place: Path, asked: Any) -> None:
+def test_documents_for_programs(cli: Cli, asked: Any) -> None:
     assert cli("codesign spec.yaml --json - --csv a.csv") == 2
     document = json.loads(cli.out)
     assert document["schema"] == "nest-codesign-answers/1"
@@ -97,7 +96,7 @@ def test_documents_for_programs(cli: Cli, place: Path, asked: Any) -> None:
     assert none["found"] is None
     assert both["found"]["point"]["area_mm2"] == pytest.approx(55.07, abs=0.01)
     assert sum(both["counts"].values()) >= 11
-    with (place / "a.csv").open() as file:
+    with Path("a.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["kind"] for row in rows} == {
         *("base", "best", "frontier", "sensitivity", "baseline"),
@@ -115,7 +114,7 @@ def test_the_change_is_beside_the_best_of_all() -> None:
 
 
 def test_ctrl_c_writes_what_is_known(
-    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(spec: Any, wanted: Any, **settings: Any) -> Any:
         raise Interrupted(codesigns.answers(frontier=()))
@@ -125,7 +124,7 @@ def test_ctrl_c_writes_what_is_known(
     assert cli(words) == 130
     assert "The search was stopped" in cli.out
     assert cli.err.splitlines()[-1] == "nest: interrupted"
-    document = json.loads((place / "a.json").read_text())
+    document = json.loads(Path("a.json").read_text())
     assert document["unfinished"].endswith("Go on with --resume.")
 
 
@@ -238,7 +237,7 @@ def test_a_doubtful_best_point_makes_regrets_doubtful(
     assert base.most_regret == pytest.approx(2 * base.regret + 1)
 
 
-def test_either_processes_or_a_cluster(cli: Cli, place: Path) -> None:
+def test_either_processes_or_a_cluster(cli: Cli) -> None:
     assert cli("codesign spec.yaml --jobs 2 --dask 2") == 2
     assert "--jobs 2: expected either it or --dask" in cli.err
 
@@ -255,7 +254,7 @@ def test_how_far_it_is() -> None:
     )
 
 
-def test_a_time_limit(cli: Cli, place: Path, asked: Any) -> None:
+def test_a_time_limit(cli: Cli, asked: Any) -> None:
     """What is not known in time is said, and how far the best one may be."""
     asked["answers"] = codesigns.stopped()
     words = "--time-limit 20 --json a.json --html a.html"
@@ -275,12 +274,12 @@ def test_a_time_limit(cli: Cli, place: Path, asked: Any) -> None:
     assert cli.err.splitlines()[-1] == (
         "nest: bert-large: no point is known in time; raise --time-limit"
     )
-    document = json.loads((place / "a.json").read_text())
+    document = json.loads(Path("a.json").read_text())
     assert document["unfinished"].startswith("Time ran out")
     first, _, both = document["best"]
     assert (first["proven"], first["most_relative"]) == (False, 2.5)
     assert both["counts"]["open"] == 1
-    page = (place / "a.html").read_text()
+    page = Path("a.html").read_text()
     assert "The best accelerator known for all 2 together is" in page
     assert "none of the 11 points within the limits has more than 3×." in page
 
@@ -296,11 +295,11 @@ def test_what_is_open_though_none_has_more() -> None:
     ]
 
 
-def test_a_picture(cli: Cli, place: Path, asked: Any) -> None:
+def test_a_picture(cli: Cli, asked: Any) -> None:
     pytest.importorskip("matplotlib")
     asked["answers"] = codesigns.stopped()
     assert cli("codesign spec.yaml --plot a.svg") == 1
-    text = (place / "a.svg").read_text()
+    text = Path("a.svg").read_text()
     for label in ("area of the die", "no point has more", "not calibrated"):
         assert label in text
     axes = Codesign(codesigns.answers()).plot()
@@ -311,12 +310,12 @@ def test_a_picture(cli: Cli, place: Path, asked: Any) -> None:
     assert line.get_ydata()[-1] == pytest.approx(2 * 2**0.5)
 
 
-def test_a_model_of_a_file(cli: Cli, place: Path, asked: Any) -> None:
+def test_a_model_of_a_file(cli: Cli, asked: Any) -> None:
     """Beside the specification, or where --model says."""
-    (place / "models").mkdir()
-    (place / "models" / "own.json").write_text(json.dumps(GPT2))
+    Path("models").mkdir()
+    Path("models/own.json").write_text(json.dumps(GPT2))
     text = codesigns.SPEC.replace("[gpt2, bert-large]", "[own.json]")
-    (place / "models" / "spec.yaml").write_text(text)
+    Path("models/spec.yaml").write_text(text)
     assert cli("codesign models/spec.yaml") == 2
     assert asked["spec"].models == ("models/own.json",)
     assert cli("codesign spec.yaml --model models/own.json") == 2
@@ -325,7 +324,7 @@ def test_a_model_of_a_file(cli: Cli, place: Path, asked: Any) -> None:
     assert own.model.towers == architecture("gpt2").towers
 
 
-def test_the_same_in_python(place: Path, asked: Any) -> None:
+def test_the_same_in_python(asked: Any) -> None:
     found = nest.codesign(
         "spec.yaml", model="gpt2", frontier=True, samples=2, output="run"
     )

@@ -19,6 +19,8 @@ from nest.solvers.registry import unregister_solver
 from tests.cli.conftest import Cli
 from tests.loopback import foreign_plan, tiny_problem
 
+pytestmark = pytest.mark.usefixtures("files")
+
 HUGE = "9" * 5000
 SHORT = "999999999999… (5000 digits)"
 
@@ -77,16 +79,14 @@ SHORT = "999999999999… (5000 digits)"
     ],
 )
 def test_huge_numbers(
-    cli: Cli, files: dict[str, str], arguments: tuple[str, ...], reason: str
+    cli: Cli, arguments: tuple[str, ...], reason: str
 ) -> None:
     """Nothing computes with as many digits as they stand for."""
     given = ("problem.json" if x == "PROBLEM" else x for x in arguments)
     assert cli.refuses(*given) == reason
 
 
-def test_no_control_characters_reach_a_terminal(
-    cli: Cli, files: dict[str, str]
-) -> None:
+def test_no_control_characters_reach_a_terminal(cli: Cli) -> None:
     """Neither what files name, nor what planners say, nor arguments."""
     name, shown = "a\x1b[2J\x9bb", r"a\x1b[2J\x9bb"
     path = Path("problem.json")
@@ -149,9 +149,7 @@ def test_a_family_of_models_is_no_typing_error(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["explain", "score", "check"])
-def test_a_plan_of_another_problem_is_one_line(
-    cli: Cli, files: dict[str, str], command: str
-) -> None:
+def test_a_plan_of_another_problem_is_one_line(cli: Cli, command: str) -> None:
     problem = tiny_problem()
     write("plan.json", replace(foreign_plan(), problem_hash="0" * 64))
     assert cli.refuses(f"{command} problem.json plan.json") == (
@@ -188,16 +186,14 @@ def test_check_says_why_no_plan_is_possible(cli: Cli) -> None:
     assert cli.err == ""
 
 
-def test_matplotlib_says_nothing_of_its_own(
-    files: dict[str, str], tmp_path: Path
-) -> None:
+def test_matplotlib_says_nothing_of_its_own(tmp_path: Path) -> None:
     """Without a folder that it may write to it tells of another one."""
     pytest.importorskip("matplotlib")
     plot = tmp_path / "plot.svg"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "nest", "pareto", files["problem"]),
-            *("--plot", str(plot)),
+            *(sys.executable, "-m", "nest", "pareto"),
+            *(tmp_path / "problem.json", "--plot", plot),
         ],
         env={**os.environ, "HOME": "/proc/none", "MPLCONFIGDIR": "/proc/none"},
         capture_output=True,

@@ -137,11 +137,9 @@ def test_clocks_of_parts_expire_with_the_whole():
 # nest pareto
 
 
-@pytest.fixture
-def problem(tmp_path):
-    path = str(tmp_path / "problem.json")
-    write(path, small())
-    return path
+@pytest.fixture(autouse=True)
+def _problem(tmp_path: Path) -> None:
+    write(tmp_path / "problem.json", small())
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -182,10 +180,12 @@ def test_sizes_that_did_not_begin_are_open(monkeypatch):
         assert [gap.above_bytes for gap in curve.gaps] == [-1]
 
 
-def test_pareto_writes_what_is_known(cli, problem, monkeypatch):
+def test_pareto_writes_what_is_known(cli, monkeypatch):
     monkeypatch.setattr(ProgressLine, "__call__", interrupt)
     document = Path("out.json")
-    assert cli(f"pareto {problem} --workers 1 --json out.json -o plans") == 130
+    assert (
+        cli("pareto problem.json --workers 1 --json out.json -o plans") == 130
+    )
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
     written = json.loads(document.read_text())
@@ -199,10 +199,10 @@ def test_pareto_writes_what_is_known(cli, problem, monkeypatch):
     assert len(plans) == len(written["points"])
 
 
-def test_pareto_writes_the_page_of_what_is_known(cli, problem, monkeypatch):
+def test_pareto_writes_the_page_of_what_is_known(cli, monkeypatch):
     monkeypatch.setattr(ProgressLine, "__call__", interrupt)
     page = Path("out.html")
-    arguments = f"pareto {problem} --workers 1 --html out.html"
+    arguments = "pareto problem.json --workers 1 --html out.html"
     assert cli(arguments) == 130
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
@@ -229,7 +229,7 @@ def test_pareto_without_points_writes_what_is_known(cli, monkeypatch):
     assert f"The run was {text}." in page.read_text()
 
 
-def test_proofs_so_far_are_kept(cli, problem, monkeypatch):
+def test_proofs_so_far_are_kept(cli, monkeypatch):
     asked = []
 
     def prove(found, point, *_):
@@ -243,7 +243,7 @@ def test_proofs_so_far_are_kept(cli, problem, monkeypatch):
 
     monkeypatch.setattr("nest.analysis.prove.prove", prove)
     page = Path("out.html")
-    arguments = f"pareto {problem} --prove brute --html out.html"
+    arguments = "pareto problem.json --prove brute --html out.html"
     assert cli(arguments) == 130
     assert "proven: every plan" in cli.out
     assert cli.out.count("no plan (less than the reserve)") == 1
@@ -254,7 +254,7 @@ def test_proofs_so_far_are_kept(cli, problem, monkeypatch):
     assert f"\n{text}\n" in cli.out
     assert f"The run was {text}." in page.read_text()
     asked[:] = [None]
-    assert cli(f"pareto {problem} --prove brute --points 2") == 130
+    assert cli("pareto problem.json --prove brute --points 2") == 130
     assert "brute had examined 0 of 1 point\n" in cli.out
 
 

@@ -43,11 +43,9 @@ def chain(**fields: object) -> Problem:
     )
 
 
-@pytest.fixture
-def problem(tmp_path: Path) -> str:
-    path = str(tmp_path / "problem.json")
-    write(path, chain(sequence_length=1))
-    return path
+@pytest.fixture(autouse=True)
+def _problem(tmp_path: Path) -> None:
+    write(tmp_path / "problem.json", chain(sequence_length=1))
 
 
 @pytest.fixture
@@ -64,17 +62,17 @@ def plan(tmp_path: Path) -> str:
     return path
 
 
-def known(problem: str, plan: str) -> dict[str, object]:
+def known(plan: str) -> dict[str, object]:
     """Return the intervals as documents have them."""
-    both = read_problem(problem), read_plan(plan)
+    both = read_problem("problem.json"), read_plan(plan)
     found = intervals_of(*both, score(*both))
     assert found is not None
     return found.to_json()
 
 
-def test_score_shows_intervals(cli: Cli, problem: str, plan: str) -> None:
-    cli.succeeds(f"score {problem} {plan} --json -")
-    assert json.loads(cli.out)["intervals"] == known(problem, plan)
+def test_score_shows_intervals(cli: Cli, plan: str) -> None:
+    cli.succeeds(f"score problem.json {plan} --json -")
+    assert json.loads(cli.out)["intervals"] == known(plan)
     lines = cli.err.splitlines()
     at = next(i for i, x in enumerate(lines) if x.startswith("step time"))
     assert lines[at + 1].split()[:2] == ["90", "%:"]
@@ -94,12 +92,12 @@ def test_of_other_costs_nothing_is_said(
 
 
 def test_compare_shows_intervals_and_equals(
-    cli: Cli, problem: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One stage takes 6.67 % more than two: one link of 20 % of the step."""
     # On a busy machine progress would come between the lines.
     monkeypatch.setattr(StatusLine, "FIRST_S", math.inf)
-    cli.succeeds(f"compare {problem} --solvers dp,mcmc --json -")
+    cli.succeeds("compare problem.json --solvers dp,mcmc --json -")
     first, second = json.loads(cli.out)["cells"]
     assert first["step_time_ns"] == 225
     assert second["step_time_ns"] == 240
@@ -124,11 +122,11 @@ def test_compare_says_nothing_of_other_costs(cli: Cli, bare: str) -> None:
     assert "90 %" not in cli.err
 
 
-def test_explain_says_what_is_equal(cli: Cli, problem: str) -> None:
+def test_explain_says_what_is_equal(cli: Cli) -> None:
     write("one.json", make_plan(("a b", SINGLE)))
-    cli.succeeds(f"explain {problem} one.json --json -")
+    cli.succeeds("explain problem.json one.json --json -")
     document = json.loads(cli.out)
-    assert document["intervals"] == known(problem, "one.json")
+    assert document["intervals"] == known("one.json")
     assert document["equal_to_best"] is True
     assert "the plan takes 6.67 % more, equal within the noise" in cli.err
     near = {x["name"]: x for x in document["neighbours"]}
@@ -140,9 +138,7 @@ def test_explain_says_what_is_equal(cli: Cli, problem: str) -> None:
 # The best guaranteed step time
 
 
-def test_a_robust_plan(
-    cli: Cli, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_robust_plan(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """The network may take e times as long, and devices not so much."""
     unsure = replace(NUMBERS, network=1.0)
     for module in (
@@ -152,7 +148,7 @@ def test_a_robust_plan(
     ):
         monkeypatch.setattr(f"nest.{module}.stored_deviations", lambda: unsure)
     cli.succeeds(
-        f"solve {problem} --solver dp --robust --json - -o robust.json"
+        "solve problem.json --solver dp --robust --json - -o robust.json"
     )
     document = json.loads(cli.out)
     robust = document["robust"]
@@ -178,11 +174,10 @@ def test_nothing_is_guaranteed_of_other_costs(cli: Cli, bare: str) -> None:
     )
 
 
-def test_robust_and_target_loss_exclude_each_other(
-    cli: Cli, problem: str
-) -> None:
+def test_robust_and_target_loss_exclude_each_other(cli: Cli) -> None:
     text = cli.refuses(
-        f"solve {problem} --solver dp --robust --target-loss --target megatron"
+        "solve problem.json --solver dp --robust --target-loss "
+        "--target megatron"
     )
     assert text == (
         "--robust: expected either it or --target-loss, which compares the "

@@ -14,35 +14,10 @@ from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from nest.models.hf import from_hf
 from nest.models.zoo import architecture, names
-from tests.cli.conftest import Cli
-
-#: A model that every solver is done with at once.
-TINY = {
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "max_position_embeddings": 1024,
-    "model_type": "llama",
-    "num_attention_heads": 8,
-    "num_hidden_layers": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 1024,
-}
+from tests.cli.conftest import SMALL, TINY, Cli
 
 #: The key of costs on one device, of one sample.
 ONE_DEVICE = (1, 1, 1, False, 1)
-
-SMALL = (
-    "--global-batch 8 --micro-batches 1,2 --tp 1,2 --zero 0,1 "
-    "--recompute none,full"
-)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    path = tmp_path / "tiny" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(TINY))
-    return str(path)
 
 
 def test_compare_a_model_on_a_cluster(cli: Cli, config: str) -> None:
@@ -66,7 +41,7 @@ def test_answers_say_what_nobody_chose(cli: Cli, config: str) -> None:
     batch = "batch 4096 (--global-batch), "
     sizes = "micro-batches 1,2,4,8 (--micro-batches), "
     length = "sequence 1024 (--sequence-length), "
-    cli.succeeds(f"{arguments}")
+    cli.succeeds(arguments)
     assert f"\ndefaults: {length}{batch}{sizes}{cp}\n" in cli.out
     chosen = f"{arguments} --sequence-length 8192 --cp 1,2"
     cli.succeeds(f"{chosen} --pin b=1")
@@ -97,7 +72,7 @@ def test_plans_choose_where_sequences_are_split(cli: Cli, config: str) -> None:
         "--solver dp --pin tp=2 -o plan.json"
     )
     both = f"{arguments} --sequence-parallel on,off"
-    cli.succeeds(f"{both}")
+    cli.succeeds(both)
     assert "tp2 " in cli.out
     assert "·sp" not in cli.out
     cli.succeeds(f"{both} --headroom 95%")
@@ -325,14 +300,14 @@ def test_profiles_are_preferred(cli: Cli, config: str) -> None:
         return float(cost.forward_ns)
 
     one = forward_ns(plain)
-    cli.succeeds(f"{arguments}")
+    cli.succeeds(arguments)
     assert forward_ns(read_problem("p.json")) == pytest.approx(10 * one)
     assert "layer costs measured" in read_problem("p.json").source
     cli.succeeds(f"{arguments} --layers-per-node 2")
     assert forward_ns(read_problem("p.json")) == pytest.approx(20 * one)
 
     profile.write_text(json.dumps(measured(plain, "A100-80GB-SXM")))
-    said = cli.refuses(f"{arguments}")
+    said = cli.refuses(arguments)
     assert said.startswith(
         "profile.json: device: expected 'H100-80GB-SXM', as"
     )

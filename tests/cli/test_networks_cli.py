@@ -108,13 +108,13 @@ def test_a_plan_on_another_network_scores_as_it_says(
     problem, plan = (str(tmp_path / name) for name in ("problem", "plan"))
     network = "--cluster a100x8 --topology ring:8"
     written = f"problems {SMALL} {network} -o {problem}.json"
-    cli.succeeds(f"{written}")
+    cli.succeeds(written)
     assert read_problem(f"{problem}.json").cluster.topology.max_devices == 8
     arguments = f"solve {SMALL} {network} --solver dp"
     cli.succeeds(f"{arguments} -o {plan}.json --json -")
     step = json.loads(cli.out)["cells"][0]["step_time_ns"]
     arguments = f"score {problem}.json {plan}.json --json -"
-    cli.succeeds(f"{arguments}")
+    cli.succeeds(arguments)
     assert json.loads(cli.out)["step_time_ns"] == step
 
 
@@ -174,7 +174,7 @@ def test_an_order_for_a_plan_is_scored_and_written(
     cli.succeeds(f"{solve} -o {plan}")
     files = f"--rankfile {ranks} --hostfile {hosts} -o {moved}"
     command = f"topology order {problem} {plan} {files} --json -"
-    cli.succeeds(f"{command}")
+    cli.succeeds(command)
     found = json.loads(cli.out)
     assert found["after_ns"] < found["before_ns"]
     assert "less" in cli.err

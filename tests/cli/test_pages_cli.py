@@ -41,29 +41,22 @@ def tables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draw, "find_spec", lambda _: None)
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("files")
+
+
+def page_of(path: str = "page.html") -> Page:
+    return Page(Path(path).read_text())
 
 
 def rows_of(page: Page, columns: int) -> dict[str, list[str]]:
     return {row[0]: row for row in page.rows if len(row) == columns}
 
 
-def settings(place: Path) -> dict[str, list[str]]:
-    """Return the values of every setting, who chose them, and the option."""
-    page = Page((place / "page.html").read_text())
-    return {name: row[1:] for name, row in rows_of(page, 4).items()}
-
-
-def test_a_solver_that_crashes_costs_its_row_alone(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_a_solver_that_crashes_costs_its_row_alone(cli: Cli) -> None:
     arguments = "compare problem.json --solvers loopback,brute"
     option = "--option loopback.act=raise"
     assert cli(f"{arguments} {option} --html page.html") == 1
-    page = Page((place / "page.html").read_text())
+    page = page_of()
     rows = rows_of(page, 8)
     assert rows["loopback"][1] == "ERROR"
     assert rows["brute"][1:4] == ["optimal", "90.0000 ns", "best"]
@@ -73,9 +66,7 @@ def test_a_solver_that_crashes_costs_its_row_alone(
     assert "--option loopback.act=raise --html page.html" in page.text
 
 
-def test_what_is_there_when_it_is_interrupted_is_a_page(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_what_is_there_when_it_is_interrupted_is_a_page(cli: Cli) -> None:
     """The first solver ends, the second is stopped, the third never begins."""
 
     def run(problem: Any, name: str, *rest: Any) -> Any:
@@ -101,9 +92,9 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(
         written = "--html page.html --csv cells.csv"
         assert cli(f"{arguments} {written}") == 130
     assert "stopped before they began: milp" in cli.out
-    _, *lines = (place / "cells.csv").read_text().splitlines()
+    _, *lines = Path("cells.csv").read_text().splitlines()
     assert [line.split(",")[1] for line in lines] == ["brute", "dp"]
-    page = Page((place / "page.html").read_text())
+    page = page_of()
     rows = rows_of(page, 8)
     assert [rows[x][1] for x in ("brute", "dp", "milp")] == [
         "optimal",
@@ -114,13 +105,11 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(
     assert "Plan of brute (optimal)" in page.text
 
 
-def test_solve_writes_the_same_figures_as_it_prints(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
     arguments = "solve problem.json --solver brute"
     price = "--tokens 2e3 --price-usd-per-device-hour 1.5"
     cli.succeeds(f"{arguments} {price} --html page.html")
-    text = (place / "page.html").read_text()
+    text = Path("page.html").read_text()
     assert "90.0000 ns" in cli.out
     page = Page(text)
     assert "Plan for tiny" in page.text
@@ -129,17 +118,11 @@ def test_solve_writes_the_same_figures_as_it_prints(
     assert "Cost per step $7.5e-11 $3 per hour for all devices" in page.text
 
 
-GPT2 = ("solve", "--solver", "megatron", "--model", "gpt2")
-TO_PAGE = ("--html", "page.html")
-
-
-def test_defaults_of_a_model_are_told_with_their_options(
-    cli: Cli, place: Path
-) -> None:
+def test_defaults_of_a_model_are_told_with_their_options(cli: Cli) -> None:
     model = "--model gpt2 --cluster h100x2 --tp 1,2"
     arguments = f"solve --solver megatron {model} --pin pp=1"
     cli.succeeds(f"{arguments} --html page.html")
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    rows = rows_of(page_of(), 4)
     assert rows["tensor parallel degree"][1:] == ["1, 2", "as asked", ""]
     assert rows["pipeline stages"][1:] == ["1", "as asked", ""]
     assert rows["ZeRO stage"][2:] == ["default", "--zero"]
@@ -170,7 +153,7 @@ def test_defaults_of_a_model_are_told_with_their_options(
         assert rows[name] == row
 
 
-def test_what_was_chosen_is_no_default(cli: Cli, place: Path) -> None:
+def test_what_was_chosen_is_no_default(cli: Cli) -> None:
     """Every option beside the model that says what plans may be."""
     chosen = {
         "framework": ("--target", "any"),
@@ -187,7 +170,7 @@ def test_what_was_chosen_is_no_default(cli: Cli, place: Path) -> None:
     arguments = ("solve", "--solver", "megatron", *model)
     given = [word for words in chosen.values() for word in words]
     cli.succeeds(*arguments, *given, "--html", "page.html")
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    rows = rows_of(page_of(), 4)
     for name in chosen:
         assert rows[name][1:] == ["as asked", ""], name
     assert rows["memory to leave free"][0] == "8GB"
@@ -195,7 +178,7 @@ def test_what_was_chosen_is_no_default(cli: Cli, place: Path) -> None:
     assert rows["recomputation"][1:] == ["default", "--recompute"]
 
 
-def test_what_a_target_chose_is_told(cli: Cli, place: Path) -> None:
+def test_what_a_target_chose_is_told(cli: Cli) -> None:
     """DeepSpeed has no selective recomputation, and no such split of SP.
 
     torchtitan keeps gradients in 4 bytes.
@@ -204,7 +187,7 @@ def test_what_a_target_chose_is_told(cli: Cli, place: Path) -> None:
     choice = ("--sequence-parallel", "on,off", "--html", "page.html")
     arguments = ("solve", "--solver", "megatron", *model)
     cli.succeeds(*arguments, "--target", "deepspeed", *choice)
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    rows = rows_of(page_of(), 4)
     chosen = ["the target", "--target deepspeed"]
     assert rows["recomputation"][1:] == ["none, full", *chosen]
     assert rows["sequence parallelism"][1:] == ["off", *chosen]
@@ -212,43 +195,41 @@ def test_what_a_target_chose_is_told(cli: Cli, place: Path) -> None:
     assert rows["pipeline stages"][2:] == ["as asked", ""]
     assert rows["optimiser"][2:] == ["default", "--optimizer"]
     cli.succeeds(*arguments, "--target", "torchtitan", *choice[2:])
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    rows = rows_of(page_of(), 4)
     assert rows["gradients"][2:] == ["the target", "--target torchtitan"]
     assert rows["framework"][1:] == ["torchtitan", "as asked", ""]
     gradients = ("--gradients", "fp32", *choice[2:])
     cli.succeeds(*arguments, "--target", "torchtitan", *gradients)
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    rows = rows_of(page_of(), 4)
     assert rows["optimiser"][2:] == ["default", "--optimizer"]
     assert rows["gradients"][2:] == ["as asked", ""]
 
 
-def test_what_a_target_chose_of_a_file_is_told(cli: Cli, place: Path) -> None:
+def test_what_a_target_chose_of_a_file_is_told(cli: Cli) -> None:
     """Who chose the rest is not known; without a target nothing is said."""
     arguments = "solve llama2-7b-8 --solver megatron"
     page = "--html page.html"
     cli.succeeds(f"{arguments} --target torchtitan {page}")
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    rows = rows_of(page_of(), 4)
     chosen = ["the target", "--target torchtitan"]
     assert rows["gradients"][2:] == chosen
     assert rows["recomputation"][2:] == ["the problem", ""]
     cli.succeeds(f"{arguments} {page}")
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    rows = rows_of(page_of(), 4)
     assert rows["gradients"][2:] == ["the problem", ""]
     assert rows["framework"][1:] == ["any", "default", "--target"]
     cli.succeeds(f"{arguments} {page} --pin zero=1")
-    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    rows = rows_of(page_of(), 4)
     assert rows["ZeRO stage"][1:] == ["1", "as asked", ""]
 
 
-def test_a_page_without_a_plan_says_why_and_what_would_do(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_a_page_without_a_plan_says_why_and_what_would_do(cli: Cli) -> None:
     problem = read_problem("problem.json")
     write("problem.json", with_memory(problem, 1))
     for command, *solver in (("solve", "--solver", "brute"), ("pareto",)):
         words = (command, "problem.json", *solver, "--html", "page.html")
         cli.succeeds(*words)
-        page = Page((place / "page.html").read_text())
+        page = page_of()
         assert "There is no plan that fits: this is proven." in page.text
         assert "why: memory is short by" in page.text
 
@@ -256,14 +237,12 @@ def test_a_page_without_a_plan_says_why_and_what_would_do(
 # nest report
 
 
-def test_a_report_of_plans_shows_the_fastest_that_fits(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_a_report_of_plans_shows_the_fastest_that_fits(cli: Cli) -> None:
     """The plan with one stage is too big for a device."""
     arguments = "report problem.json big.json plan.json"
     assert cli(f"{arguments} -o page.html --json -") == 1
     assert cli.err == "report: page.html\n"
-    text = (place / "page.html").read_text()
+    text = Path("page.html").read_text()
     document = json.loads(cli.out)
     assert document["schema"] == "nest-page/1"
     assert document["answer"]["step_time_ns"] == GOOD_NS
@@ -277,51 +256,43 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(
     assert "Plan of plan.json: 1 replica × 2 stages" in page.text
 
 
-def test_a_report_goes_where_html_says(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_a_report_goes_where_html_says(cli: Cli) -> None:
     """As every other page does; -o is the same."""
     arguments = ("report", "problem.json", "plan.json")
     for words in (("--html", "a.html"), ("-o", "a.html", "--html", "a.html")):
         cli.succeeds(*arguments, *words)
         assert cli.out == "report: a.html\n"
-        assert "Report on tiny" in (place / "a.html").read_text()
-        (place / "a.html").unlink()
-    assert not (place / "report.html").exists()
+        assert "Report on tiny" in Path("a.html").read_text()
+        Path("a.html").unlink()
+    assert not Path("report.html").exists()
     said = cli.refuses(*arguments, "-o", "a.html", "--html", "b.html")
     assert said == (
         "--html: expected the page that -o names, a.html, got b.html; pass "
         "one of the two"
     )
-    assert not list(place.glob("?.html"))
+    assert not list(Path().glob("?.html"))
 
 
-def test_a_report_takes_plans_by_their_settings(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_a_report_takes_plans_by_their_settings(cli: Cli) -> None:
     for words in (("pp=2",), ("--plan", "pp=2")):
         cli.succeeds("report problem.json", *words)
         assert "nest: PLAN is the fastest with pp=2: " in cli.err
-        page = Page((place / "report.html").read_text())
+        page = page_of("report.html")
         assert "Plan of pp=2: 1 replica × 2 stages" in page.text
 
 
-def test_a_report_of_a_plan_that_does_not_fit_says_so(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_a_report_of_a_plan_that_does_not_fit_says_so(cli: Cli) -> None:
     assert cli("report problem.json big.json") == 1
-    page = Page((place / "report.html").read_text())
+    page = page_of("report.html")
     assert "The plan does not fit: stage 1: expected at most 100" in page.text
     assert "Memory short by" in page.text
 
 
-def test_a_report_without_a_plan_finds_one(
-    cli: Cli, files: dict[str, str], place: Path
-) -> None:
+def test_a_report_without_a_plan_finds_one(cli: Cli) -> None:
     arguments = "report problem.json --solver brute"
     cli.succeeds(arguments)
     assert cli.out == "report: report.html\n"
-    page = Page((place / "report.html").read_text())
+    page = page_of("report.html")
     assert "Report on tiny" in page.text
     assert "Plan of brute (optimal): 1 replica × 2 stages" in page.text
     option = "loopback"
@@ -330,19 +301,17 @@ def test_a_report_without_a_plan_finds_one(
     ):
         arguments = f"report problem.json --solver {option}"
         assert cli(f"{arguments} -o stopped.html") == 130
-    page = Page((place / "stopped.html").read_text())
+    page = page_of("stopped.html")
     assert "The run was stopped: loopback did not finish." in page.text
 
 
 @pytest.mark.parametrize("command", ["solve", "compare", "report"])
-def test_a_page_says_why_nothing_fits(
-    cli: Cli, place: Path, command: str
-) -> None:
+def test_a_page_says_why_nothing_fits(cli: Cli, command: str) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
     option = "--solvers" if command == "compare" else "--solver"
     arguments = f"{command} tight.json {option} brute"
     cli.succeeds(f"{arguments} --html page.html")
-    page = Page((place / "page.html").read_text())
+    page = page_of()
     assert "There is no plan that fits: this is proven." in page.text
     assert "why: " in page.text
     assert "would do: " in page.text
@@ -351,16 +320,16 @@ def test_a_page_says_why_nothing_fits(
             assert line in page.text
 
 
-def test_a_frontier_without_points_says_why(cli: Cli, place: Path) -> None:
+def test_a_frontier_without_points_says_why(cli: Cli) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
     cli.succeeds("pareto tight.json --html page.html")
-    page = Page((place / "page.html").read_text())
+    page = page_of()
     assert "Proven: no plan fits." in page.text
     assert "why: " in page.text
     assert "Plans that no other beats" not in page.text
 
 
-def test_a_page_has_one_bound_of_a_frontier(cli: Cli, place: Path) -> None:
+def test_a_page_has_one_bound_of_a_frontier(cli: Cli) -> None:
     """The fastest plan takes 90 ns; of the gap 70 ns are known."""
     write("small.json", small())
     arguments = "pareto small.json --html page.html"
@@ -377,7 +346,7 @@ def test_a_page_has_one_bound_of_a_frontier(cli: Cli, place: Path) -> None:
 
         with mock.patch("nest.analysis.pareto.frontier", stopped):
             assert cli(arguments) == 130
-        page = Page((place / "page.html").read_text())
+        page = page_of()
         assert card in page.text
         assert text in page.text
 
@@ -385,13 +354,13 @@ def test_a_page_has_one_bound_of_a_frontier(cli: Cli, place: Path) -> None:
 # nest pareto
 
 
-def test_a_frontier_as_a_page(cli: Cli, place: Path) -> None:
+def test_a_frontier_as_a_page(cli: Cli) -> None:
     """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
     write("small.json", small())
     arguments = "pareto small.json --steps 1000"
     price = f"--price-usd-per-device-hour {PRICE}"
     cli.succeeds(f"{arguments} {price} --html page.html")
-    page = Page((place / "page.html").read_text())
+    page = page_of()
     assert "Frontier of" in page.text
     rows = rows_of(page, 8)
     assert [(number, row[1]) for number, row in [*rows.items()][1:]] == [

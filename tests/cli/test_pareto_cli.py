@@ -11,16 +11,14 @@ import pytest
 from msgspec import structs
 
 from nest.analysis.pareto import frontier
-from nest.ir import Problem, problem_hash, read_plan, read_problem, write
+from nest.ir import problem_hash, read_plan, read_problem, write
 from tests.cli.conftest import Cli
 from tests.unit.analysis.test_pareto import PRICE, small, with_device
 
 
-@pytest.fixture
-def problem(tmp_path: Path) -> str:
-    path = str(tmp_path / "problem.json")
-    write(path, small())
-    return path
+@pytest.fixture(autouse=True)
+def _problem(tmp_path: Path) -> None:
+    write(tmp_path / "problem.json", small())
 
 
 def rows(text: str) -> list[list[str]]:
@@ -34,9 +32,9 @@ def rows(text: str) -> list[list[str]]:
     ]
 
 
-def test_the_table_has_a_row_per_point(cli: Cli, problem: str) -> None:
+def test_the_table_has_a_row_per_point(cli: Cli) -> None:
     # Signs of life are for busy machines.
-    cli.succeeds(f"pareto {problem} --quiet")
+    cli.succeeds("pareto problem.json --quiet")
     table = rows(cli.out)
     assert [row[:4] for row in table] == [
         ["1", "120.0000 ns", "8 bytes", "2"],
@@ -52,23 +50,23 @@ def test_the_table_has_a_row_per_point(cli: Cli, problem: str) -> None:
     assert cli.err == ""
 
 
-def test_the_points_that_bulge_most(cli: Cli, problem: str) -> None:
+def test_the_points_that_bulge_most(cli: Cli) -> None:
     """Numbers stay those of the whole frontier."""
-    cli.succeeds(f"pareto {problem} --top 1")
+    cli.succeeds("pareto problem.json --top 1")
     ((number, *_, bulge, plan),) = rows(cli.out)
     assert (number, bulge) == ("2", "0.167 knee")
     assert plan.startswith("r=1, b=1, pp=2")
     assert "proven: every plan is matched or beaten by one of" in cli.out
-    cli.succeeds(f"pareto {problem} --top 2")
+    cli.succeeds("pareto problem.json --top 2")
     assert [row[0] for row in rows(cli.out)] == ["1", "2"]
-    assert cli.refuses(f"pareto {problem} --top 0").startswith("--top: ")
+    assert cli.refuses("pareto problem.json --top 0").startswith("--top: ")
 
 
-def test_prices_steps_and_sizes(cli: Cli, problem: str) -> None:
+def test_prices_steps_and_sizes(cli: Cli) -> None:
     """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
     cli.succeeds(
-        f"pareto {problem} --objectives time,cost --price-usd-per-device-hour "
-        f"{PRICE} --steps 1000"
+        "pareto problem.json --objectives time,cost "
+        f"--price-usd-per-device-hour {PRICE} --steps 1000"
     )
     assert [row[1:6] for row in rows(cli.out)] == [
         ["120.0000 ns", "20 bytes", "1", "0.12", "120"],
@@ -83,12 +81,12 @@ def test_the_price_in_the_problem_is_enough(cli: Cli) -> None:
     assert [row[1] for row in rows(cli.out)] == ["120.000 ns"]
 
 
-def test_plans_can_be_scored(cli: Cli, problem: str) -> None:
+def test_plans_can_be_scored(cli: Cli) -> None:
     """With the problem of their size, without a word about a foreign one."""
     folder = Path("plans")
     document = Path("pareto.json")
     cli.succeeds(
-        f"pareto {problem} --objectives time,memory,devices --devices 2,1 "
+        "pareto problem.json --objectives time,memory,devices --devices 2,1 "
         "--pin r=1 --forbid zero=3 -o plans --json pareto.json"
     )
     assert "only plans under --pin r=1 --forbid zero=3" in cli.out
@@ -104,7 +102,7 @@ def test_plans_can_be_scored(cli: Cli, problem: str) -> None:
     assert written["restrictions"]["pin"] == {"r": [1]}
     for point in written["points"]:
         path = str(folder / f"plan-{point['number']}.json")
-        whole = str(one) if point["num_devices"] == 1 else problem
+        whole = str(one) if point["num_devices"] == 1 else "problem.json"
         cli.succeeds(f"score {whole} {path} --json -")
         assert "warning" not in cli.err
         assert read_plan(path).problem_hash == problem_hash(
@@ -113,8 +111,8 @@ def test_plans_can_be_scored(cli: Cli, problem: str) -> None:
         assert json.loads(cli.out)["step_time_ns"] == point["step_time_ns"]
 
 
-def test_the_document_on_standard_output(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"pareto {problem} --granularity layer --json -")
+def test_the_document_on_standard_output(cli: Cli) -> None:
+    cli.succeeds("pareto problem.json --granularity layer --json -")
     document = json.loads(cli.out)
     assert document["schema"] == "nest-pareto/1"
     assert document["granularity"] == "layer"
@@ -122,10 +120,10 @@ def test_the_document_on_standard_output(cli: Cli, problem: str) -> None:
     assert "step time" in cli.err
 
 
-def test_other_solvers_prove_points(cli: Cli, problem: str) -> None:
+def test_other_solvers_prove_points(cli: Cli) -> None:
     document = Path("pareto.json")
     cli.succeeds(
-        f"pareto {problem} --prove cpsat --points 1,3 --workers 1 --json "
+        "pareto problem.json --prove cpsat --points 1,3 --workers 1 --json "
         "pareto.json"
     )
     assert "contradicts" not in cli.err
@@ -142,11 +140,11 @@ def test_other_solvers_prove_points(cli: Cli, problem: str) -> None:
     assert third["below"]["step_time_ns"] == 110
 
 
-def overlooking(problem: Problem, *arguments: object, **options: object):
+def overlooking(*arguments: object, **options: object):
     """Overlook the point of 10 bytes."""
     from dataclasses import replace
 
-    found = frontier(problem, *arguments, **options)
+    found = frontier("problem.json", *arguments, **options)
     (curve,) = found.curves
     points = (curve.points[0], curve.points[2])
     return replace(
@@ -154,9 +152,9 @@ def overlooking(problem: Problem, *arguments: object, **options: object):
     )
 
 
-def test_a_contradiction_is_loud(cli: Cli, problem: str) -> None:
+def test_a_contradiction_is_loud(cli: Cli) -> None:
     with mock.patch("nest.analysis.pareto.frontier", overlooking):
-        code = cli(f"pareto {problem} --prove brute --points 2")
+        code = cli("pareto problem.json --prove brute --points 2")
     assert code == 1
     assert "contradiction" in cli.out
     assert cli.err == (
@@ -166,7 +164,7 @@ def test_a_contradiction_is_loud(cli: Cli, problem: str) -> None:
     )
 
 
-def test_a_search_that_lies_is_loud(cli: Cli, problem: str) -> None:
+def test_a_search_that_lies_is_loud(cli: Cli) -> None:
     from nest.search import tracer as tracing
     from nest.search.staircase import Point
 
@@ -176,7 +174,7 @@ def test_a_search_that_lies_is_loud(cli: Cli, problem: str) -> None:
 
     real = tracing.search
     with mock.patch.object(tracing, "search", search):
-        assert cli(f"pareto {problem}") == 1
+        assert cli("pareto problem.json") == 1
     assert cli.out == ""
     assert cli.err.startswith(
         "nest: error: frontier of 2 devices: expected a feasible plan of 1 "
@@ -184,8 +182,8 @@ def test_a_search_that_lies_is_loud(cli: Cli, problem: str) -> None:
     )
 
 
-def test_what_is_not_proven_is_said(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"pareto {problem} --time-limit 1e-9")
+def test_what_is_not_proven_is_said(cli: Cli) -> None:
+    cli.succeeds("pareto problem.json --time-limit 1e-9")
     assert "no plan was found" in cli.out
     assert "not proven: 2 devices from 0 bytes to 100 bytes" in cli.out
     assert "proven: every plan" not in cli.out
@@ -208,10 +206,10 @@ def test_all_that_a_job_allows_is_proven(cli: Cli) -> None:
     assert len(rows(cli.out)) == 3
 
 
-def test_a_plot(cli: Cli, problem: str) -> None:
+def test_a_plot(cli: Cli) -> None:
     pytest.importorskip("matplotlib")
     path = Path("plot.svg")
-    cli.succeeds(f"pareto {problem} --plot plot.svg")
+    cli.succeeds("pareto problem.json --plot plot.svg")
     assert "2 devices" in path.read_text()
 
 
@@ -226,9 +224,9 @@ def test_a_model_on_a_cluster(cli: Cli) -> None:
     assert {c["num_devices"] for c in document["curves"]} == {1, 2}
 
 
-def test_without_matplotlib(cli: Cli, problem: str) -> None:
+def test_without_matplotlib(cli: Cli) -> None:
     with mock.patch.dict("sys.modules", {"matplotlib": None}):
-        text = cli.refuses(f"pareto {problem} --plot plot.svg")
+        text = cli.refuses("pareto problem.json --plot plot.svg")
     assert text == (
         "--plot: expected matplotlib to be installed, got no such package; "
         "install it with: pip install 'nest-planner[plot]'"
@@ -236,27 +234,27 @@ def test_without_matplotlib(cli: Cli, problem: str) -> None:
 
 
 def test_plans_go_to_a_new_or_empty_directory(
-    cli: Cli, problem: str, tmp_path: Path
+    cli: Cli, tmp_path: Path
 ) -> None:
     for path, got in (
         (tmp_path, "one with files in it"),
-        (problem, "a file"),
+        ("problem.json", "a file"),
         (Path("no/plans"), f"no directory {Path('no')}"),
     ):
-        assert cli.refuses(f"pareto {problem} -o {path}") == (
+        assert cli.refuses(f"pareto problem.json -o {path}") == (
             f"-o {path}: expected a new or empty directory, got {got}; "
             f"choose another path"
         )
     sealed = Path("sealed")
     sealed.mkdir()
     with mock.patch.object(os, "access", return_value=False):
-        text = cli.refuses(f"pareto {problem} -o sealed")
+        text = cli.refuses("pareto problem.json -o sealed")
     assert "got one that may not be written; choose another path" in text
 
 
-def test_interrupted(cli: Cli, problem: str) -> None:
+def test_interrupted(cli: Cli) -> None:
     with mock.patch(
         "nest.analysis.pareto.frontier", side_effect=KeyboardInterrupt
     ):
-        assert cli(f"pareto {problem}") == 130
+        assert cli("pareto problem.json") == 130
     assert cli.err == "nest: interrupted\n"

@@ -16,6 +16,8 @@ from nest.conform import run as conform_run
 from nest.ir.io import encode
 from nest.solvers import registry
 
+pytestmark = pytest.mark.usefixtures("files")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHELL = EXAMPLES / "shell-planner" / "replicate.yaml"
 
@@ -115,7 +117,7 @@ def test_a_broken_entry_point_alone(cli, files):
     assert "failed" in loads
 
 
-def test_an_entry_point_that_hangs(cli, files, theirs, monkeypatch):
+def test_an_entry_point_that_hangs(cli, theirs, monkeypatch):
     """The list of solvers says so, and it costs its cell."""
     (info,) = theirs.glob("*.dist-info")
     (theirs / "theirs_hangs.py").write_text("import time\ntime.sleep(600)\n")
@@ -182,7 +184,7 @@ def keep_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conform_run, "large", lambda: first)
 
 
-def test_a_command_takes_part(cli, files, monkeypatch):
+def test_a_command_takes_part(cli, monkeypatch):
     """In every command that runs solvers, and when a run is resumed."""
     asked = f"problem.json --solvers {SHELL}"
     cli.succeeds(f"compare {asked} --repair --json -")
@@ -290,7 +292,7 @@ def test_a_directory_imports_no_class(cli, command_run, planners, solver):
     assert not trace.exists()
 
 
-def test_a_directory_names_no_log(cli, files, command_run):
+def test_a_directory_names_no_log(cli, command_run):
     run, _, _ = command_run
     manifest, log = run / "run.json", Path("log")
     data = json.loads(manifest.read_text())
@@ -325,7 +327,7 @@ def test_a_grid_runs_no_command(cli, tmp_path):
         registry.unregister_solver("mine")
 
 
-def test_a_description_is_named_once(cli, files):
+def test_a_description_is_named_once(cli):
     assert "expected every solver once, got 'replicate' again" in cli.refuses(
         f"compare problem.json --solvers {SHELL},{SHELL}"
     )

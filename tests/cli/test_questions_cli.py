@@ -33,34 +33,27 @@ def chain(**fields: object) -> Problem:
     )
 
 
-@pytest.fixture
-def problem(tmp_path: Path) -> str:
-    path = str(tmp_path / "problem.json")
-    write(path, chain(sequence_length=10))
-    return path
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> str:
-    path = str(tmp_path / "plan.json")
-    write(path, make_plan(("a", SINGLE), ("b", SINGLE)))
-    return path
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path) -> None:
+    write(tmp_path / "problem.json", chain(sequence_length=10))
+    write(tmp_path / "plan.json", make_plan(("a", SINGLE), ("b", SINGLE)))
+    write(tmp_path / "two.json", chain_of_two_types())
 
 
 # Pins
 
 
-def test_pins_restrict_solve(cli: Cli, problem: str) -> None:
+def test_pins_restrict_solve(cli: Cli) -> None:
     """The plan is one of the whole problem, and says so."""
     cli.succeeds(
-        f"solve {problem} --solver dp --pin pp=2,r=1 --forbid tp=2|3 -o "
+        "solve problem.json --solver dp --pin pp=2,r=1 --forbid tp=2|3 -o "
         "out.json --json doc.json"
     )
     assert "only plans under --pin pp=2,r=1 --forbid tp=2|3" in cli.out
     found = read_plan("out.json")
     assert len(found.stages) == 2
     assert found.problem_hash == problem_hash(chain(sequence_length=10))
-    cli.succeeds(f"score {problem} out.json")
+    cli.succeeds("score problem.json out.json")
     assert cli.err == ""
     written = json.loads(Path("doc.json").read_text())
     assert written["restrictions"] == {
@@ -70,17 +63,18 @@ def test_pins_restrict_solve(cli: Cli, problem: str) -> None:
     assert written["cells"][0]["step_time_ns"] == 120
 
 
-def test_pins_restrict_compare(cli: Cli, problem: str) -> None:
+def test_pins_restrict_compare(cli: Cli) -> None:
     cli.succeeds(
-        f"compare {problem} --solvers dp,brute,cpsat,milp --pin pp=2 --json -"
+        "compare problem.json --solvers dp,brute,cpsat,milp --pin pp=2 "
+        "--json -"
     )
     assert "only plans under --pin pp=2" in cli.err
     cells = json.loads(cli.out)["cells"]
     assert [cell["step_time_ns"] for cell in cells] == [120] * 4
 
 
-def test_without_pins_nothing_is_said(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"compare {problem} --solvers dp --json -")
+def test_without_pins_nothing_is_said(cli: Cli) -> None:
+    cli.succeeds("compare problem.json --solvers dp --json -")
     assert "restrictions" not in json.loads(cli.out)
     assert "only plans under" not in cli.err
 
@@ -96,8 +90,8 @@ def test_an_infeasible_answer_says_under_which_pins(cli: Cli) -> None:
 # fit
 
 
-def test_fit_finds_the_fewest_devices(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"fit {problem} --within 150e-9 -o fit.json")
+def test_fit_finds_the_fewest_devices(cli: Cli) -> None:
+    cli.succeeds("fit problem.json --within 150e-9 -o fit.json")
     assert "least devices  2 (proven: nothing smaller" in cli.out
     assert "target         a step within 1.5e-07 s" in cli.out
     assert len(read_plan("fit.json").stages) == 2
@@ -118,8 +112,8 @@ def test_fit_says_why_there_is_no_plan_at_all(cli: Cli) -> None:
     assert document["infeasible"]["memory_bytes"] > 5
 
 
-def test_fit_finds_the_smallest_memory(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"fit {problem} --memory --within 60e-9 --json -")
+def test_fit_finds_the_smallest_memory(cli: Cli) -> None:
+    cli.succeeds("fit problem.json --memory --within 60e-9 --json -")
     assert "least memory per device  20 bytes (20 bytes) (proven" in cli.err
     assert "unlimited" in cli.err
     document = json.loads(cli.out)
@@ -137,21 +131,21 @@ def test_fit_finds_the_smallest_memory(cli: Cli, problem: str) -> None:
         ("--tokens 100 --days 2.8e-12", 3),
     ],
 )
-def test_fit_takes_other_targets(cli, problem, target, devices):
-    cli.succeeds(f"fit {problem} {target}")
+def test_fit_takes_other_targets(cli, target, devices):
+    cli.succeeds(f"fit problem.json {target}")
     assert f"least devices  {devices} (proven" in cli.out
 
 
-def test_fit_says_no_and_what_is_possible(cli: Cli, problem: str) -> None:
+def test_fit_says_no_and_what_is_possible(cli: Cli) -> None:
     assert (
-        cli(f"fit {problem} --within 59e-9 --devices-list 1,3 -o none.json")
+        cli("fit problem.json --within 59e-9 --devices-list 1,3 -o none.json")
         == 1
     )
     assert "none keeps the target (proven among the counts" in cli.out
     assert "best possible  60.0000 ns with 3 devices" in cli.out
     assert "nest: none.json not written: no plan" in cli.err
     assert not Path("none.json").exists()
-    assert cli(f"fit {problem} --within 59e-9 --memory") == 1
+    assert cli("fit problem.json --within 59e-9 --memory") == 1
     assert "60.0000 ns whatever the memory" in cli.out
 
 
@@ -161,8 +155,8 @@ def test_fit_of_what_never_fits(cli: Cli) -> None:
     assert "best possible  no plan at all was found" in cli.out
 
 
-def test_fit_honours_pins(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"fit {problem} --within 1 --pin pp=2")
+def test_fit_honours_pins(cli: Cli) -> None:
+    cli.succeeds("fit problem.json --within 1 --pin pp=2")
     assert "least devices  2 (proven" in cli.out
     assert "under          --pin pp=2" in cli.out
 
@@ -178,20 +172,10 @@ def chain_of_two_types() -> Problem:
     return replace(problem, cluster=cluster)
 
 
-@pytest.fixture
-def two_types(tmp_path: Path) -> str:
-    path = str(tmp_path / "two.json")
-    write(path, chain_of_two_types())
-    return path
-
-
-def test_fit_finds_the_fastest_within_a_budget(
-    cli: Cli, two_types: str
-) -> None:
+def test_fit_finds_the_fastest_within_a_budget(cli: Cli) -> None:
     """Prices of new devices fall to 0.5 $: two of them cost 1 $ per hour."""
     cli.succeeds(
-        f"fit {two_types} --hourly-budget 1 --price new=0.5 --json - -o "
-        "plan.json"
+        "fit two.json --hourly-budget 1 --price new=0.5 --json - -o plan.json"
     )
     assert "fastest    2 New-80GB (proven among these counts)" in cli.err
     assert "limits     at most 1 $ per hour" in cli.err
@@ -202,11 +186,9 @@ def test_fit_finds_the_fastest_within_a_budget(
     assert len(read_plan("plan.json").stages) == 2
 
 
-def test_fit_finds_the_cheapest_within_a_target_and_quotas(
-    cli: Cli, two_types: str
-) -> None:
+def test_fit_finds_the_cheapest_within_a_target_and_quotas(cli: Cli) -> None:
     """All devices take a third of the time that one takes."""
-    arguments = f"fit {two_types} --cheapest --within 60e-9"
+    arguments = "fit two.json --cheapest --within 60e-9"
     cli.succeeds(arguments)
     assert (
         "cheapest   1 device + 2 New-80GB (proven among these counts)"
@@ -220,9 +202,9 @@ def test_fit_finds_the_cheapest_within_a_target_and_quotas(
     )
 
 
-def test_fit_takes_the_budget_of_a_run(cli: Cli, two_types: str) -> None:
+def test_fit_takes_the_budget_of_a_run(cli: Cli) -> None:
     """Four steps; on any devices at 1 $ each costs at least 180 ns of one."""
-    arguments = f"fit {two_types} --tokens 100 --budget"
+    arguments = "fit two.json --tokens 100 --budget"
     cli.succeeds(f"{arguments} 2.1e-10")
     assert (
         "fastest    1 device + 2 New-80GB (proven among these counts)"
@@ -234,9 +216,9 @@ def test_fit_takes_the_budget_of_a_run(cli: Cli, two_types: str) -> None:
 # explain
 
 
-def test_explain_has_every_part(cli: Cli, problem: str, plan: str) -> None:
+def test_explain_has_every_part(cli: Cli) -> None:
     """120 ns: 90 of computation, 30 to fill; three replicas take 60."""
-    cli.succeeds(f"explain {problem} {plan} --prefer pp=1,r=1")
+    cli.succeeds("explain problem.json plan.json --prefer pp=1,r=1")
     lines = [" ".join(line.split()) for line in cli.out.splitlines()]
     for line in (
         "Where the step time goes",
@@ -260,10 +242,8 @@ def test_explain_has_every_part(cli: Cli, problem: str, plan: str) -> None:
     assert "zero: expected one of [0]" in cli.out
 
 
-def test_explain_lists_what_is_illegal_if_asked(
-    cli: Cli, problem: str, plan: str
-) -> None:
-    cli.succeeds(f"explain {problem} {plan} --no-search --verbose")
+def test_explain_lists_what_is_illegal_if_asked(cli: Cli) -> None:
+    cli.succeeds("explain problem.json plan.json --no-search --verbose")
     lines = [" ".join(line.split()) for line in cli.out.splitlines()]
     assert "moves are illegal" not in cli.out
     assert any(
@@ -272,25 +252,23 @@ def test_explain_lists_what_is_illegal_if_asked(
     )
 
 
-def test_explain_the_preferred_plan_itself(
-    cli: Cli, problem: str, plan: str
-) -> None:
-    cli.succeeds(f"explain {problem} {plan} --prefer pp=2,r=1")
+def test_explain_the_preferred_plan_itself(cli: Cli) -> None:
+    cli.succeeds("explain problem.json plan.json --prefer pp=2,r=1")
     end = cli.out[cli.out.index("What the preferred setting costs") :]
     assert "(proven), as long as the plan" in end
     assert "difference" not in end
 
 
-def test_explain_without_a_search(cli: Cli, problem: str, plan: str) -> None:
-    cli.succeeds(f"explain {problem} {plan} --no-search --json -")
+def test_explain_without_a_search(cli: Cli) -> None:
+    cli.succeeds("explain problem.json plan.json --no-search --json -")
     document = json.loads(cli.out)
     assert document["schema"] == "nest-explain/1"
     assert document["optimum"] is None
     assert "What bounds it" not in cli.err
 
 
-def test_explain_under_pins(cli: Cli, problem: str, plan: str) -> None:
-    cli.succeeds(f"explain {problem} {plan} --pin pp=2 --json -")
+def test_explain_under_pins(cli: Cli) -> None:
+    cli.succeeds("explain problem.json plan.json --pin pp=2 --json -")
     document = json.loads(cli.out)
     assert document["optimum"]["step_time_ns"] == 120
     assert document["restrictions"] == {"pin": {"pp": [2]}, "forbid": {}}
@@ -298,19 +276,19 @@ def test_explain_under_pins(cli: Cli, problem: str, plan: str) -> None:
     assert "the plan is as good" in cli.err
 
 
-def test_explain_a_plan_that_does_not_fit(cli: Cli, plan: str) -> None:
+def test_explain_a_plan_that_does_not_fit(cli: Cli) -> None:
     """Two layers keep 20 bytes on one device, 19 are there."""
     write("tight.json", chain(memory_bytes=19))
-    assert cli(f"explain tight.json {plan}") == 1
+    assert cli("explain tight.json plan.json") == 1
     assert "best plan  infeasible" in cli.out
     assert "20 bytes of 19 bytes, 1 byte too much" in cli.out
     assert "binding    memory without limit" in cli.out
     assert "a plan fits" in cli.out
 
 
-def test_explain_says_where_a_plan_comes_from(cli: Cli, problem: str) -> None:
+def test_explain_says_where_a_plan_comes_from(cli: Cli) -> None:
     """Plans of pinned problems belong to the whole one; others do not."""
     write("narrow.json", restrict(chain(), {"pp": (2,)}))
     cli.succeeds("solve narrow.json --solver dp -o foreign.json")
-    cli.succeeds(f"explain {problem} foreign.json --no-search")
+    cli.succeeds("explain problem.json foreign.json --no-search")
     assert "warning: the plan was made for problem" in cli.err

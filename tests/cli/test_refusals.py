@@ -19,8 +19,7 @@ from nest.ir import encode
 from nest.solvers import registry
 from tests import codesigns
 from tests.builders import SINGLE, make_plan
-from tests.cli.conftest import Cli
-from tests.cli.test_models import TINY
+from tests.cli.conftest import TINY, Cli
 from tests.cli.test_questions_cli import chain, chain_of_two_types
 from tests.cli.test_targets_cli import stages_differ
 from tests.loopback import (

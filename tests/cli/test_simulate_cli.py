@@ -15,10 +15,10 @@ from tests.builders import make_problem as build
 from tests.cli.conftest import Cli
 from tests.loopback import good_plan
 
+pytestmark = pytest.mark.usefixtures("files")
 
-def test_simulate_shows_both_steps_and_every_block(
-    cli: Cli, files: dict[str, str]
-) -> None:
+
+def test_simulate_shows_both_steps_and_every_block(cli: Cli) -> None:
     """Two stages of 10 + 20 ns, two micro-batches: 60 of 90 ns busy."""
     cli.succeeds("simulate problem.json plan.json")
     assert cli.err == ""
@@ -49,7 +49,7 @@ def test_simulate_says_how_far_the_formula_is(cli: Cli) -> None:
     assert re.search(r"^simulated +40\.\d+ ns \(\+33\.33 %\)$", cli.out, re.M)
 
 
-def test_simulate_writes_json(cli: Cli, files: dict[str, str]) -> None:
+def test_simulate_writes_json(cli: Cli) -> None:
     cli.succeeds("simulate problem.json plan.json --json -")
     document = json.loads(cli.out)
     assert document["schema"] == "nest-simulation/1"
@@ -73,9 +73,7 @@ def test_simulate_writes_json(cli: Cli, files: dict[str, str]) -> None:
     assert "simulated" in cli.err
 
 
-def test_a_plan_that_does_not_fit_is_simulated_too(
-    cli: Cli, files: dict[str, str]
-) -> None:
+def test_a_plan_that_does_not_fit_is_simulated_too(cli: Cli) -> None:
     assert cli("simulate problem.json big.json") == 1
     assert "violation  stage 1: expected at most 100 bytes" in cli.out
     trace = Path("trace.json")
@@ -83,9 +81,7 @@ def test_a_plan_that_does_not_fit_is_simulated_too(
     assert trace.exists()
 
 
-def test_trace_writes_events_in_microseconds(
-    cli: Cli, files: dict[str, str]
-) -> None:
+def test_trace_writes_events_in_microseconds(cli: Cli) -> None:
     path = Path("trace.json")
     cli.succeeds("trace problem.json plan.json -o trace.json")
     assert cli.out == cli.err == ""
@@ -99,9 +95,7 @@ def test_trace_writes_events_in_microseconds(
     assert json.loads(cli.out) == document
 
 
-def test_score_and_compare_show_the_simulated_step(
-    cli: Cli, files: dict[str, str]
-) -> None:
+def test_score_and_compare_show_the_simulated_step(cli: Cli) -> None:
     document = Path("score.json")
     cli.succeeds("score problem.json plan.json --json score.json")
     assert re.search(r"^simulated +90\.0000 ns$", cli.out, re.M)
@@ -133,9 +127,7 @@ def test_a_steady_state_has_no_step(cli: Cli, command: str) -> None:
     assert "simulated" not in cli.out
 
 
-def test_a_plan_of_another_problem_is_warned_of(
-    cli: Cli, files: dict[str, str]
-) -> None:
+def test_a_plan_of_another_problem_is_warned_of(cli: Cli) -> None:
     from msgspec.structs import replace
 
     write("other.json", replace(good_plan(), problem_hash="0" * 64))

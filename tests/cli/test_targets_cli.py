@@ -13,16 +13,7 @@ from nest.hardware import machine
 from nest.ir import read_plan, read_problem, write
 from nest.ir.problem import Problem
 from tests.builders import make_cost, make_levels, make_problem
-from tests.cli.conftest import Cli
-from tests.cli.test_models import SMALL, TINY
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    path = tmp_path / "tiny" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(TINY))
-    return str(path)
+from tests.cli.conftest import SMALL, Cli
 
 
 @pytest.fixture
@@ -65,17 +56,15 @@ def stages_differ() -> Problem:
     )
 
 
-@pytest.fixture
-def problem(tmp_path: Path) -> str:
-    path = tmp_path / "problem.json"
-    write(path, stages_differ())
-    return str(path)
+@pytest.fixture(autouse=True)
+def _problem(tmp_path: Path) -> None:
+    write(tmp_path / "problem.json", stages_differ())
 
 
-def test_solve_for_a_target(cli: Cli, problem: str) -> None:
+def test_solve_for_a_target(cli: Cli) -> None:
     """The plan is one of the whole problem, with its hash."""
     cli.succeeds(
-        f"solve {problem} --solver dp --target megatron --target-loss -o "
+        "solve problem.json --solver dp --target megatron --target-loss -o "
         "plan.json"
     )
     assert "only plans under --target megatron" in cli.out
@@ -88,15 +77,15 @@ def test_solve_for_a_target(cli: Cli, problem: str) -> None:
         "36.00 % slower than the best plan without the target (both proven "
         "optimal)" in cli.out
     )
-    cli.succeeds(f"score {problem} plan.json")
+    cli.succeeds("score problem.json plan.json")
     assert cli.err == ""
     assert {s.strategy.tp for s in read_plan("plan.json").stages} == {2}
 
 
-def test_compare_for_a_target(cli: Cli, problem: str) -> None:
+def test_compare_for_a_target(cli: Cli) -> None:
     """Exact solvers agree; the document has the target and the loss."""
     cli.succeeds(
-        f"compare {problem} --solvers dp,cpsat,milp,brute,alpa --target "
+        "compare problem.json --solvers dp,cpsat,milp,brute,alpa --target "
         "megatron --target-loss --json -"
     )
     document = json.loads(cli.out)
@@ -112,33 +101,31 @@ def test_compare_for_a_target(cli: Cli, problem: str) -> None:
     assert "36.00 % slower" in cli.err
 
 
-def test_no_target_changes_nothing(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"solve {problem} --solver dp --target any")
+def test_no_target_changes_nothing(cli: Cli) -> None:
+    cli.succeeds("solve problem.json --solver dp --target any")
     assert "step time    150.000 ns" in cli.out
     assert "under" not in cli.out
 
 
-def test_explain_and_fit_and_pareto_for_a_target(
-    cli: Cli, problem: str
-) -> None:
-    cli.succeeds(f"solve {problem} --solver dp -o plan.json")
+def test_explain_and_fit_and_pareto_for_a_target(cli: Cli) -> None:
+    cli.succeeds("solve problem.json --solver dp -o plan.json")
     target = "--target megatron"
-    cli.succeeds(f"fit {problem} --within 210e-9 {target}")
+    cli.succeeds(f"fit problem.json --within 210e-9 {target}")
     assert "under          --target megatron" in cli.out
-    cli.succeeds(f"pareto {problem} {target} --json -")
+    cli.succeeds(f"pareto problem.json {target} --json -")
     document = json.loads(cli.out)
     assert document["target"] == "megatron"
     assert min(p["step_time_ns"] for p in document["points"]) == 204
     # The plan has stages that differ.
-    text = cli.refuses(f"explain {problem} plan.json {target}")
+    text = cli.refuses(f"explain problem.json plan.json {target}")
     assert "stage 2: expected tp=1 as in stage 1" in text
-    cli.succeeds(f"solve {problem} --solver dp {target} -o plan.json")
-    cli.succeeds(f"explain {problem} plan.json {target}")
+    cli.succeeds(f"solve problem.json --solver dp {target} -o plan.json")
+    cli.succeeds(f"explain problem.json plan.json {target}")
     assert "only plans under --target megatron" in cli.out
 
 
-def test_memory_is_left_free(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"solve {problem} --solver dp --headroom 10% --json -")
+def test_memory_is_left_free(cli: Cli) -> None:
+    cli.succeeds("solve problem.json --solver dp --headroom 10% --json -")
     assert json.loads(cli.out)["headroom"] == "10%"
     assert "only plans under --headroom 10%" in cli.err
     # Nothing is kept, of 1e9 bytes less a tenth.
@@ -272,9 +259,9 @@ def test_a_launch_in_json(cli: Cli, config: str) -> None:
     assert {p.name: p.read_text() for p in out.iterdir()} == files
 
 
-def test_what_cannot_be_launched(cli: Cli, problem: str, config: str) -> None:
-    solve = f"solve {problem} --solver dp --launch"
-    assert cli.refuses(f"{solve}") == (
+def test_what_cannot_be_launched(cli: Cli, config: str) -> None:
+    solve = "solve problem.json --solver dp --launch"
+    assert cli.refuses(solve) == (
         "--launch: expected --target too, got none; add the framework that "
         "runs it, such as --target megatron"
     )

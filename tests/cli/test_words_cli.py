@@ -49,11 +49,9 @@ def chain(memory_bytes: int = 1000) -> Problem:
     )
 
 
-@pytest.fixture
-def problem(tmp_path: Path) -> str:
-    path = str(tmp_path / "problem.json")
-    write(path, chain())
-    return path
+@pytest.fixture(autouse=True)
+def _problem(tmp_path: Path) -> None:
+    write(tmp_path / "problem.json", chain())
 
 
 # Problems
@@ -107,12 +105,12 @@ def test_certificates_are_of_the_problem_written(cli: Cli) -> None:
 # Plans by their settings
 
 
-def test_settings_stand_for_the_fastest_plan(cli: Cli, problem: str) -> None:
+def test_settings_stand_for_the_fastest_plan(cli: Cli) -> None:
     """Two stages take 30 ns a pass, three of them; one takes 60 ns, twice."""
-    cli.succeeds(f"score {problem} --plan pp=2,r=1 --json -")
+    cli.succeeds("score problem.json --plan pp=2,r=1 --json -")
     document = json.loads(cli.out)
     assert document["step_time_ns"] == 90
-    cli.succeeds(f"score {problem} pp=1,r=1 --json -")
+    cli.succeeds("score problem.json pp=1,r=1 --json -")
     assert json.loads(cli.out)["step_time_ns"] == 120
     assert "nest: PLAN is the fastest with pp=1,r=1: r=1, b=1, pp=1" in cli.err
 
@@ -189,7 +187,7 @@ def test_settings_count_together_with_pins(cli: Cli) -> None:
     """A plan that is explained under pins has them, too."""
     write("problem.json", interleaved(1000))
     words = "explain problem.json --plan r=1 --no-search"
-    cli.succeeds(f"{words}")
+    cli.succeeds(words)
     assert "--plan is the fastest with r=1" in cli.err
     assert "pp=2" in cli.err
     cli.succeeds(f"{words} --pin pp=1")
@@ -212,7 +210,7 @@ def test_an_answer_that_is_not_proven_says_why(cli: Cli) -> None:
 
 
 def test_an_answer_of_a_search_out_of_time_says_so(
-    cli: Cli, problem: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*arguments, **named):
         found = run_inside(*arguments, **named)
@@ -224,7 +222,7 @@ def test_an_answer_of_a_search_out_of_time_says_so(
         )
 
     monkeypatch.setattr("nest.analysis.plan_by_settings.run_solver", stopped)
-    cli.succeeds(f"score {problem} --plan pp=2")
+    cli.succeeds("score problem.json --plan pp=2")
     assert (
         "--plan is the fastest with pp=2 of those that the search "
         "constructed; not proven: it ended at its time limit of 60 s; no plan "
@@ -233,7 +231,7 @@ def test_an_answer_of_a_search_out_of_time_says_so(
 
 
 def test_settings_without_a_plan_say_why(
-    cli: Cli, problem: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing(*arguments, **named):
         return dataclasses.replace(
@@ -248,7 +246,7 @@ def test_settings_without_a_plan_say_why(
     monkeypatch.setattr("nest.analysis.plan_by_settings.run_solver", nothing)
     monkeypatch.setattr("nest.analysis.fit.run_solver", nothing)
     monkeypatch.setattr("nest.search.least.covers", lambda problem: False)
-    assert cli.refuses(f"score {problem} --plan pp=2") == (
+    assert cli.refuses("score problem.json --plan pp=2") == (
         "--plan pp=2: expected settings for which the search constructs a "
         "plan, got none (it ended at its time limit of 60 s); name more "
         "settings, or write a plan file"
@@ -307,8 +305,8 @@ def test_zero_stages_that_are_one_plan_may_be_named(cli: Cli) -> None:
         assert document["feasible"], cli.out
 
 
-def test_warm_starts_are_plans_by_settings(cli: Cli, problem: str) -> None:
-    cli.succeeds(f"solve {problem} --warm-start pp=1 -o out.json")
+def test_warm_starts_are_plans_by_settings(cli: Cli) -> None:
+    cli.succeeds("solve problem.json --warm-start pp=1 -o out.json")
     assert "--warm-start is the fastest with pp=1" in cli.err
     found = read_plan("out.json")
     assert found.problem_hash == problem_hash(chain())
@@ -316,11 +314,11 @@ def test_warm_starts_are_plans_by_settings(cli: Cli, problem: str) -> None:
 
 
 def test_a_file_goes_before_settings(
-    cli: Cli, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write("tp=1", make_plan(("a", SINGLE), ("b", SINGLE)))
-    cli.succeeds(f"score {problem} tp=1")
+    cli.succeeds("score problem.json tp=1")
     assert cli.err == ""
 
 
