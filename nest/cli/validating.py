@@ -107,7 +107,8 @@ def _progress(assessed: Iterator[T], total: int) -> Iterator[T]:
     with StatusLine() as line:
         for done, assessment in enumerate(assessed, 1):
             yield assessment
+            elapsed_s = line.elapsed_s
             # The first ones wait for processes to start.
             is_known = done * _SHARE_KNOWN >= total
-            rest = share_left(line.elapsed_s, done, total) if is_known else ""
-            line.update(f"{done} of {total} rows{rest}")
+            rest = share_left(elapsed_s, done, total) if is_known else ""
+            line.show(elapsed_s, f"{done} of {total} rows{rest}")

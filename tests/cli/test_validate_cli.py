@@ -335,10 +335,10 @@ def test_intervals_are_those_of_the_stored_calibration(cli, table):
 def test_the_rest_is_told_when_enough_is_done(monkeypatch):
     """The first rows wait for processes: nothing is known of the others."""
 
-    from nest.cli import validating
+    from nest.cli import progress, validating
 
     said, now = [], iter(range(0, 10**6, 10))
-    monkeypatch.setattr(validating.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     monkeypatch.setattr(
         validating.StatusLine, "show", lambda _, __, text: said.append(text)
     )
