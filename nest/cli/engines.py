@@ -106,7 +106,7 @@ class EngineOptions:
         else:
             with (
                 tempfile.NamedTemporaryFile(prefix="nest-log-") as file,
-                _shown(file.name),
+                _printed(file.name),
             ):
                 yield _logged(cells, file.name)
 
@@ -120,7 +120,7 @@ class EngineOptions:
         written = []
         if self.model_path is not None:
             path = Path(self.model_path)
-            with _beside(path) as folder:
+            with _folder_next_to(path) as folder:
                 models = writer.write_models(
                     problem, plan, folder, path.suffix, every=False
                 )
@@ -129,7 +129,7 @@ class EngineOptions:
                     written.append({**model, "file": self.model_path})
         if self.folder is not None:
             suffix, *_ = writer.capabilities.model_files
-            with _beside(Path(self.folder)) as folder:
+            with _folder_next_to(Path(self.folder)) as folder:
                 inner = folder / "models"
                 inner.mkdir()
                 models = writer.write_models(
@@ -208,7 +208,7 @@ def _logged(
 
 
 @contextlib.contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def _folder_next_to(path: Path) -> Iterator[Path]:
     """Return a folder on the same disk that is gone afterwards."""
     parent = path.resolve().parent
     try:
@@ -224,7 +224,7 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _shown(path: str) -> Iterator[None]:
+def _printed(path: str) -> Iterator[None]:
     """Print what is added to a file to standard error, as it comes."""
     ended = threading.Event()
 

@@ -69,7 +69,7 @@ class Paging:
     price_usd: float | None = None
 
     @property
-    def known(self) -> str:
+    def run_option(self) -> str:
         """The first option that says something of the run, if any."""
         if self.tokens is not None:
             return "--tokens"
@@ -149,9 +149,9 @@ def paged(command: Command) -> Command:
     ) -> Any:
         check_page(html_path)
         page = Paging(html_path, tokens, price_usd)
-        if html_path is None and page.known:
+        if html_path is None and page.run_option:
             raise InvalidOptionError(
-                f"{page.known}: expected --html too, whose page shows it, "
+                f"{page.run_option}: expected --html too, whose page shows it, "
                 f"got none; add it"
             )
         return command(page=page, **values)

@@ -141,9 +141,9 @@ def compare_command(
             raise InvalidOptionError(
                 f"--target-loss: {expected}, got {got}; leave it out"
             )
-        if page.known:
+        if page.run_option:
             raise InvalidOptionError(
-                f"{page.known}: {expected}, whose page shows it, got {got}; "
+                f"{page.run_option}: {expected}, whose page shows it, got {got}; "
                 f"leave it out"
             )
         from nest.cli.benching import compare_several

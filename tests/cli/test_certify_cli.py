@@ -17,56 +17,53 @@ from tests.certified import NCCL
 from tests.cli.conftest import Cli
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> dict[str, Path]:
-    names = "problem", "plan", "certificate", "other"
-    found = {name: tmp_path / f"{name}.json" for name in names}
-    write(found["problem"], two_stages(topology=NCCL))
-    write(found["plan"], make_plan(("a b", SINGLE), replicas=2))
-    return found
+#: What certificates are written by.
+CERTIFY = "certify problem.json plan.json -o certificate.json"
 
 
-def texts(paths: dict[str, Path]) -> list[str]:
-    return [str(paths["problem"]), str(paths["plan"])]
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path) -> None:
+    write(tmp_path / "problem.json", two_stages(topology=NCCL))
+    write(tmp_path / "plan.json", make_plan(("a b", SINGLE), replicas=2))
 
 
-def test_a_certificate_is_written_and_holds(
-    cli: Cli, paths: dict[str, Path]
-) -> None:
-    """143 ns: see tests/unit/certificates/test_certificates.py."""
-    output = paths["certificate"]
-    cli.succeeds("certify", *texts(paths), "-o", str(output))
+def nest_check(certificate: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "nest.certificates.check"),
+            *("problem.json", certificate),
+        ],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_certificate_is_written_and_holds(cli: Cli) -> None:
+    """143 ns: see tests/unit/test_certificates.py."""
+    cli.succeeds(CERTIFY)
     assert cli.out == (
         "optimal: step time 143 ns, lower bound 143 ns, gap 0 %; 2 batch "
         "splits, 1 prices, 0 labels\n"
     )
-    command = [sys.executable, "-m", "nest.certificates.check"]
-    arguments = [paths["problem"], output]
-    found = subprocess.run([*command, *arguments], capture_output=True)
-    assert found.returncode == 0
-    assert found.stdout.startswith(b"verified: optimal")
-    assert found.stderr == b""
+    checked = nest_check("certificate.json")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert checked.stdout.startswith("verified: optimal")
 
 
-def test_it_may_go_to_standard_output(
-    cli: Cli, paths: dict[str, Path]
-) -> None:
-    cli.succeeds("certify", *texts(paths), "-o", "-")
+def test_it_may_go_to_standard_output(cli: Cli) -> None:
+    cli.succeeds("certify problem.json plan.json -o -")
     assert json.loads(cli.out)["status"] == "optimal"
     assert cli.err.startswith("optimal: ")
 
 
-def test_a_file_that_states_more_has_a_hash_of_its_own(
-    cli: Cli, paths: dict[str, Path]
-) -> None:
+def test_a_file_that_states_more_has_a_hash_of_its_own(cli: Cli) -> None:
     """The certificate is for the file as it is, defaults stated or not."""
-    problem = two_stages(topology=NCCL)
-    document = json.loads(paths["problem"].read_text())
+    document = json.loads(Path("problem.json").read_text())
     document["quantum_ps"] = 1000
-    paths["problem"].write_text(json.dumps(document))
-    output = str(paths["certificate"])
-    cli.succeeds("certify", *texts(paths), "-o", output)
-    certificate = json.loads(paths["certificate"].read_text())
+    Path("problem.json").write_text(json.dumps(document))
+    cli.succeeds(CERTIFY)
+    certificate = json.loads(Path("certificate.json").read_text())
+    problem = two_stages(topology=NCCL)
     assert certificate["problem_hash"] != problem_hash(problem)
 
 
@@ -86,70 +83,51 @@ def test_a_file_that_states_more_has_a_hash_of_its_own(
     ],
 )
 def test_what_is_not_covered_is_refused(
-    cli: Cli, paths: dict[str, Path], change: dict[str, object], message: str
+    cli: Cli, change: dict[str, object], message: str
 ) -> None:
     problem: Problem = two_stages(topology=NCCL)
     job = replace(problem.job, **change)
-    write(paths["problem"], replace(problem, name="two", job=job))
-    output = str(paths["certificate"])
-    said = cli.refuses("certify", *texts(paths), "-o", output)
-    assert said == message
-    assert not paths["certificate"].exists()
+    write("problem.json", replace(problem, name="two", job=job))
+    assert cli.refuses(CERTIFY) == message
+    assert not Path("certificate.json").exists()
 
 
-def test_too_many_devices_are_refused_by_name(
-    cli: Cli, paths: dict[str, Path]
-) -> None:
+def test_too_many_devices_are_refused_by_name(cli: Cli) -> None:
     """By the name of the problem, and of the file where it is checked."""
     level = replace(NCCL.levels[0], fan_out=4096)
     problem = two_stages(topology=replace(NCCL, levels=(level,)))
     cluster = replace(problem.cluster, num_devices=4096)
-    write(paths["problem"], replace(problem, name="two", cluster=cluster))
+    write("problem.json", replace(problem, name="two", cluster=cluster))
     text = (
         ".cluster.num_devices: expected at most 1024, for a certificate, got "
         "4096; take fewer"
     )
-    output = str(paths["certificate"])
-    said = cli.refuses("certify", *texts(paths), "-o", output)
-    assert said == f"two{text}"
-    paths["other"].write_text("{}")
-    command = [sys.executable, "-m", "nest.certificates.check"]
-    arguments = [paths["problem"], paths["other"]]
-    found = subprocess.run([*command, *arguments], capture_output=True)
-    assert found.returncode == 2
-    expected = f"nest-check: {paths['problem']}{text}\n"
-    assert found.stderr.decode() == expected
+    assert cli.refuses(CERTIFY) == f"two{text}"
+    Path("other.json").write_text("{}")
+    checked = nest_check("other.json")
+    assert checked.returncode == 2
+    assert checked.stderr == f"nest-check: problem.json{text}\n"
 
 
-def test_a_plan_that_does_not_fit_has_none(
-    cli: Cli, paths: dict[str, Path]
-) -> None:
-    write(paths["problem"], two_stages(topology=NCCL, memory_bytes=1))
-    output = str(paths["certificate"])
-    said = cli.refuses("certify", *texts(paths), "-o", output)
-    assert "plan: expected one that fits" in said
+def test_a_plan_that_does_not_fit_has_none(cli: Cli) -> None:
+    write("problem.json", two_stages(topology=NCCL, memory_bytes=1))
+    assert "plan: expected one that fits" in cli.refuses(CERTIFY)
 
 
-def test_without_a_plan_it_certifies_that_none_fits(
-    cli: Cli, paths: dict[str, Path]
-) -> None:
+def test_without_a_plan_it_certifies_that_none_fits(cli: Cli) -> None:
     """A weight of one byte takes 16 bytes with what belongs to it."""
-    write(paths["problem"], two_stages(topology=NCCL, memory_bytes=1))
-    words = [str(paths["problem"]), "-o", str(paths["certificate"])]
-    cli.succeeds("certify", *words)
+    write("problem.json", two_stages(topology=NCCL, memory_bytes=1))
+    cli.succeeds("certify problem.json -o certificate.json")
     assert cli.out.startswith("infeasible: no plan fits; 2 batch splits, ")
-    assert json.loads(paths["certificate"].read_text())["plan"] is None
+    certificate = json.loads(Path("certificate.json").read_text())
+    assert certificate["plan"] is None
 
 
-def test_a_problem_with_plans_needs_one(
-    cli: Cli, paths: dict[str, Path]
-) -> None:
-    words = [str(paths["problem"]), "-o", str(paths["certificate"])]
-    said = cli.refuses("certify", *words)
+def test_a_problem_with_plans_needs_one(cli: Cli) -> None:
+    said = cli.refuses("certify problem.json -o certificate.json")
     assert said.startswith("PLAN: expected one, as there are plans that fit")
-    assert not paths["certificate"].exists()
+    assert not Path("certificate.json").exists()
 
 
-def test_the_output_is_asked_for(cli: Cli, paths: dict[str, Path]) -> None:
-    said = cli.refuses("certify", *texts(paths))
-    assert "--output" in said
+def test_the_output_is_asked_for(cli: Cli) -> None:
+    assert "--output" in cli.refuses("certify problem.json plan.json")

@@ -51,12 +51,8 @@ def _solvers() -> Iterator[None]:
         registry.unregister_solver(name)
 
 
-def solve(problem: str, act: str, *more: str) -> tuple[str, ...]:
-    option = f"loopback.act={act}"
-    return (
-        *("solve", problem, "--solver", "loopback"),
-        *("--option", option, *more),
-    )
+def solve(act: str) -> str:
+    return f"solve problem.json --solver loopback --option loopback.act={act}"
 
 
 # Help
@@ -82,10 +78,7 @@ def test_versions(cli: Cli) -> None:
 
 
 def test_solve_prints_and_writes(cli: Cli) -> None:
-    problem = "problem.json"
-    cli.succeeds(
-        *solve(problem, "optimal", "-o", "out.json", "--json", "doc.json")
-    )
+    cli.succeeds(f"{solve('optimal')} -o out.json --json doc.json")
     assert cli.err == ""
     for line in (
         r"problem +tiny \(preset standard\)",
@@ -120,24 +113,24 @@ def test_solve_without_a_plan(
     # The solver is wrong: a plan fits.
     monkeypatch.setattr("nest.solvers.challenge.SHARE", 0.0)
     plan = Path("out.json")
-    command = solve("problem.json", "infeasible", "-o", str(plan))
-    assert cli(*command) == 1
+    command = f"{solve('infeasible')} -o {plan}"
+    assert cli(command) == 1
     assert re.search(r"^status +infeasible \(no room\)$", cli.out, re.M)
     *_, said = cli.err.splitlines()
     assert said == "nest: out.json not written: no plan"
     plan.write_text("stale")
-    assert cli(*command) == 1
+    assert cli(command) == 1
     *_, said = cli.err.splitlines()
     assert said == "nest: out.json removed: no plan"
     assert not plan.exists()
-    cli.succeeds(*solve("problem.json", "infeasible"))
+    cli.succeeds(solve("infeasible"))
 
 
 def test_solve_to_standard_output(cli: Cli) -> None:
-    cli.succeeds(*solve("problem.json", "optimal", "-o", "-"))
+    cli.succeeds(f"{solve('optimal')} -o -")
     assert json.loads(cli.out)["schema"] == "nest-plan/1"
     assert "step time" in cli.err
-    cli.succeeds(*solve("problem.json", "optimal", "--json", "-"))
+    cli.succeeds(f"{solve('optimal')} --json -")
     assert json.loads(cli.out)["schema"] == "nest-compare/1"
     assert "step time" in cli.err
 
@@ -156,20 +149,18 @@ def test_solve_to_standard_output(cli: Cli) -> None:
 def test_solve_status_and_exit_code(
     cli: Cli, act: str, code: int, text: str
 ) -> None:
-    assert cli(*solve("problem.json", act)) == code
+    assert cli(solve(act)) == code
     assert re.search(rf"^status +{text}", cli.out, re.MULTILINE)
     assert "Traceback" not in cli.out + cli.err
 
 
-def overrun(command: str, problem: str, *more: str) -> tuple[str, ...]:
-    flag = "--solver" if command == "solve" else "--solvers"
-    option = ("--option", "overrunner.act=too-big")
-    return (command, problem, flag, "overrunner", *option, *more)
+#: A solver whose plan does not fit.
+TOO_BIG = "overrunner --option overrunner.act=too-big"
 
 
 def test_solve_writes_a_plan_that_does_not_fit(cli: Cli) -> None:
     """Nobody can launch it, so it is no success; but it can be looked at."""
-    assert cli(*overrun("solve", "problem.json", "-o", "out.json")) == 1
+    assert cli(f"solve problem.json --solver {TOO_BIG} -o out.json") == 1
     for line in (
         r"status +over memory \(60 bytes \(60\.0 %\) too much memory; best",
         r"step time +120\.000 ns",
@@ -181,8 +172,7 @@ def test_solve_writes_a_plan_that_does_not_fit(cli: Cli) -> None:
 
 
 def test_compare_goes_on_after_a_plan_that_does_not_fit(cli: Cli) -> None:
-    problem = "problem.json"
-    cli.succeeds(*overrun("compare", problem, "--json", "-"))
+    cli.succeeds(f"compare problem.json --solvers {TOO_BIG} --json -")
     cell = json.loads(cli.out)["cells"][0]
     assert cell["status"] == "over-memory"
     assert cell["step_time_ns"] is None
@@ -194,10 +184,8 @@ def test_compare_goes_on_after_a_plan_that_does_not_fit(cli: Cli) -> None:
 
 def test_repair(cli: Cli) -> None:
     write("crowded.json", crowded_problem())
-    assert cli(*overrun("solve", "crowded.json")) == 1
-    cli.succeeds(
-        *overrun("solve", "crowded.json", "--repair", "-o", "out.json")
-    )
+    assert cli(f"solve crowded.json --solver {TOO_BIG}") == 1
+    cli.succeeds(f"solve crowded.json --solver {TOO_BIG} --repair -o out.json")
     assert re.search(
         r"^status +feasible \(repaired: recompute full \(was 12 bytes "
         r"\(12\.0 %\) too much memory; best of 7\)\)$",
@@ -207,9 +195,7 @@ def test_repair(cli: Cli) -> None:
     assert (
         read_plan("out.json").stages[0].layer_strategies[0].recompute == "full"
     )
-    cli.succeeds(
-        *overrun("compare", "crowded.json", "--repair", "--json", "-")
-    )
+    cli.succeeds(f"compare crowded.json --solvers {TOO_BIG} --repair --json -")
     document = json.loads(cli.out)
     assert document["cells"][0]["step_time_ns"] == 160
     assert document["cells"][0]["extra"]["repair"] == ["recompute full"]
@@ -238,7 +224,7 @@ def test_compare_all(
 
 
 def test_traceback_is_in_the_document_only(cli: Cli) -> None:
-    assert cli(*solve("problem.json", "raise", "--json", "-")) == 1
+    assert cli(f"{solve('raise')} --json -") == 1
     cell = json.loads(cli.out)["cells"][0]
     assert "Traceback" in cell["extra"]["traceback"]
     assert "Traceback" not in cli.err
@@ -543,7 +529,7 @@ def test_places_without_permission(
         ("big.json", "got a file that may not be written; choose"),
         ("new", "got a directory .* that may not be written"),
     ):
-        error = cli.refuses(*solve("problem.json", "optimal", "-o", path))
+        error = cli.refuses(f"{solve('optimal')} -o {path}")
         assert re.search(text, error)
 
 

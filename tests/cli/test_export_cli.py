@@ -232,7 +232,7 @@ def test_export_and_import_score_the_same(cli: Cli, plans):
         "nest: note: not in the script, so Megatron-LM's defaults: "
         "--recompute-granularity\n"
     )
-    found = read_plan(Path("back-plan.json"))
+    found = read_plan("back-plan.json")
     before = score(builtin.load("llama2-7b-16"), read_plan(plans["plan"]))
     after = score(read_problem("back.json"), found)
     assert after.step_time_ns == before.step_time_ns
@@ -298,14 +298,13 @@ def test_plans_that_do_not_fit_are_written_with_a_warning(cli):
         micro_batch=8,
         stages=(Stage.of(names, [Strategy(dp=8)] * len(names)),),
     )
-    write(Path("plan.json"), plan)
+    write("plan.json", plan)
     cli.succeeds("export llama2-7b-16 plan.json --to megatron -o out")
     assert "nest: warning: the plan is infeasible: stage 1" in cli.err
 
 
 def test_scripts_of_deepspeed_bring_their_configuration(cli):
-    script = Path("run.sh")
-    script.write_text(
+    Path("run.sh").write_text(
         "deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt.py --num-layers 24 "
         "--hidden-size 2048 --num-attention-heads 16 --seq-length 2048 "
         "--vocab-size 50257 --tensor-model-parallel-size 2 --fp16 "
@@ -321,12 +320,11 @@ def test_scripts_of_deepspeed_bring_their_configuration(cli):
             }
         )
     )
-    arguments = ["import", "deepspeed", str(script), "-o"]
-    arguments += ["p.json", "--cluster"]
-    cli.succeeds(*arguments, "dgx-a100x8")
-    plan = read_plan(Path("p-plan.json"))
+    arguments = "import deepspeed run.sh -o p.json --cluster"
+    cli.succeeds(f"{arguments} dgx-a100x8")
+    plan = read_plan("p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=4, tp=2, zero=2)
-    assert cli.refuses(*arguments, "dgx-a100x16") == (
+    assert cli.refuses(f"{arguments} dgx-a100x16") == (
         "run.sh:1: --num_gpus 8 and run.sh:1: --num_nodes 1: expected "
         "the 16 devices of --cluster, got 8; name a cluster of 8 devices"
     )
@@ -359,12 +357,10 @@ def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
     ],
 )
 def test_what_is_solved_for_a_target_is_exported(cli, target, notes):
-    arguments = ["llama2-7b-16", "--solver", "dp", "--target", target]
-    cli.succeeds("solve", *arguments, "-o", "plan.json")
-    cli.succeeds(
-        f"export llama2-7b-16 plan.json --to {target} -o out --flavor "
-        "llama3/8B"
-    )
+    solve = f"solve llama2-7b-16 --solver dp --target {target}"
+    cli.succeeds(f"{solve} -o plan.json")
+    export = f"export llama2-7b-16 plan.json --to {target} -o out"
+    cli.succeeds(f"{export} --flavor llama3/8B")
     assert cli.err == notes
 
 
@@ -391,22 +387,17 @@ DEEPSEEK = {
 }
 
 
-def test_modules_of_predictions_there_and_back(cli: Cli, tmp_path):
+def test_modules_of_predictions_there_and_back(cli: Cli):
     """Imported, solved for Megatron on 4 stages, exported, imported again."""
-    names = ("config", "problem", "plan", "back", "back-plan")
-    config, problem, plan, back, back_plan = (
-        str(tmp_path / f"{name}.json") for name in names
-    )
     Path("config.json").write_text(json.dumps(DEEPSEEK))
-    out = Path("out")
-    where = "--cluster h100x8"
-    cli.succeeds(f"import hf {config} --mtp {where} -o {problem}")
     cli.succeeds(
-        f"solve {problem} --solver dp --target megatron --pin pp=4 -o {plan}"
+        "import hf config.json --mtp --cluster h100x8 -o problem.json"
     )
-    known = f"--to megatron --model {config}"
-    cli.succeeds(f"export {problem} {plan} {known} -o out")
-    args = (out / "args.sh").read_text()
+    solve = "solve problem.json --solver dp --target"
+    cli.succeeds(f"{solve} megatron --pin pp=4 -o plan.json")
+    export = "export problem.json plan.json --model config.json --to"
+    cli.succeeds(f"{export} megatron -o out")
+    args = Path("out/args.sh").read_text()
     assert "  --mtp-num-layers 2\n" in args
     (layout,) = (
         line.split()[1].strip("'")
@@ -415,34 +406,37 @@ def test_modules_of_predictions_there_and_back(cli: Cli, tmp_path):
     )
     assert layout.count("|") == 3
     assert re.search(r"m\*2\|?L$", layout)
-    script = str(out / "args.sh")
-    cli.succeeds(f"import megatron-args {script} {where} -o {back}")
-    found = score(read_problem(back), read_plan(back_plan))
-    solved = read_problem(problem)
-    assert found.step_quanta == score(solved, read_plan(plan)).step_quanta
+    cli.succeeds(
+        "import megatron-args out/args.sh --cluster h100x8 -o back.json"
+    )
+    scores = [
+        score(read_problem(f"{problem}.json"), read_plan(f"{plan}.json"))
+        for problem, plan in (("problem", "plan"), ("back", "back-plan"))
+    ]
+    assert scores[0].step_quanta == scores[1].step_quanta
     for target in ("torchtitan", "deepspeed", "maxtext"):
-        said = cli.refuses(f"solve {problem} --solver dp --target {target}")
+        said = cli.refuses(f"{solve} {target}")
         assert said.startswith(f"target {target}: expected no layers of kind")
-        folder = str(tmp_path / target)
-        for more in ((), ("--nearest",)):
-            arguments = (problem, plan, "--to", target, "--model", config)
-            assert cli("export", *arguments, "-o", folder, *more) == 2
+        for option in ("", "--nearest"):
+            assert cli(f"{export} {target} -o {target} {option}") == 2
             line = cli.err.splitlines()[-1]
             assert "expected no layers of kind 'mtp'" in line
-        assert not (tmp_path / target).exists()
+        assert not Path(target).exists()
+
+
+SCRIPT = (
+    "GPUS=8\nPP=16\ntorchrun --nproc_per_node $GPUS pretrain_gpt.py "
+    "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 "
+    "--seq-length 2048 --micro-batch-size 1 --global-batch-size 1536 "
+    "--tensor-model-parallel-size 8 --bf16 "
+    "--pipeline-model-parallel-size $PP --overlap-grad-reduce\n"
+)
 
 
 @pytest.fixture
 def script(tmp_path):
-    path = tmp_path / "run.sh"
-    path.write_text(
-        "GPUS=8\nPP=16\ntorchrun --nproc_per_node $GPUS pretrain_gpt.py "
-        "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 "
-        "--seq-length 2048 --micro-batch-size 1 --global-batch-size 1536 "
-        "--tensor-model-parallel-size 8 --bf16 "
-        "--pipeline-model-parallel-size $PP --overlap-grad-reduce\n"
-    )
-    return str(path)
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    return "run.sh"
 
 
 def test_contradicting_scripts_name_both_places(cli: Cli, script):
@@ -459,63 +453,21 @@ def test_contradicting_scripts_name_both_places(cli: Cli, script):
 
 
 def test_what_a_script_does_not_say_is_asked_for(cli, script):
-    arguments = [
-        "import",
-        "megatron-args",
-        script,
-        "--cluster",
-        "dgx-a100x128",
-        "-o",
-        "p.json",
-        "--set",
-        "GPUS=128",
-    ]
-    assert cli.refuses(*arguments) == (
+    arguments = (
+        f"import megatron-args {script} --cluster dgx-a100x128 -o p.json "
+        "--set GPUS=128"
+    )
+    assert cli.refuses(arguments) == (
         f"{script}: --vocab-size: expected a value, got none; add it, or pass "
         f"--say vocab-size=N"
     )
-    cli.succeeds(*arguments, "--say", "vocab-size=50257")
+    cli.succeeds(f"{arguments} --say vocab-size=50257")
     assert "overlap of gradients: how much of it hides is not in" in cli.err
-    plan = read_plan(Path("p-plan.json"))
+    plan = read_plan("p-plan.json")
     assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
-    cli.succeeds(
-        *arguments,
-        "--say",
-        "vocab-size=50257",
-        "--overlap",
-        "gradients=0.9",
-    )
-    plan = read_plan(Path("p-plan.json"))
+    cli.succeeds(f"{arguments} --say vocab-size=50257 --overlap gradients=0.9")
+    plan = read_plan("p-plan.json")
     assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
-
-
-@pytest.mark.parametrize(
-    ("kind", "more", "message"),
-    [
-        ("megatron-args", "--set GPUS", "--set: expected NAME=VALUE"),
-        ("megatron-args", "--overlap x=1", "--overlap: expected one of"),
-        ("megatron-args", "--cluster x", "cluster: expected <machine>x"),
-        (
-            "deepspeed",
-            "--set GPUS=128",
-            "--deepspeed-config: expected the name of a config",
-        ),
-        ("torchtitan", "", "expected TOML, got a syntax error"),
-    ],
-)
-def test_wrong_imports_say_why(cli, script, kind, more, message):
-    line = cli.refuses(
-        f"import {kind} {script} --cluster dgx-a100x128 -o p.json {more}"
-    )
-    assert message in line
-    assert not Path("p.json").exists()
-
-
-def test_the_plan_needs_a_file_beside_standard_output(cli, script):
-    line = cli.refuses(
-        f"import megatron-args {script} --cluster dgx-a100x128 -o -"
-    )
-    assert line.startswith("--plan: expected a file, got none")
 
 
 def test_files_that_are_no_text_are_refused(cli):
@@ -528,16 +480,14 @@ def test_files_that_are_no_text_are_refused(cli):
 
 
 def test_job_files_and_configurations_become_problems(cli):
-    job = Path("job.toml")
-    job.write_text(
+    Path("job.toml").write_text(
         '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nbatch_size = 2\n'
         'seq_len = 4096\n[activation_checkpoint]\nmode = "full"\n'
     )
-    cli.succeeds(f"import torchtitan {job} --cluster dgx-h100x8 -o p.json")
-    plan = read_plan(Path("p-plan.json"))
+    cli.succeeds("import torchtitan job.toml --cluster dgx-h100x8 -o p.json")
+    plan = read_plan("p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=8, zero=3, recompute="full")
-    config = Path("ds.json")
-    config.write_text(
+    Path("ds.json").write_text(
         json.dumps(
             {
                 "train_batch_size": 64,
@@ -547,12 +497,10 @@ def test_job_files_and_configurations_become_problems(cli):
             }
         )
     )
-    arguments = ["import", "deepspeed", str(config), "--cluster"]
-    arguments += ["dgx-h100x8", "-o", "p.json"]
-    assert cli.refuses(*arguments).startswith("--model: expected a value")
-    arguments += ["--model", "llama3-8b", "--sequence-length", "4096"]
-    cli.succeeds(*arguments)
-    plan = read_plan(Path("p-plan.json"))
+    arguments = "import deepspeed ds.json --cluster dgx-h100x8 -o p.json"
+    assert cli.refuses(arguments).startswith("--model: expected a value")
+    cli.succeeds(f"{arguments} --model llama3-8b --sequence-length 4096")
+    plan = read_plan("p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=8, zero=1)
     assert plan.micro_batch == 16
     # DeepSpeed splits tensors without sequences, other frameworks both.
@@ -572,13 +520,11 @@ def test_configurations_are_imported(cli: Cli):
         "import megatron-args gpt.yaml --cluster dgx-h100x16 -o "
         "back.json --say model.ffn_hidden_size=512"
     )
-    assert "--vocab-size: expected a value, got none" in cli.refuses(
-        f"{arguments}"
-    )
+    assert "--vocab-size: expected a value, got none" in cli.refuses(arguments)
     assert not back.exists()
     cli.succeeds(f"{arguments} --say vocab-size=1024")
     assert "not in the file, so NeMo's defaults: " in cli.err
-    plan = read_plan(Path("back-plan.json"))
+    plan = read_plan("back-plan.json")
     assert plan.stages[0].strategy == Strategy(
         dp=4, tp=2, zero=1, recompute="full"
     )

@@ -20,6 +20,7 @@ from nest.solvers import registry
 from tests import codesigns
 from tests.builders import SINGLE, make_plan
 from tests.cli.conftest import TINY, Cli
+from tests.cli.test_export_cli import SCRIPT
 from tests.cli.test_questions_cli import chain, chain_of_two_types
 from tests.cli.test_targets_cli import stages_differ
 from tests.loopback import (
@@ -57,6 +58,7 @@ TEXTS = {
     "half-case.json": '{"graph": {"directed": fal',
     "wild.json": WHOLE.replace('"name"', '"preset": "wild", "name"', 1),
     "grid.yaml": "models: [gpt3-1.3b]\n",
+    "run.sh": SCRIPT,
     "slurm-tree.conf": (TOPOLOGIES / "slurm-tree.conf").read_text(),
     "spec.yaml": SPACE,
     "bare.yaml": SPACE.replace(MODELS, ""),
