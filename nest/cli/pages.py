@@ -151,8 +151,8 @@ def paged(command: Command) -> Command:
         page = Paging(html_path, tokens, price_usd)
         if html_path is None and page.run_option:
             raise InvalidOptionError(
-                f"{page.run_option}: expected --html too, whose page shows it, "
-                f"got none; add it"
+                f"{page.run_option}: expected --html too, whose page shows "
+                f"it, got none; add it"
             )
         return command(page=page, **values)
 

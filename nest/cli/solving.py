@@ -143,8 +143,8 @@ def compare_command(
             )
         if page.run_option:
             raise InvalidOptionError(
-                f"{page.run_option}: {expected}, whose page shows it, got {got}; "
-                f"leave it out"
+                f"{page.run_option}: {expected}, whose page shows it, got "
+                f"{got}; leave it out"
             )
         from nest.cli.benching import compare_several
 

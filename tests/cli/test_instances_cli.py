@@ -112,24 +112,24 @@ def test_list_of_classes(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "command",
     [
-        ("instances", "--class", "huge"),
-        ("instances", "--classes"),
-        ("instances", "show", NAME),
-        ("problems",),
-        ("problems", "--models"),
+        "instances --class huge",
+        "instances --classes",
+        f"instances show {NAME}",
+        "problems",
+        "problems --models",
     ],
 )
 def test_json_goes_to_a_file_or_to_standard_output(
-    cli: Cli, words: tuple[str, ...]
+    cli: Cli, command: str
 ) -> None:
     """Alone it is standard output, as it was before it took a file."""
     path = Path("list.json")
-    cli.succeeds(*words, "--json", str(path))
+    cli.succeeds(f"{command} --json {path}")
     assert cli.out == ""
-    for json_words in ("--json", "-"), ("--json",):
-        cli.succeeds(*words, *json_words)
+    for option in ("--json -", "--json"):
+        cli.succeeds(f"{command} {option}")
         assert json.loads(cli.out) == json.loads(path.read_text())
 
 
@@ -259,15 +259,15 @@ def test_update_with_a_certificate(cli: Cli, copy: Path) -> None:
     assert known.plan is not None
     write("plan.json", known.plan)
     cli.succeeds(f"certify {NAME} plan.json -o certificate.json")
-    update = ("instances", "update", NAME, "--certificate", "certificate.json")
-    cli.succeeds(*update, "--by", "me")
+    update = "instances update {} --certificate certificate.json --by me"
+    cli.succeeds(update.format(NAME))
     found = store.read_best_known()[NAME]
     assert (found.status, found.found_by) == ("closed", "me")
     assert found.value_quanta == known.value_quanta
     assert [proof.solver for proof in found.proofs] == ["nest-check"]
     (fits_nowhere, *_) = names(["tiny", "infeasible"])
     cli.succeeds(f"certify {fits_nowhere} -o certificate.json")
-    cli.succeeds(*update[:2], fits_nowhere, *update[3:])
+    cli.succeeds(update.format(fits_nowhere))
     assert store.read_best_known()[fits_nowhere].infeasible
 
 

@@ -156,20 +156,19 @@ def test_defaults_of_a_model_are_told_with_their_options(cli: Cli) -> None:
 def test_what_was_chosen_is_no_default(cli: Cli) -> None:
     """Every option beside the model that says what plans may be."""
     chosen = {
-        "framework": ("--target", "any"),
-        "memory to leave free": ("--headroom", "8GB"),
-        "layers that are not cut apart": ("--layers-per-node", "2"),
-        "gradients": ("--gradients", "fp32"),
-        "order of the devices": ("--topology", "ring:4", "--order", "auto"),
-        "ZeRO stage": ("--forbid", "zero=3"),
-        "pipeline replicas": ("--forbid", "r=4"),
-        "samples per micro-batch": ("--pin", "b=1|2"),
-        "a strategy for every": ("--granularity", "stage"),
-        "data type": ("--dtype", "fp16"),
+        "framework": "--target any",
+        "memory to leave free": "--headroom 8GB",
+        "layers that are not cut apart": "--layers-per-node 2",
+        "gradients": "--gradients fp32",
+        "order of the devices": "--topology ring:4 --order auto",
+        "ZeRO stage": "--forbid zero=3",
+        "pipeline replicas": "--forbid r=4",
+        "samples per micro-batch": "--pin b=1|2",
+        "a strategy for every": "--granularity stage",
+        "data type": "--dtype fp16",
     }
-    arguments = ("solve", "--solver", "megatron", *model)
-    given = [word for words in chosen.values() for word in words]
-    cli.succeeds(*arguments, *given, "--html", "page.html")
+    solve = "solve --solver megatron --model gpt2 --cluster h100x4"
+    cli.succeeds(f"{solve} {' '.join(chosen.values())} --html page.html")
     rows = rows_of(page_of(), 4)
     for name in chosen:
         assert rows[name][1:] == ["as asked", ""], name
@@ -183,10 +182,11 @@ def test_what_a_target_chose_is_told(cli: Cli) -> None:
 
     torchtitan keeps gradients in 4 bytes.
     """
-    model = ("--model", "gpt2", "--cluster", "h100x2", "--pin", "pp=1")
-    choice = ("--sequence-parallel", "on,off", "--html", "page.html")
-    arguments = ("solve", "--solver", "megatron", *model)
-    cli.succeeds(*arguments, "--target", "deepspeed", *choice)
+    solve = (
+        "solve --solver megatron --model gpt2 --cluster h100x2 --pin pp=1 "
+        "--html page.html"
+    )
+    cli.succeeds(f"{solve} --target deepspeed --sequence-parallel on,off")
     rows = rows_of(page_of(), 4)
     chosen = ["the target", "--target deepspeed"]
     assert rows["recomputation"][1:] == ["none, full", *chosen]
@@ -194,12 +194,11 @@ def test_what_a_target_chose_is_told(cli: Cli) -> None:
     assert rows["ZeRO stage"][2:] == ["default", "--zero"]
     assert rows["pipeline stages"][2:] == ["as asked", ""]
     assert rows["optimiser"][2:] == ["default", "--optimizer"]
-    cli.succeeds(*arguments, "--target", "torchtitan", *choice[2:])
+    cli.succeeds(f"{solve} --target torchtitan")
     rows = rows_of(page_of(), 4)
     assert rows["gradients"][2:] == ["the target", "--target torchtitan"]
     assert rows["framework"][1:] == ["torchtitan", "as asked", ""]
-    gradients = ("--gradients", "fp32", *choice[2:])
-    cli.succeeds(*arguments, "--target", "torchtitan", *gradients)
+    cli.succeeds(f"{solve} --target torchtitan --gradients fp32")
     rows = rows_of(page_of(), 4)
     assert rows["optimiser"][2:] == ["default", "--optimizer"]
     assert rows["gradients"][2:] == ["as asked", ""]
@@ -226,9 +225,8 @@ def test_what_a_target_chose_of_a_file_is_told(cli: Cli) -> None:
 def test_a_page_without_a_plan_says_why_and_what_would_do(cli: Cli) -> None:
     problem = read_problem("problem.json")
     write("problem.json", with_memory(problem, 1))
-    for command, *solver in (("solve", "--solver", "brute"), ("pareto",)):
-        words = (command, "problem.json", *solver, "--html", "page.html")
-        cli.succeeds(*words)
+    for command in ("solve --solver brute", "pareto"):
+        cli.succeeds(f"{command} problem.json --html page.html")
         page = page_of()
         assert "There is no plan that fits: this is proven." in page.text
         assert "why: memory is short by" in page.text
@@ -258,15 +256,14 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(cli: Cli) -> None:
 
 def test_a_report_goes_where_html_says(cli: Cli) -> None:
     """As every other page does; -o is the same."""
-    arguments = ("report", "problem.json", "plan.json")
-    for words in (("--html", "a.html"), ("-o", "a.html", "--html", "a.html")):
-        cli.succeeds(*arguments, *words)
+    report = "report problem.json plan.json"
+    for options in ("--html a.html", "-o a.html --html a.html"):
+        cli.succeeds(f"{report} {options}")
         assert cli.out == "report: a.html\n"
         assert "Report on tiny" in Path("a.html").read_text()
         Path("a.html").unlink()
     assert not Path("report.html").exists()
-    said = cli.refuses(*arguments, "-o", "a.html", "--html", "b.html")
-    assert said == (
+    assert cli.refuses(f"{report} -o a.html --html b.html") == (
         "--html: expected the page that -o names, a.html, got b.html; pass "
         "one of the two"
     )
@@ -274,8 +271,8 @@ def test_a_report_goes_where_html_says(cli: Cli) -> None:
 
 
 def test_a_report_takes_plans_by_their_settings(cli: Cli) -> None:
-    for words in (("pp=2",), ("--plan", "pp=2")):
-        cli.succeeds("report problem.json", *words)
+    for plan in ("pp=2", "--plan pp=2"):
+        cli.succeeds(f"report problem.json {plan}")
         assert "nest: PLAN is the fastest with pp=2: " in cli.err
         page = page_of("report.html")
         assert "Plan of pp=2: 1 replica × 2 stages" in page.text
