@@ -233,37 +233,6 @@ def test_traceback_is_in_the_document_only(cli: Cli) -> None:
 # compare
 
 
-def test_compare_table(cli: Cli) -> None:
-    cli.succeeds(
-        "compare problem.json --solvers baseline,loopback --option "
-        "baseline.act=heuristic --time-limit 60 --option "
-        "loopback.act=feasible --seed 3"
-    )
-    assert cli.err == ""
-    lines = cli.out.splitlines()
-    assert re.split(r" {2,}", lines[0]) == [
-        *("solver", "status", "step time", "simulated", "vs best %"),
-        *("gap %", "wall s", "note"),
-    ]
-    assert set(lines[1]) == {"─"}
-    assert re.fullmatch(
-        r"baseline +feasible +90\.0000 ns +90\.0000 ns +best +\d+\.\d\d +"
-        r"optimal in own space",
-        lines[2],
-    )
-    assert re.fullmatch(
-        r"loopback +feasible +90\.0000 ns +90\.0000 ns +best +33\.33 +"
-        r"\d+\.\d\d +time limit",
-        lines[3],
-    )
-    digest = problem_hash(tiny_problem())[:12]
-    assert lines[4:] == [
-        "",
-        f"problem tiny · preset standard · hash {digest}",
-        "time limit 60 s · workers 1 · seed 3",
-    ]
-
-
 @pytest.mark.parametrize("granularity", ["", "--target megatron"])
 def test_a_gap_is_said_once(cli: Cli, granularity: str) -> None:
     """By the runner: the solver has nothing to add, in either search."""

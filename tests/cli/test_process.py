@@ -38,20 +38,13 @@ def problem(tmp_path: Path) -> str:
     return str(path)
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", NEST, *arguments]
+def command(text: str) -> list[str]:
+    return [sys.executable, "-c", NEST, *text.split()]
 
 
-def compare(problem: str, *arguments: str) -> list[str]:
-    return command(
-        *("compare", problem, "--solvers", "baseline,loopback"),
-        *("--option", "baseline.act=heuristic", *arguments),
-    )
-
-
-def run(*arguments: str, **environment: str) -> tuple[int, bytes, bytes]:
+def run(text: str, **environment: str) -> tuple[int, bytes, bytes]:
     done = subprocess.run(
-        command(*arguments),
+        command(text),
         cwd=ROOT,
         capture_output=True,
         env={**os.environ, **environment},
@@ -59,13 +52,14 @@ def run(*arguments: str, **environment: str) -> tuple[int, bytes, bytes]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_python_m_nest() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nest", "--version"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True
     )
+
+
+def test_python_m_nest() -> None:
+    done = python("-m", "nest", "--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nest ")
 
@@ -83,12 +77,7 @@ def test_interrupt_of_the_start() -> None:
         "from nest.__main__ import main\n"
         "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "problems"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", code, "problems")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "nest: interrupted\n"
 
@@ -109,11 +98,10 @@ def test_interrupt(
 ) -> None:
     document, pids = tmp_path / "doc.json", tmp_path / "pids"
     process = subprocess.Popen(
-        compare(
-            problem,
-            *("--json", str(document), "--option", "loopback.act=hang"),
-            *("--option", "loopback.report=good"),
-            *("--option", f"loopback.pids={pids}"),
+        command(
+            f"compare {problem} --solvers baseline,loopback --json {document} "
+            "--option baseline.act=heuristic --option loopback.act=hang "
+            f"--option loopback.report=good --option loopback.pids={pids}"
         ),
         cwd=ROOT,
         # Wide enough that no cell of the table is wrapped, whatever it says.
@@ -146,7 +134,7 @@ def test_interrupt(
 
 def test_broken_pipe_is_silent() -> None:
     process = subprocess.Popen(
-        command("problems", "--json"),
+        command("problems --json"),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -177,15 +165,14 @@ def test_full_disk_is_one_line() -> None:
 
 def test_closed_output_is_fine(problem: str) -> None:
     shell = ["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh"]
-    arguments = command("solve", problem, "--solver", "loopback")
+    arguments = command(f"solve {problem} --solver loopback")
     done = subprocess.run([*shell, *arguments], cwd=ROOT)
     assert done.returncode == 0
 
 
 def test_tables_without_unicode(problem: str) -> None:
     code, out, err = run(
-        *("solve", problem, "--solver", "loopback"),
-        PYTHONIOENCODING="ascii",
+        f"solve {problem} --solver loopback", PYTHONIOENCODING="ascii"
     )
     assert (code, told(err)) == (0, [])
     text = out.decode("ascii")
@@ -194,16 +181,16 @@ def test_tables_without_unicode(problem: str) -> None:
     assert "?" not in text
 
 
+#: A solver whose note makes a wide row.
+BIG_PLAN = "--solvers loopback --option loopback.act=big-plan"
+
+
 @pytest.mark.parametrize(
     "columns", ["", "0", "-40", "4e1", "wide", "²", "100001", "9" * 5000]
 )
 def test_piped_tables_do_not_wrap(problem: str, columns: str) -> None:
     """Unless COLUMNS says how wide they may be."""
-    code, out, err = run(
-        *("compare", problem, "--solvers", "loopback"),
-        *("--option", "loopback.act=big-plan"),
-        COLUMNS=columns,
-    )
+    code, out, err = run(f"compare {problem} {BIG_PLAN}", COLUMNS=columns)
     assert (code, told(err)) == (1, [])
     row = out.decode().splitlines()[2]
     assert row.startswith("loopback  ")
@@ -212,11 +199,7 @@ def test_piped_tables_do_not_wrap(problem: str, columns: str) -> None:
 
 
 def test_piped_tables_are_as_wide_as_columns_says(problem: str) -> None:
-    code, out, err = run(
-        *("compare", problem, "--solvers", "loopback"),
-        *("--option", "loopback.act=big-plan"),
-        COLUMNS="40",
-    )
+    code, out, err = run(f"compare {problem} {BIG_PLAN}", COLUMNS="40")
     assert (code, told(err)) == (1, [])
     lines = out.decode().splitlines()
     assert max(map(len, lines[: lines.index("")])) <= 40
@@ -230,10 +213,9 @@ def test_terminal(problem: str, tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         command(
-            *("solve", problem, "--solver", "loopback"),
-            *("--time-limit", "600", "--option", "loopback.act=await"),
-            *("--option", f"loopback.until={answered}"),
-            *("--option", "loopback.report=good"),
+            f"solve {problem} --solver loopback --time-limit 600 "
+            f"--option loopback.act=await --option loopback.until={answered} "
+            "--option loopback.report=good"
         ),
         cwd=ROOT,
         stdin=terminal,
@@ -332,8 +314,8 @@ def test_a_run_that_is_stopped_leaves_nothing(
     )
     process = subprocess.Popen(
         command(
-            *("bench", problem, "--solvers", str(planner), "--seeds", "0,1"),
-            *("--jobs", jobs, "-o", str(tmp_path / "run"), "-q"),
+            f"bench {problem} --solvers {planner} --seeds 0,1 --jobs {jobs} "
+            f"-o {tmp_path / 'run'} -q"
         ),
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(temporary)},

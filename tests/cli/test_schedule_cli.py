@@ -33,12 +33,6 @@ def test_a_layer_is_scheduled(cli: Cli, solver: str) -> None:
     assert document["makespan_ticks"] == 10400
 
 
-def test_people_see_bars(cli: Cli) -> None:
-    cli.succeeds(SCHEDULE)
-    assert "makespan  10400 cycles, none is shorter" in cli.out
-    assert "whole chip" in cli.out
-
-
 def test_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     data = io.TextIOWrapper(io.BytesIO(LAYER.read_bytes()))
     monkeypatch.setattr("sys.stdin", data)

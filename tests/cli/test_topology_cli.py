@@ -69,17 +69,6 @@ def test_price_as_json(cli: Cli, written):
     ]
 
 
-def test_price_for_people(cli: Cli, written):
-    path, out = written(case()), Path("out.json")
-    cli.succeeds(f"topology price {path} --json out.json")
-    assert "collective   all-reduce of 100 bytes" in cli.out
-    assert "groups       2 × 2 ranks" in cli.out
-    assert "lower bound  200.000 ns" in cli.out
-    (best,) = [line for line in cli.out.splitlines() if line.endswith("best")]
-    assert best.split() == ["ring", "240.000", "ns", "1.200", "best"]
-    assert json.loads(out.read_text("utf-8"))["best"] == "ring"
-
-
 def test_a_case_in_yaml_and_on_standard_input(cli: Cli, written, monkeypatch):
     cli.succeeds(f"topology price {written(case(), 'case.yaml')}")
     expected = cli.out
