@@ -560,7 +560,7 @@ def test_a_promise_that_is_broken_stays_so(monkeypatch):
 
 def replace_promise(name, ask):
     return tuple(
-        check._replace(ask=ask) if check.name == name else check
+        check._replace(check=ask) if check.name == name else check
         for check in CHECKS
     )
 
