@@ -391,12 +391,16 @@ def _deepspeed_script(request: DeepSpeedRequest, num_ranks: int) -> _Reading:
     """Read a script of Megatron-DeepSpeed."""
     from nest.frameworks.arguments import Arguments
     from nest.frameworks.deepspeed import read_script
-    from nest.frameworks.scripts import check_devices, check_given, find_words
+    from nest.frameworks.scripts import (
+        check_devices,
+        check_variables,
+        find_words,
+    )
     from nest.frameworks.shell import read_script as read_shell
 
     path, variables = request.path, dict(request.variables)
     script = read_shell(request.text, path, variables)
-    check_given(variables, script.used, path)
+    check_variables(variables, script.used, path)
     tokens = find_words(script, path)
     ignored = check_devices(script, tokens, Arguments(tokens, path), num_ranks)
     launch, model, notes = read_script(

@@ -16,7 +16,6 @@ from tests.builders import SINGLE, make_plan, two_stages
 from tests.certified import NCCL
 from tests.cli.conftest import Cli
 
-
 #: What certificates are written by.
 CERTIFY = "certify problem.json plan.json -o certificate.json"
 

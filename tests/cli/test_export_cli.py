@@ -23,38 +23,27 @@ SMALL = ("gpt2", "h100x2")
 FOR_SMALL = f"--model {SMALL[0]} --cluster {SMALL[1]}"
 
 
-LLAMA = "llama2-7b-16"
-Words = tuple[str, ...]
-
-
-def to(target: str, plan: object, out: object, *more: str) -> Words:
-    """Return the command that exports a plan of :data:`LLAMA`."""
-    where = ("--to", target, "-o", str(out))
-    return ("export", LLAMA, str(plan), *where, *more)
-
-
-def of(kind: str, path: object, out: object, cluster: str) -> Words:
-    """Return the command that imports a file."""
-    where = ("--cluster", cluster, "-o", str(out))
-    return ("import", kind, str(path), *where)
-
-
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     """A plan of llama2-7b-16 that Megatron can run, and one it cannot."""
     folder = tmp_path_factory.mktemp("plans")
-    names = [layer.id for layer in builtin.load(LLAMA).graph.layers]
-    strategy = Strategy(dp=8, zero=1)
-    first, last, other = (
-        Stage.of(layers, [x] * 17)
-        for layers, x in (
-            (names[:17], strategy),
-            (names[17:], strategy),
-            (names[17:], replace(strategy, recompute="full")),
-        )
+    problem = builtin.load("llama2-7b-16")
+    names = [layer.id for layer in problem.graph.layers]
+    first, second = (
+        Strategy(dp=8, zero=1),
+        Strategy(dp=8, zero=1, recompute="full"),
     )
-    plan = Plan(replicas=1, micro_batch=8, stages=(first, last))
-    mixed = replace(plan, stages=(first, other))
+    plan = Plan(
+        replicas=1,
+        micro_batch=8,
+        stages=(
+            Stage.of(names[:17], [first] * 17),
+            Stage.of(names[17:], [first] * 17),
+        ),
+    )
+    mixed = replace(
+        plan, stages=(plan.stages[0], Stage.of(names[17:], [second] * 17))
+    )
     paths = {"plan": folder / "plan.json", "mixed": folder / "mixed.json"}
     write(paths["plan"], plan)
     write(paths["mixed"], mixed)
@@ -65,7 +54,7 @@ def test_plans_of_other_problems_are_refused(
     cli: Cli, plans: dict[str, str], tmp_path: Path
 ) -> None:
     """Those of the problem under the target are its own."""
-    problem = builtin.load(LLAMA)
+    problem = builtin.load("llama2-7b-16")
     plan = read_plan(plans["plan"])
     out = Path("out")
     arguments = "export llama2-7b-16 plan.json"
@@ -260,7 +249,7 @@ def test_the_nearest_plan_is_written_with_its_price(cli, plans):
     plan = read_plan(out / "plan.json")
     assert len({stage.strategy for stage in plan.stages}) == 1
     # It says what score says of both.
-    problem = builtin.load(LLAMA)
+    problem = builtin.load("llama2-7b-16")
     for path, words in ((plans["mixed"], "as planned"), (None, "as written")):
         found = read_plan(path) if path else plan
         seconds = score(problem, found).step_time_ns / 1e9

@@ -35,8 +35,8 @@ from nest.solvers.run import CellInterrupted
 from nest.studies.study import Findings, Plot, Setting, Study
 from nest.util.interrupts import Ending, Interrupted
 from tests.builders import SINGLE, make_plan, two_stages
+from tests.certified import NCCL
 from tests.children import HANG_S
-from tests.cli.test_certify_cli import NCCL
 from tests.inside import run_inside
 from tests.unit.analysis.test_pareto import small
 from tests.unit.solvers.test_explain import BOTH, chain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,25 +13,6 @@ from nest.ir import read_plan, read_problem, write
 from nest.ir.problem import Problem
 from tests.builders import make_cost, make_levels, make_problem
 from tests.cli.conftest import SMALL, Cli
-
-
-@pytest.fixture
-def tiny(config: str) -> tuple[str, ...]:
-    """Return the options of a small model on four devices."""
-    return ("--model", config, "--cluster", "h100x4", *SMALL)
-
-
-@pytest.fixture
-def imported(cli: Cli, config: str, tmp_path: Path) -> Callable[..., str]:
-    """Return a function that imports the model with more options."""
-    path = str(tmp_path / "problem-of-tiny.json")
-
-    def run(*options: str) -> str:
-        where = ("--cluster", "h100x4", *SMALL, *options)
-        assert cli("import", "hf", config, *where, "-o", path) == 0
-        return path
-
-    return run
 
 
 def stages_differ() -> Problem:
@@ -153,9 +133,7 @@ def test_what_training_keeps_of_a_model(cli: Cli, config: str) -> None:
         ) == expected
 
 
-def test_a_model_has_the_defaults_of_the_target(
-    cli: Cli, tiny: tuple[str, ...]
-) -> None:
+def test_a_model_has_the_defaults_of_the_target(cli: Cli, config: str) -> None:
     """Unless the options say otherwise."""
     solve = f"solve --model {config} --cluster h100x4 {SMALL} --solver dp"
     for target, text in (
@@ -232,7 +210,7 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
 
 def test_a_launch_in_json(cli: Cli, config: str) -> None:
     """The figures have their units, and the files are those of an export."""
-    assert launched(cli, tiny, "--launch", "--json", "-") == 0
+    assert launched(cli, config, "--launch", "--json", "-") == 0
     document = json.loads(cli.out)
     (cell,) = document["cells"]
     figures = cell["score"]
@@ -306,7 +284,7 @@ def test_without_a_plan_there_is_nothing_to_launch(
     assert launched(cli, config, *words) == 1
     assert cli.err.endswith("nest: launch not written: no plan to launch\n")
     assert not folder.exists()
-    assert launched(cli, tiny, *words[:2], "--launch") == 1
+    assert launched(cli, config, *words[:2], "--launch") == 1
 
 
 def test_a_plan_that_the_export_refuses(cli: Cli, config: str) -> None:
