@@ -7,7 +7,6 @@ to ``tests/data/tables``; look at what changed.
 from __future__ import annotations
 
 import io
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -134,13 +133,6 @@ def heard() -> Iterator[list[RenderableType]]:
 
     with patch.object(table, "show", show):
         yield found
-
-
-def _document(name: str) -> dict[str, Any]:
-    """Return a document as ``--json`` of a command writes it."""
-    path = FOLDER.with_name("documents") / f"{name}.json"
-    document: dict[str, Any] = json.loads(path.read_text())
-    return document
 
 
 def stored(name: str) -> tuple[Problem, Plan]:
@@ -334,14 +326,12 @@ def points() -> Parts:
 
 def validated() -> Parts:
     """Return what ``nest validate`` says."""
-    document = _document("validate")
-    others: dict[str, Any] = {key: {} for key in validation._TITLES}
-    return validation.validation_block(others | document)
+    return validation.validation_block(document("validate"))
 
 
 def calibrated() -> Parts:
     """Return what ``nest calibrate`` says."""
-    return calibration.calibration_block(_document("calibrate"))
+    return calibration.calibration_block(document("calibrate"))
 
 
 def conforming() -> Parts:
@@ -466,28 +456,26 @@ def profiled() -> Parts:
 
 def ran() -> Parts:
     """Return what ``nest bench``, and ``nest compare`` of several, say."""
-    return benchmark.benchmark_block(_document("bench"), cells=True)
+    return benchmark.benchmark_block(document("bench"), cells=True)
+
+
+@cache
+def _documents() -> dict[str, Any]:
+    text = (FOLDER.parent / "documents.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def document(name: str) -> dict[str, Any]:
+    """Return a stored document of a command."""
+    return deepcopy(_documents()[name])
 
 
 def swept() -> Parts:
     """Return what ``nest sweep`` says."""
-    point = {
-        "status": "optimal",
-        "factor": 2.0,
-        "step_time_ns": 62_328_301_123,
-        "speed_up": 1.0432,
-    }
-    rows = [point, point | {"factor": 4.0, "speed_up": None}]
-    entry = {
-        "model": "llama3-70b",
-        "cluster": "dgx-h100x64",
-        "solver": "dp",
-        "batch": 2048,
-        "bandwidths": rows,
-    }
-    document = _document("bench")
-    document["answers"]["sweep"] = [entry]
-    return benchmark.benchmark_block(document)
+    made = document("bench")
+    made["answers"] |= document("sweep")
+    return benchmark.benchmark_block(made)
 
 
 def audited() -> Parts:
@@ -527,6 +515,7 @@ def audited() -> Parts:
     return list(audit.audit_block(study, findings, quick=True))
 
 
+#: What people see, by the name of its file.
 def codesigned() -> Parts:
     """Return what ``nest codesign`` says, with everything there can be."""
     document = codesigns.document()
@@ -548,7 +537,6 @@ def cores_scheduled() -> Parts:
     return schedule.schedule_block(layer, cores, found)
 
 
-#: What people see, by the name of its file.
 TABLES: dict[str, Callable[[], Parts]] = {
     "audit": audited,
     "bench": ran,

@@ -237,7 +237,7 @@ class _Running:
             if self.plans:
                 from nest.present.pages.several import plan_sections
 
-                plans = plan_parts(outcome)
+                plans = plan_sections(outcome)
             write_text(self.files.html_path, to_html(document, plans))
         self.files.write_json(document)
 

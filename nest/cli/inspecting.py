@@ -317,26 +317,13 @@ def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
     scale = TimeScale.fitting(
         max(block["load_ns"] for block in blocks), problem.time_unit
     )
-    return simple_table(
-        (
-            Column("block"),
-            Column("stages", rank=2, least=8),
-            Column("load"),
-            Column("sync", rank=3),
-            Column("in flight", rank=1),
-            Column("memory"),
-        ),
-        [
-            (
-                str(index),
-                _join(block["stages"]),
-                scale(block["load_ns"]),
-                scale(block["sync_ns"]),
-                str(block["inflight"]),
-                format_bytes(block["memory_bytes"]),
-            )
-            for index, block in enumerate(blocks, 1)
-        ],
+    columns = (
+        Column("block"),
+        Column("stages", form=_join, rank=2, min_width=8),
+        Column("load_ns", "load", scale),
+        Column("sync_ns", "sync", scale, rank=3),
+        Column("inflight", "in flight", rank=1),
+        Column("memory_bytes", "memory", format_bytes),
     )
     numbered = [
         {"block": number, **block} for number, block in enumerate(blocks, 1)

@@ -543,10 +543,10 @@ def _write_all(
     if session.files.json_path == "-":
         session.files.write_json(session.document())
     if session.files.csv_path is not None:
-        from nest.present.pages.benchmark import result_csv
+        from nest.present.comparison import result_csv
 
-        name = session.restricted.problem.name
-        session.files.write_csv(lambda: result_csv(name, session.results))
+        problem = session.restricted.problem
+        session.files.write_csv(lambda: result_csv(problem, session.results))
     if session.page.path is not None:
         session.page.write_answers(
             "solve" if show is _show_answer else "compare",

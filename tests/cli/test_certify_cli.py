@@ -38,7 +38,7 @@ def nest_check(certificate: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_certificate_is_written_and_holds(cli: Cli) -> None:
-    """143 ns: see tests/unit/test_certificates.py."""
+    """143 ns: see tests/unit/certificates/test_certificates.py."""
     cli.succeeds(CERTIFY)
     assert cli.out == (
         "optimal: step time 143 ns, lower bound 143 ns, gap 0 %; 2 batch "

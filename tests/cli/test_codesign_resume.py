@@ -151,7 +151,7 @@ def test_scores_say_what_costs_rest_on(cli: Cli) -> None:
     spec.write_text(SPEC)
     asked = read_spec(spec)
     (point, *_) = asked.space.points
-    on = On("gpt2", None, None)
+    on = ModelResult("gpt2", None, None)
     write("problem.json", problem_on(asked, on, point.architecture))
     cli.succeeds("score problem.json --plan tp=1,pp=1")
     assert "rests on     analytic accelerator model" in cli.out

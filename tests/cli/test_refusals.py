@@ -30,7 +30,7 @@ from tests.loopback import (
     good_plan,
     tiny_problem,
 )
-from tests.unit.test_pareto import small
+from tests.unit.analysis.test_pareto import small
 
 TOPOLOGIES = Path(__file__).parents[1] / "data" / "topologies"
 TRANSCRIPT = Path(__file__).with_name("refusals.txt")
