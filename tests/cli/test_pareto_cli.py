@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from nest.analysis.pareto import frontier
-from nest.ir import problem_hash, read_plan, read_problem, write
+from nest.ir import Problem, problem_hash, read_plan, read_problem, write
 from tests.cli.conftest import Cli
 from tests.unit.analysis.test_pareto import PRICE, small, with_device
 
@@ -140,11 +140,11 @@ def test_other_solvers_prove_points(cli: Cli) -> None:
     assert third["below"]["step_time_ns"] == 110
 
 
-def overlooking(*arguments: object, **options: object):
+def overlooking(problem: Problem, *arguments: object, **options: object):
     """Overlook the point of 10 bytes."""
     from dataclasses import replace
 
-    found = frontier("problem.json", *arguments, **options)
+    found = frontier(problem, *arguments, **options)
     (curve,) = found.curves
     points = (curve.points[0], curve.points[2])
     return replace(
