@@ -333,8 +333,8 @@ def _answer(
         return value
     if not _is_terminal():
         raise InvalidOptionError(
-            f"{flag}: expected a value where nobody can be asked, got none; "
-            f"for example {flag} {default}"
+            f"{flag}: expected a value, because nest can ask for it only "
+            f"on a terminal, got none; add it, for example {flag} {default}"
         )
     while True:
         try:

@@ -26,13 +26,13 @@ def add_talk(command: click.Command) -> None:
     command.params += [
         _switch(
             ("-q", "--quiet"),
-            "Say nothing on standard error but errors.",
+            "Print only errors on standard error.",
             QUIET,
             VERBOSE,
         ),
         _switch(
             ("-v", "--verbose"),
-            "Leave nothing out of tables, fold nothing; say more.",
+            "Print every column and row of tables, and more notes.",
             VERBOSE,
             QUIET,
         ),

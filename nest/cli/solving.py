@@ -381,9 +381,10 @@ def _settings(request: LimitedRequest, restricted: Restricted) -> Settings:
         node_size(problem.cluster)
     except InvalidOptionError:
         raise InvalidOptionError(
-            f"--launch: expected a network with nodes, got that of "
-            f"{problem.name}; write the plan with -o, and pass 'nest "
-            f"export' its --gpus-per-node"
+            f"--launch: expected a network that groups the devices into "
+            f"nodes, got the network of {problem.name}, which has no nodes; "
+            f"write the plan with -o, and pass 'nest export' its "
+            f"--gpus-per-node"
         ) from None
     return settings
 

@@ -257,9 +257,9 @@ def test_what_cannot_be_launched(cli: Cli, config: str) -> None:
         f"solve --model {config} --cluster h100x4 {SMALL} --topology "
         "torus:2x2 --solver dp --target megatron --launch"
     ) == (
-        "--launch: expected a network with nodes, got that of "
-        "tiny-dgx-h100x4; write the plan with -o, and pass 'nest export' its "
-        "--gpus-per-node"
+        "--launch: expected a network that groups the devices into nodes, got "
+        "the network of tiny-dgx-h100x4, which has no nodes; write the plan "
+        "with -o, and pass 'nest export' its --gpus-per-node"
     )
     full = Path("full")
     full.mkdir()
