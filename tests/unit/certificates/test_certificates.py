@@ -362,10 +362,11 @@ def random_pairs(seed: int, count: int) -> Iterator[tuple[Problem, Plan]]:
             count -= 1
 
 
-def test_plans_take_what_they_are_scored_with() -> None:
+@pytest.mark.parametrize("count", [40, 170])
+def test_plans_take_what_they_are_scored_with(count: int) -> None:
     """Whether they fit, too: with all of their memory, and a byte less."""
     seen = Counter[str]()
-    for problem, plan in random_pairs(1, 170):
+    for problem, plan in random_pairs(1, count):
         try:
             found = score(problem, plan)
         except NestError:
@@ -385,9 +386,9 @@ def test_plans_take_what_they_are_scored_with() -> None:
             seen["infeasible"] += 1
             with pytest.raises(check.RejectedError, match="too large"):
                 check.score(read(tight), document)
-    assert seen["legal"] > 100
-    assert seen["infeasible"] > 80
-    assert seen["illegal"] > 10
+    assert seen["legal"] > 0.55 * count
+    assert seen["infeasible"] > 0.45 * count
+    assert seen["illegal"] > 0.05 * count
 
 
 def test_no_bound_is_above_the_best_plan() -> None:
