@@ -25,7 +25,7 @@ from nest.cli.inputs import (
 )
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
-from nest.requests.plans import PlanRequest, PlanText, Talk
+from nest.requests.plans import PlanRequest, PlanSource, Talk
 from nest.requests.problems import MODEL_FIELDS, file_settings
 from nest.requests.settings import Request, settings_of
 from nest.util.files import check_output
@@ -221,7 +221,7 @@ def _choose_plan(arguments: dict[str, Any], plan_option: str | None) -> None:
                 f"--plan: expected either it or PLAN, got "
                 f"{arguments['plan']!r} too; remove one"
             )
-        text = PlanText(plan_option)
+        text = PlanSource(plan_option)
         text.option = "--plan"
         arguments["plan"] = text
     elif (

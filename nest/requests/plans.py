@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     PlanLike: TypeAlias = Plan | SolveResult | Mapping[str, Any] | PathText
 
 
-class PlanText(str):
+class PlanSource(str):
     """The text of a plan, with the option that it comes from."""
 
     option = "PLAN"
@@ -42,7 +42,7 @@ def read_plan_like(value: Any) -> Any:
     if isinstance(value, Mapping):
         return settings_text(value)
     if isinstance(value, str | os.PathLike):
-        return value if isinstance(value, PlanText) else os.fspath(value)
+        return value if isinstance(value, PlanSource) else os.fspath(value)
     plan = value if isinstance(value, Plan) else getattr(value, "plan", None)
     if isinstance(plan, Plan):
         return plan
@@ -157,7 +157,7 @@ class PlanRequest(ProblemRequest):
         if plan is None or isinstance(plan, Plan):
             return plan
         assert isinstance(plan, str)
-        option = getattr(plan, "option", PlanText.option)
+        option = getattr(plan, "option", PlanSource.option)
         if are_settings(plan):
             narrow = restricted_by(self, problem).problem
             return plan_of_text(plan, narrow, option, talk)

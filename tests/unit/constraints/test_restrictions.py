@@ -138,7 +138,7 @@ def test_the_same_pin_may_come_twice():
         (["tp=8,tp=4"], r"--pin: expected tp once, got tp=8 and tp=4, which "
          r"contradict each other; keep one, or write tp=8\|4 for either"),
         (["replicas=2", "r=4"], r"--pin: expected r once, got r=2 and r=4, "
-         r"which contradict each other; keep one, or write r=2\|4 for eith"),
+         r"which contradict each other; keep one, or write r=2\|4 for "),
     ],
 )  # fmt: skip
 def test_pins_that_cannot_be_read(texts, reason):
