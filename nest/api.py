@@ -97,10 +97,9 @@ def _with_parameters(doc: str, request: type[Request]) -> str:
     settings = settings_of(request)
     for name in inspect.signature(request).parameters:
         declared = settings[name]
-        unit = f" [{declared.unit}]" if declared.unit else ""
-        lines.append(name)
+        lines.append(f"{name} [{declared.unit}]" if declared.unit else name)
         lines += textwrap.wrap(
-            " ".join(declared.help.split()) + unit,
+            " ".join(declared.help.split()),
             70,
             initial_indent="    ",
             subsequent_indent="    ",

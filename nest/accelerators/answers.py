@@ -49,7 +49,7 @@ from nest.accelerators.search import (
 )
 from nest.accelerators.search import frontier as frontier_of
 from nest.accelerators.spec import Spec
-from nest.accelerators.tasks import Setting, open_store, workload_of
+from nest.accelerators.tasks import WorkloadSetting, open_store, workload_of
 from nest.accelerators.workload import QUANTUM_PS, Workload
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidProblemError, SolverError
@@ -621,7 +621,9 @@ def problem_on(
     return workload.problem(architecture, workload.entries(times))
 
 
-def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:
+def setting_of(
+    spec: Spec, model: str, devices_per_node: int = 1
+) -> WorkloadSetting:
     """Return what a model depends on with nodes of some size.
 
     Raises
@@ -629,7 +631,7 @@ def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:
     NestError
         If there is no such model.
     """
-    return Setting(
+    return WorkloadSetting(
         model=load_model(model),
         num_devices=spec.devices,
         devices_per_node=devices_per_node,

@@ -13,9 +13,9 @@ from nest.accelerators.architecture import Architecture
 from nest.accelerators.evaluate import Solved, WorkBound, bound_of, work_bound
 from nest.accelerators.search import Group, Listed, PlacementBound, Question
 from nest.accelerators.tasks import (
-    Setting,
     Store,
     Task,
+    WorkloadSetting,
     died,
     run_task,
     workload_of,
@@ -59,7 +59,7 @@ class PointOracle:
         self,
         architectures: list[Architecture],
         points: Listed,
-        settings: Sequence[Setting],
+        settings: Sequence[WorkloadSetting],
         store: Store,
         *,
         jobs: int = 1,
@@ -71,10 +71,10 @@ class PointOracle:
         self.store = store
         self._how = {"jobs": jobs, "dask": dask, "client": client}
         self._least: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._bounds: dict[Setting, WorkBound] = {}
+        self._bounds: dict[WorkloadSetting, WorkBound] = {}
         self._splits: dict[tuple[int, int], tuple[int, Splits]] = {}
 
-    def setting(self, point: int, model: int) -> Setting:
+    def setting(self, point: int, model: int) -> WorkloadSetting:
         """Return what a model on a point depends on."""
         node = self.architectures[point].devices_per_node
         return msgspec.structs.replace(

@@ -35,7 +35,7 @@ from nest.util.versions import nest_version
 MANIFEST = "codesign.json"
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class WorkloadSetting(Struct, frozen=True, kw_only=True):
     """All that the step time of a model depends on except the architecture.
 
     Attributes
@@ -86,7 +86,7 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
         Within which it must be known.
     """
 
-    setting: Setting
+    setting: WorkloadSetting
     architecture: Architecture
     target_quanta: int
     entries: tuple[int, ...] = ()
@@ -115,7 +115,7 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
 
 
 @lru_cache(maxsize=64)
-def workload_of(setting: Setting) -> Workload:
+def workload_of(setting: WorkloadSetting) -> Workload:
     """Return the workload of a setting.
 
     Raises

@@ -54,10 +54,10 @@ def audit_command(
     study = get_study(name)
     check_output(folder, "-o", folder=True)
     from nest.present.pages.study import PAGE, files, to_markdown
-    from nest.studies.study import DATA, Setting
+    from nest.studies.study import DATA, StudySetting
 
     with StatusLine() as line, Ending(lambda: _end(line)) as ending:
-        setting = Setting(
+        setting = StudySetting(
             quick=quick,
             data=DATA if data is None else Path(data),
             say=lambda text: line.update(f"{name}: {text}"),

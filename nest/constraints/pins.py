@@ -40,7 +40,7 @@ Restrictions = Mapping[str, tuple[Value, ...]]
 _SHOWN = 12
 
 
-class Setting(NamedTuple):
+class PlanSetting(NamedTuple):
     """One setting that can be pinned.
 
     Attributes
@@ -66,22 +66,26 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "r": Setting("replicas", "pipeline replicas", long="replicas"),
-    "b": Setting("micro_batches", "micro-batches", long="micro_batch"),
-    "pp": Setting("pipeline_parallel", "numbers of stages"),
+    "r": PlanSetting("replicas", "pipeline replicas", long="replicas"),
+    "b": PlanSetting("micro_batches", "micro-batches", long="micro_batch"),
+    "pp": PlanSetting("pipeline_parallel", "numbers of stages"),
     **{
-        axis.name: Setting(axis.field, axis.meaning, of_strategy=True)
+        axis.name: PlanSetting(axis.field, axis.meaning, of_strategy=True)
         for axis in AXES
     },
-    "zero": Setting("zero", "ZeRO stages", of_strategy=True, numbers=range(4)),
-    "recompute": Setting(
+    "zero": PlanSetting(
+        "zero", "ZeRO stages", of_strategy=True, numbers=range(4)
+    ),
+    "recompute": PlanSetting(
         "recompute",
         "recompute choices",
         of_strategy=True,
         words=RECOMPUTE,
         numbers=range(0),
     ),
-    "v": Setting("virtual_stages", "chunks per stage", long="virtual_stages"),
+    "v": PlanSetting(
+        "virtual_stages", "chunks per stage", long="virtual_stages"
+    ),
 }
 
 _SHORT = {name: name for name in SETTINGS} | {

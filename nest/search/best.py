@@ -6,14 +6,19 @@ plan of all splits is the *incumbent*. :class:`BestSearch` works so::
 
     open = every split under every runtime, with a bound from the layers
     for each open split:                                  # _bound_all
-        bound it by shortest paths; a path may be a plan: the first incumbents
+        bound it by shortest paths below a guess of the optimum, which grows
+        until a path is a plan: the first incumbents
     for limit in a little above the bounds, ..., the incumbent:
         for each open split, the least bound first:       # _prove_all
             if its bound is below the limit:
                 search its plans below the limit          # _search_split
                 raise its bound to the limit
         drop the splits whose bound is above the incumbent
-    the incumbent is optimal
+    the incumbent is optimal; the first split that has such a plan is
+    searched once more, so that every run returns the same plan
+
+Within a split, labels are the states of the dynamic program over (closed set,
+offset, stages left) that ``nest solvers`` names.
 
 The search of one split (:meth:`BestSearch._search_split`) reduces the stages
 that a plan better than the incumbent may have. No step drops such a plan:

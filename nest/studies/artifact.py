@@ -33,7 +33,7 @@ from nest.studies.study import (
     Findings,
     Plot,
     Series,
-    Setting,
+    StudySetting,
     Value,
     number,
     read_rows,
@@ -75,7 +75,7 @@ class _Input(NamedTuple):
     rows: Sequence[dict[str, str]]
 
 
-def run(setting: Setting) -> Findings:
+def run(setting: StudySetting) -> Findings:
     """Repeat the figures, and find out what they rest on."""
     folder = setting.data / FOLDER
     inputs = _read(folder, setting)
@@ -114,7 +114,7 @@ def run(setting: Setting) -> Findings:
     )
 
 
-def _read(folder: Path, setting: Setting) -> list[_Input]:
+def _read(folder: Path, setting: StudySetting) -> list[_Input]:
     by_name: dict[str, list[dict[str, str]]] = {}
     for row in read_rows(folder / "expected.csv", _COLUMNS):
         by_name.setdefault(row["instance"], []).append(row)
@@ -284,7 +284,7 @@ def _read_as(
 # Inputs on which the network matters
 
 
-def _small(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
+def _small(folder: Path, setting: StudySetting) -> tuple[Table, list[str]]:
     losses: list[float] = []
     infeasible = failed = 0
     records = read_rows(folder / "small_expected.csv", _SMALL_COLUMNS)
@@ -326,7 +326,7 @@ def _small(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
 
 
 def _network(
-    inputs: Sequence[_Input], setting: Setting
+    inputs: Sequence[_Input], setting: StudySetting
 ) -> tuple[Table, list[str]]:
     """Compare with the optimum, and its plan, of a network without cost."""
     #: Shares and blind losses by unit and spine.

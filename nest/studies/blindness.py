@@ -15,7 +15,7 @@ from nest.solvers.base import Capabilities, SolverOutput, Status
 from nest.solvers.judge import judge
 from nest.solvers.repair import repair
 from nest.studies.solving import geometric_mean, prove, step_quanta
-from nest.studies.study import Findings, Plot, Series, Setting, Value
+from nest.studies.study import Findings, Plot, Series, StudySetting, Value
 from nest.studies.texts import read_texts
 from nest.units import GB
 
@@ -158,7 +158,7 @@ def cost_of(
     return Cost(over, repairs, step / best_quanta - 1, belief)
 
 
-def run(setting: Setting) -> Findings:
+def run(setting: StudySetting) -> Findings:
     """Score the optima of blind views."""
     rows: list[tuple[Value, ...]] = []
     by_view: dict[str, list[Cost | None]] = {view: [] for view in VIEWS}

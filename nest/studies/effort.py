@@ -11,7 +11,7 @@ from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
 from nest.studies.solving import geometric_mean, ratio, step_quanta, usable
-from nest.studies.study import Findings, Plot, Series, Setting
+from nest.studies.study import Findings, Plot, Series, StudySetting
 from nest.studies.texts import read_texts
 
 TEXTS = read_texts("effort")
@@ -106,7 +106,7 @@ class _Search(NamedTuple):
         return self.ratio is None or self.dp_ratio <= self.ratio
 
 
-def run(setting: Setting) -> Findings:
+def run(setting: StudySetting) -> Findings:
     """Time all solvers, and follow ``dp``."""
     solvers = QUICK_SOLVERS if setting.quick else SOLVERS
     options = SolveOptions(time_limit_s=TIME_LIMIT_S)

@@ -23,7 +23,7 @@ from nest.studies.study import (
     Findings,
     Plot,
     Series,
-    Setting,
+    StudySetting,
     Value,
     number,
     read_rows,
@@ -129,7 +129,7 @@ class _StepTimes(NamedTuple):
         return self.greedy / self.exact - 1
 
 
-def run(setting: Setting) -> Findings:
+def run(setting: StudySetting) -> Findings:
     """Compare the two on recorded settings and on own ones."""
     folder = setting.data / FOLDER
     plans = _recorded_plans(folder, setting)
@@ -152,7 +152,7 @@ def run(setting: Setting) -> Findings:
     )
 
 
-def _recorded_plans(folder: Path, setting: Setting) -> str:
+def _recorded_plans(folder: Path, setting: StudySetting) -> str:
     """Score every recorded plan; say how many have their figure."""
     path = folder / "recorded_plans.json"
     try:
@@ -198,7 +198,7 @@ def _recorded_plans(folder: Path, setting: Setting) -> str:
     )
 
 
-def _recorded(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
+def _recorded(folder: Path, setting: StudySetting) -> tuple[Table, list[str]]:
     rows: list[tuple[Value, ...]] = []
     greedy_same = exact_same = above = 0
     for file, figures in _figures(folder):
@@ -257,7 +257,7 @@ def _repeats(problem: Problem, quanta: int | None, recorded: float) -> bool:
     return abs(time / recorded - 1) <= ROUNDED
 
 
-def _sweep(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
+def _sweep(folder: Path, setting: StudySetting) -> tuple[Table, list[str]]:
     rows: list[tuple[Value, ...]] = []
     losses: dict[str, list[float]] = {}
     for file, devices, gib, problem in setting.each(_swept(folder, setting)):
@@ -277,7 +277,7 @@ def _sweep(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
 
 
 def _swept(
-    folder: Path, setting: Setting
+    folder: Path, setting: StudySetting
 ) -> Iterator[tuple[str, int, float, Problem]]:
     sweeps = _QUICK_SWEEPS if setting.quick else _SWEEPS
     for file, micro_batches, gib_per_s, all_devices, sizes in sweeps:

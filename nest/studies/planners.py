@@ -16,8 +16,8 @@ from nest.studies.study import (
     Findings,
     Plot,
     Series,
-    Setting,
     Study,
+    StudySetting,
     Value,
 )
 from nest.studies.texts import read_texts
@@ -42,7 +42,7 @@ QUICK_INSTANCES = (
 _KEYS = [column.key for column in TEXTS.tables["instances"].columns]
 
 
-def study_of(planner: str, setting: Setting) -> Findings:
+def study_of(planner: str, setting: StudySetting) -> Findings:
     """Compare a planner with the optimum, instance by instance."""
     names = (*INSTANCES, *PER_LAYER)
     rows: list[tuple[Value, ...]] = []

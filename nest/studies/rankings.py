@@ -25,7 +25,7 @@ from nest.studies.study import (
     Findings,
     Plot,
     Series,
-    Setting,
+    StudySetting,
     Value,
 )
 from nest.studies.texts import read_texts
@@ -108,7 +108,7 @@ CONTENTION = ("as priced", "none")
 Ratios = Mapping[str, Mapping[str, Sequence[float | None]]]
 
 
-def run(setting: Setting) -> Findings:
+def run(setting: StudySetting) -> Findings:
     """Let planners plan under all rules, and score their old plans too."""
     planners = QUICK_PLANNERS if setting.quick else PLANNERS
     again = _no_ratios(RULES, planners)
@@ -161,7 +161,7 @@ def each(
                 yield what, rules, name, planner, value
 
 
-def contention(planners: Sequence[str], setting: Setting) -> Ratios:
+def contention(planners: Sequence[str], setting: StudySetting) -> Ratios:
     """Score plans where traffic shares links, and as if it did not.
 
     Ratios are to the plan that is proven to be the best with contention.

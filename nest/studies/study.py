@@ -69,7 +69,7 @@ class Findings(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setting:
+class StudySetting:
     """How a study is run.
 
     Attributes
@@ -129,10 +129,10 @@ class Study:
     method: str
     quick: str
     limits: tuple[str, ...]
-    run: Callable[[Setting], Findings]
+    run: Callable[[StudySetting], Findings]
     files: tuple[str, ...] = ()
 
-    def check(self, setting: Setting) -> None:
+    def check(self, setting: StudySetting) -> None:
         """Refuse to begin without the published data.
 
         Raises

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nest.studies.study import Findings, Setting, Study, Value
+from nest.studies.study import Findings, Study, StudySetting, Value
 from nest.util.tables import Column, Table
 
 
@@ -55,7 +55,7 @@ class StudyTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[str, ...] = ()
 
     def study(
-        self, name: str, run: Callable[[Setting], Findings], **values: str
+        self, name: str, run: Callable[[StudySetting], Findings], **values: str
     ) -> Study:
         """Return the study of that name that ``run`` answers."""
         limits = self.limits.format(**values).split("\n\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nest.studies import study_names
-from nest.studies.study import Findings, Plot, Setting, Study
+from nest.studies.study import Findings, Plot, Study, StudySetting
 from tests.cli.conftest import Cli
 
 
@@ -16,7 +16,7 @@ from tests.cli.conftest import Cli
 def study(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for all studies."""
 
-    def run(setting: Setting) -> Findings:
+    def run(setting: StudySetting) -> Findings:
         return Findings((f"quick: {setting.quick}",), (), Plot("", "", "", ()))
 
     found = Study(

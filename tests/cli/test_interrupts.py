@@ -32,7 +32,7 @@ from nest.solvers.base import Deadline, Limit, Status
 from nest.solvers.messages import Failure
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted
-from nest.studies.study import Findings, Plot, Setting, Study
+from nest.studies.study import Findings, Plot, Study, StudySetting
 from nest.util.interrupts import Ending, Interrupted
 from tests.builders import SINGLE, make_plan, two_stages
 from tests.certified import NCCL
@@ -415,7 +415,7 @@ def test_profile_writes_what_is_measured(cli, monkeypatch):
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_audit_says_what_was_done(cli, monkeypatch, broken):
-    def run(setting: Setting) -> Findings:
+    def run(setting: StudySetting) -> Findings:
         done = []
         for name in setting.each(["one", "two", "three"]):
             done.append(name)

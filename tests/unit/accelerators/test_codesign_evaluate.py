@@ -32,9 +32,9 @@ from nest.accelerators.points import Point
 from nest.accelerators.records import ModelResult
 from nest.accelerators.search import Group
 from nest.accelerators.tasks import (
-    Setting,
     Store,
     Task,
+    WorkloadSetting,
     died,
     open_store,
     run_task,
@@ -52,7 +52,7 @@ from nest.util.versions import nest_version
 from tests import codesigns
 
 CHIP = tpu_v4_like()
-SETTING = Setting(
+SETTING = WorkloadSetting(
     model=architecture("gpt2"),
     num_devices=4,
     devices_per_node=1,

@@ -45,8 +45,8 @@ from nest.studies.study import (
     Findings,
     Plot,
     Series,
-    Setting,
     Study,
+    StudySetting,
     read_rows,
 )
 from nest.util.tables import Column, Table
@@ -207,7 +207,7 @@ def artifact_data(tmp_path: Path) -> Path:
 def test_the_artifact_study(artifact_data: Path) -> None:
     """Two replicas beat NEST's pipeline: 8 * 3.75, a round of 500 bytes."""
     study = get_study("nest-artifact")
-    found = study.run(Setting(quick=True, data=artifact_data))
+    found = study.run(StudySetting(quick=True, data=artifact_data))
     (own,) = cells(found, "own_column")
     best = 8 * 3.75 + 0.001 + 500 / 900
     assert own["every_digit"] == "yes"
@@ -243,7 +243,7 @@ def test_a_network_that_takes_no_time_is_worth_nothing(
         item = artifact._Input(
             path.stem, read_artifact_file(path), import_nest_artifact(path), []
         )
-        table, _ = artifact._network([item], Setting(quick=True))
+        table, _ = artifact._network([item], StudySetting(quick=True))
         rows[path.stem] = {
             (unit, spine): (share, loss)
             for unit, spine, _, _, share, _, _, loss in table.rows
@@ -340,7 +340,7 @@ def test_the_piper_study(
     """Greedy saves 60 MiB for 6, where 10 for 2 would do."""
     sweep = ("resnet.json", 1, 1, (1,), (0.25, 345 / 1024, 1))
     monkeypatch.setattr(piper, "_QUICK_SWEEPS", (sweep,))
-    found = piper.STUDY.run(Setting(quick=True, data=piper_data))
+    found = piper.STUDY.run(StudySetting(quick=True, data=piper_data))
     assert found.answers[0].startswith("1 of 1 recorded plans")
     (recorded,) = cells(found, "recorded")
     assert recorded["greedy_repeated"] == recorded["exact_repeated"] == "yes"
@@ -445,7 +445,7 @@ def one_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_tiny")
 def test_a_planner_on_a_tiny_problem() -> None:
     """One plan fits, so there is nothing to lose."""
-    found = planners.study_of("alpa", Setting(quick=True))
+    found = planners.study_of("alpa", StudySetting(quick=True))
     (row,) = cells(found, "instances")
     assert (row["ratio"], row["outer"], row["inner"]) == (1, 1, 1)
     assert row["over_gb"] == 0
@@ -453,14 +453,14 @@ def test_a_planner_on_a_tiny_problem() -> None:
 
 @pytest.mark.usefixtures("one_tiny")
 def test_rankings_and_effort_of_a_tiny_problem() -> None:
-    found = rankings.STUDY.run(Setting(quick=True))
+    found = rankings.STUDY.run(StudySetting(quick=True))
     (row,) = cells(found, "again")
     assert (row["1F1B_mean"], row["GPipe_rank"]) == (1, 1)
     assert "0 of 0 pairs change their order" in found.answers[0]
     assert [row["ratio"] for row in cells(found, "plans")] == [1] * 3 + [
         None
     ] * 2
-    found = effort.STUDY.run(Setting(quick=True))
+    found = effort.STUDY.run(StudySetting(quick=True))
     (row,) = cells(found, "solvers")
     assert (row["usable"], row["ratio"]) == (1, 1)
     (row,) = cells(found, "dp")
@@ -651,7 +651,7 @@ def test_damaged_figures_are_refused(
     (row,) = read_rows(path, ())
     write_csv(path, [row | {column: value}])
     with pytest.raises(NestError, match=message):
-        artifact.STUDY.run(Setting(quick=True, data=artifact_data))
+        artifact.STUDY.run(StudySetting(quick=True, data=artifact_data))
 
 
 @pytest.mark.parametrize(
@@ -666,7 +666,7 @@ def test_damaged_plans_are_refused(
 ) -> None:
     (piper_data / "piper" / "recorded_plans.json").write_text(text)
     with pytest.raises(NestError, match=message):
-        piper.STUDY.run(Setting(quick=True, data=piper_data))
+        piper.STUDY.run(StudySetting(quick=True, data=piper_data))
 
 
 def test_no_figure_is_missing_in_piper_rows(piper_data: Path) -> None:
@@ -674,7 +674,7 @@ def test_no_figure_is_missing_in_piper_rows(piper_data: Path) -> None:
     (row,) = read_rows(path, ())
     write_csv(path, [row | {"exact_tps": ""}])
     with pytest.raises(NestError, match=r"expected figures in every row"):
-        piper.STUDY.run(Setting(quick=True, data=piper_data))
+        piper.STUDY.run(StudySetting(quick=True, data=piper_data))
 
 
 def test_the_mean_of_nothing() -> None:
