@@ -252,7 +252,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         if debug:
             raise
-        _say(f"nest: error: {describe_usage(error)}")
+        _say(f"nest: error: {describe_usage(error, _called(arguments))}")
         return 2
     except NestError as error:
         if debug:
@@ -269,10 +269,24 @@ def _guarded(arguments: Sequence[str] | None) -> int:
         return 1
 
 
-def describe_usage(error: click.ClickException) -> str:
+def _called(arguments: Sequence[str]) -> str:
+    """Return the command that was called, such as ``nest solve``."""
+    path, command = "nest", cli
+    with click.Context(cli) as context:
+        for word in arguments:
+            inner = None
+            if isinstance(command, click.Group):
+                inner = command.get_command(context, word)
+            if inner is None:
+                break
+            path, command = f"{path} {word}", inner
+    return path
+
+
+def describe_usage(error: click.ClickException, called: str = "nest") -> str:
     """Return ``where: expected …, got …; remedy`` for an error of click."""
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "nest"
+    path = context.command_path if context is not None else called
     see = f"see '{path} --help'"
     match error:
         case click.MissingParameter(param=click.Parameter() as parameter):
