@@ -271,7 +271,8 @@ def _guarded(arguments: Sequence[str] | None) -> int:
 
 def _called(arguments: Sequence[str]) -> str:
     """Return the command that was called, such as ``nest solve``."""
-    path, command = "nest", cli
+    path = "nest"
+    command: click.Command = cli
     with click.Context(cli) as context:
         for word in arguments:
             inner = None
