@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 import os
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ os.environ["PATH"] = os.pathsep.join(
 # Nor do they print tables as wide as the terminal of who builds the site.
 os.environ.pop("COLUMNS", None)
 
+import nest.requests  # noqa: E402
 from nest.util.versions import nest_version  # noqa: E402
 
 project = "nest"
@@ -104,6 +106,13 @@ def _include(app: Any, path: Path, docname: str, source: list[str]) -> None:
     source[0] = on_the_site(source[0])
 
 
+#: Modules whose types the signatures of nest.api name.
+_REQUESTS = tuple(
+    f"nest.requests.{module.name}"
+    for module in pkgutil.iter_modules(nest.requests.__path__)
+)
+
+
 def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     """Resolve what no page has: names without module, and those of others.
 
@@ -126,7 +135,8 @@ def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     for scope in ("", scopes[0], ".".join(scopes)):
         if _exists(f"{scope}.{target}".strip(".")):
             return contnode
-    known = any(target in _imported(module) for module in domain.modules)
+    modules = (*domain.modules, *_REQUESTS)
+    known = any(target in _imported(module) for module in modules)
     return contnode if known else None
 
 
@@ -149,13 +159,19 @@ def _exists(name: str) -> bool:
 
 @functools.cache
 def _imported(module: str) -> set[str]:
-    """Return what a module imports, for annotations too."""
+    """Return what a module imports or declares, for annotations too."""
     tree = ast.parse(inspect.getsource(importlib.import_module(module)))
-    return {
+    imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
+    }
+    return imported | {
+        node.target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
     }
 
 
