@@ -9,6 +9,8 @@ itself and from rooms on lower floors; every import is checked by
 from __future__ import annotations
 
 import ast
+import functools
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -301,10 +303,15 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a file's syntax tree."""
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path, known: dict[str, Path]) -> set[Import]:
     """Return what a module imports, but for the types of annotations."""
-    tree = ast.parse(path.read_text())
-    return set(_imports(tree, known, lazy=False))
+    return set(_imports(tree_of(path), known, lazy=False))
 
 
 def _imports(
@@ -317,6 +324,8 @@ def _imports(
     names: set[str] = set()
     if isinstance(node, ast.Import):
         names = {alias.name for alias in node.names}
+    elif isinstance(node, ast.Call) and "import_module" in ast.dump(node.func):
+        names = {x.value for x in node.args if isinstance(x, ast.Constant)}
     elif isinstance(node, ast.ImportFrom) and node.module is not None:
         inner = {f"{node.module}.{alias.name}" for alias in node.names}
         names = (inner & known.keys()) or {node.module}
@@ -324,6 +333,23 @@ def _imports(
     lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     for child in ast.iter_child_nodes(node):
         yield from _imports(child, known, lazy)
+
+
+#: What names a module, perhaps with a name in it, in a text.
+_MODULE_TEXT = re.compile(
+    r"((?:nest|formulations|baselines)\.[.\w]+)(?::\w+)?"
+)
+
+
+def named_in_texts(path: Path, known: dict[str, Path]) -> set[str]:
+    """Return the modules that a module names in its texts."""
+    texts = (
+        node.value
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    matches = filter(None, map(_MODULE_TEXT.fullmatch, texts))
+    return {match[1] for match in matches} & known.keys()
 
 
 def section() -> str:

@@ -42,7 +42,8 @@ def audit_command(
     from nest.studies import get_study, study_names
 
     if name is None:
-        for option_name, value in (("-o", folder), ("--data", data)):
+        options = {"-o": folder, "--data": data, "--quick": quick or None}
+        for option_name, value in options.items():
             if value is not None:
                 raise InvalidOptionError(
                     f"{option_name}: expected NAME of an audit too, got "

@@ -49,7 +49,7 @@ def calibrate_command(
 
     path = None if request.runs is None else str(request.runs)
     if template:
-        _print_template(files, path, next_path)
+        _print_template(request, files, next_path)
         return 0
     if path is None or files.output is None:
         missing = "RUNS" if path is None else "-o"
@@ -86,12 +86,15 @@ def calibrate_command(
 
 
 def _print_template(
-    files: Files, path: str | None, next_path: str | None
+    request: CalibrateRequest, files: Files, next_path: str | None
 ) -> None:
     from nest.calibration.template import template_csv
 
     options = {
-        "RUNS": path,
+        "RUNS": request.runs,
+        "--hardware": request.hardware,
+        "--interconnect": request.interconnect,
+        "--devices-per-node": request.devices_per_node,
         "--next": next_path,
         "--json": files.json_path,
     }

@@ -29,12 +29,22 @@ def _show_published(
     """Show what is published of chips, and end there."""
     if not is_on or context.resilient_parsing:
         return
+    arguments = context.find_root().obj or ()
+    more = {*arguments} - {"codesign", "--published", *_TALK}
+    if more:
+        raise InvalidOptionError(
+            f"--published: expected nothing else, got "
+            f"{', '.join(sorted(more))}; remove it"
+        )
     from nest.present.published import blocks_block, peaks_block
     from nest.present.table import show
 
     show(people(), *peaks_block(), "", *blocks_block())
     context.exit()
 
+
+#: Switches that every command has.
+_TALK = ("-q", "--quiet", "-v", "--verbose")
 
 _STOPPED = "The search was stopped: what is here is what was known by then."
 

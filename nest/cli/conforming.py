@@ -53,7 +53,10 @@ def conform_command(
     from nest.conform.run import TIME_LIMIT_S
     from nest.present.conform import conform_block
     from nest.present.table import key_lines, show
+    from nest.solvers.registry import solver_target
 
+    name = solver_keyword(solver_text)
+    solver_target(name)  # refuses unknown ones
     if promises:
         show(
             files.people,
@@ -61,7 +64,6 @@ def conform_command(
         )
         return 0
     files.check()
-    name = solver_keyword(solver_text)
     extra = parse_extra(request.option, [name]).get(name, {})
     with ProgressLine("s") as progress:
         report, stop = until_interrupted(

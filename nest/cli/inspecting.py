@@ -198,6 +198,17 @@ def problems_command(
         else:
             _list("machine", "nest-machine-list/1", _machines(), json_path)
         return 0
+    if json_path is not None and (modelled or name is not None):
+        raise InvalidOptionError(
+            "--json: expected no problem to write, which is JSON, got one; "
+            "leave out --json, and name the file with -o"
+        )
+    if json_path is not None and named_problem(json_path) is not None:
+        raise InvalidOptionError(
+            f"--json: expected a file, got the name of a problem, "
+            f"{json_path!r}; write it with 'nest problems {json_path} -o "
+            f"FILE', or pass --json - for the list"
+        )
     if modelled or name is not None:
         files.check(request)
         if modelled:

@@ -274,13 +274,13 @@ def _called(arguments: Sequence[str]) -> str:
     path = "nest"
     command: click.Command = cli
     with click.Context(cli) as context:
-        for word in arguments:
+        for name in arguments:
             inner = None
             if isinstance(command, click.Group):
-                inner = command.get_command(context, word)
+                inner = command.get_command(context, name)
             if inner is None:
                 break
-            path, command = f"{path} {word}", inner
+            path, command = f"{path} {name}", inner
     return path
 
 

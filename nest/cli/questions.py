@@ -92,9 +92,9 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
     from nest.present.explanation import explanation_block
     from nest.present.table import show
 
+    request.check()
     request = request.limited()
     files.check(request)
-    request.check()
     whole, plan = request.find_problem_and_plan(TALK)
     restricted = request.restricted(whole)
     problem = restricted.problem

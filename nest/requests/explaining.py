@@ -11,6 +11,7 @@ from nest.requests.plans import PlanRequest
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import (
+    DEFAULT_SOLVER,
     OneSolverRequest,
     TimeLimitRequest,
     solver_limits,
@@ -95,11 +96,17 @@ class ExplainRequest(
 
     def check(self) -> None:
         """Refuse settings that contradict each other."""
-        if not self.search and self.prefer:
-            raise InvalidOptionError(
-                "--prefer: expected either it or --no-search, got both; "
-                "remove one"
-            )
+        searching = {
+            "--prefer": bool(self.prefer),
+            "--solver": self.solver != DEFAULT_SOLVER,
+            "--time-limit": self.time_limit is not None,
+        }
+        for name, is_given in searching.items():
+            if is_given and not self.search:
+                raise InvalidOptionError(
+                    f"{name}: expected either it or --no-search, got both; "
+                    f"remove one"
+                )
 
 
 def score(request: ScoreRequest) -> Score:
@@ -130,8 +137,8 @@ def certify(request: CertifyRequest) -> dict[str, Any]:
 
 def explain(request: ExplainRequest) -> Explanation:
     """Return where the time of a plan goes."""
-    request = request.limited()
     request.check()
+    request = request.limited()
     whole, plan = request.find_problem_and_plan()
     return explain_plan(request, request.restricted(whole).problem, plan)
 

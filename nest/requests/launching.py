@@ -99,6 +99,11 @@ def export(
         )
     else:
         target_of(to)
+        if request.flavor is not None and to != "torchtitan":
+            raise InvalidOptionError(
+                f"--flavor: expected --to torchtitan, which names models by "
+                f"it, got --to {to}; leave it out"
+            )
     problem = request.find_problem()
     plan = request.find_plan(problem, talk, warn=False)
     assert plan is not None

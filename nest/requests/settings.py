@@ -14,11 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from nest.errors import (
-    InvalidOptionError,
-    InvalidPlanError,
-    InvalidProblemError,
-)
+from nest.errors import InvalidOptionError, NestError
 from nest.requests.values import RefusedValueError, anything, flag, text
 
 _METADATA = "setting"
@@ -202,14 +198,11 @@ def in_python(message: str, request: type[Request]) -> str:
     return message.replace(f"{command}:", f"{command.replace(' ', '.')}:")
 
 
-#: Errors whose texts name options.
-_TRANSLATED = (InvalidOptionError, InvalidPlanError, InvalidProblemError)
-
-
 @contextmanager
 def python_errors(request: type[Request]) -> Iterator[None]:
     """Let errors inside speak of Python arguments."""
     try:
         yield
-    except _TRANSLATED as error:
-        raise type(error)(in_python(str(error), request)) from None
+    except NestError as error:
+        error.args = (in_python(str(error), request),)
+        raise

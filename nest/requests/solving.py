@@ -19,6 +19,7 @@ from nest.requests.values import (
     pairs,
     read_solver,
     seconds,
+    shown,
     solver_keyword,
 )
 from nest.util.versions import num_cpus
@@ -183,8 +184,15 @@ class SolveRequest(LimitedRequest):
 
     def check_limits(self) -> None:
         """Refuse arguments that a record of options holds, too."""
+        from nest.solvers.base import SolveOptions
+
         if self.options is None:
             return
+        if not isinstance(self.options, SolveOptions):
+            raise InvalidOptionError(
+                f"options: expected a nest.SolveOptions, got "
+                f"{shown(self.options)}; pass one, or the arguments for it"
+            )
         names = ("time_limit", "gap", "workers", "seed", "warm_start")
         for name in (*names, "repair", "option"):
             if getattr(self, name) not in (None, 0, ()):

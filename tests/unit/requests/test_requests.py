@@ -7,6 +7,7 @@ import pydoc
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import click
@@ -87,6 +88,21 @@ def test_settings_are_declared_once_and_in_full() -> None:
     for kind in kinds():
         for field, declared in settings_of(kind).items():
             assert declared.help.strip().endswith((".", "]")), (kind, field)
+
+
+def test_every_setting_is_read_by_somebody() -> None:
+    """One that nobody reads would be accepted and ignored."""
+    folders = ("requests", "cli")
+    texts = [
+        path.read_text()
+        for folder in folders
+        for path in (Path(nest.__file__).parent / folder).glob("*.py")
+    ]
+    used = {x for text in texts for x in re.findall(r"\.(\w+)", text)}
+    used |= {x for text in texts for x in re.findall(r'"(\w+)"', text)}
+    used |= {*Choice.__struct_fields__}
+    for kind in kinds():
+        assert set(settings_of(kind)) <= used, kind
 
 
 def test_an_axis_is_a_setting_and_a_choice() -> None:
