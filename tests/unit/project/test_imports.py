@@ -64,7 +64,7 @@ def test_nothing_but_the_door_imports_the_command_line(graph: Graph) -> None:
 UP_BY_NAME = {
     "nest.solvers.registry": "lists solvers without importing engines",
     "nest.cost.rules": "lists the rules of published cost models",
-    "nest.uncertainty.intervals": "reads errors stored with the runs they are of",
+    "nest.uncertainty.intervals": "reads data that calibration stores",
 }
 
 
