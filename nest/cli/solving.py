@@ -327,7 +327,10 @@ def _prepared(
         check_output(launching.folder, "--launch-dir", folder=True)
     restricted = request.restricted()
     cells = request.limits(solvers, restricted.problem, TALK)
-    settings = _settings(request, restricted) if launching else None
+    settings = None
+    if launching is not None:
+        option_name = "--launch-dir" if launching.folder else "--launch"
+        settings = _settings(request, restricted, option_name)
     session = _Session(
         request,
         files,
@@ -352,7 +355,9 @@ def _prepared(
     return session
 
 
-def _settings(request: LimitedRequest, restricted: Restricted) -> Settings:
+def _settings(
+    request: LimitedRequest, restricted: Restricted, option_name: str
+) -> Settings:
     """Return what an export needs, or refuse what it cannot do without."""
     from nest.frameworks.hosts import node_size
     from nest.frameworks.layers import placement_of
@@ -362,7 +367,7 @@ def _settings(request: LimitedRequest, restricted: Restricted) -> Settings:
     problem = restricted.problem
     if restricted.target is None:
         raise InvalidOptionError(
-            "--launch: expected --target too, got none; add the framework "
+            f"{option_name}: expected --target too, got none; add the framework "
             "that runs it, such as --target megatron"
         )
     placement = placement_of(problem.graph)
@@ -373,7 +378,7 @@ def _settings(request: LimitedRequest, restricted: Restricted) -> Settings:
             settings = Settings(model_of(problem, placement))
         except InvalidOptionError:
             raise InvalidOptionError(
-                f"--launch: expected a problem that names its model, got "
+                f"{option_name}: expected a problem that names its model, got "
                 f"{problem.name}; write the plan with -o, and pass 'nest "
                 f"export' its --model"
             ) from None
@@ -381,7 +386,7 @@ def _settings(request: LimitedRequest, restricted: Restricted) -> Settings:
         node_size(problem.cluster)
     except InvalidOptionError:
         raise InvalidOptionError(
-            f"--launch: expected a network that groups the devices into "
+            f"{option_name}: expected a network that groups the devices into "
             f"nodes, got the network of {problem.name}, which has no nodes; "
             f"write the plan with -o, and pass 'nest export' its "
             f"--gpus-per-node"
