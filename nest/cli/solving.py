@@ -367,8 +367,8 @@ def _settings(
     problem = restricted.problem
     if restricted.target is None:
         raise InvalidOptionError(
-            f"{option_name}: expected --target too, got none; add the framework "
-            "that runs it, such as --target megatron"
+            f"{option_name}: expected --target too, got none; add the "
+            f"framework that runs it, such as --target megatron"
         )
     placement = placement_of(problem.graph)
     if request.model is not None:
