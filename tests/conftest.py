@@ -84,14 +84,16 @@ def _slowness() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test that takes long and is not marked as slow."""
+    """In ``make test``, fail a test that is slow and not marked so."""
     limit_s = LIMIT_S * _slowness()
     num_modules, before = len(sys.modules), _cpu_s()
     result = yield
     used_s = _cpu_s() - before
     is_first = len(sys.modules) - num_modules > _FEW_MODULES
     marks = {mark.name for mark in item.iter_markers()}
-    if used_s > limit_s and not is_first and not marks & {"slow", "random"}:
+    is_quick_run = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
+    may_be_slow = is_first or marks & {"slow", "random"}
+    if is_quick_run and used_s > limit_s and not may_be_slow:
         pytest.fail(
             f"took {used_s:.1f} s of CPU, expected at most {limit_s:.1f} s of "
             f"a test that is not slow; make it quicker, or add it to "
