@@ -18,7 +18,7 @@ from nest import api
 from nest.cli.help_texts import SUMMARIES
 from nest.cli.main import COMMANDS, commands
 from nest.cost.axes import AXES
-from nest.errors import InvalidOptionError
+from nest.errors import InvalidOptionError, NestError
 from nest.models.choices import Request as Choice
 from nest.requests import problems, values
 from nest.requests.problems import JOB_FIELDS, ProblemRequest
@@ -216,3 +216,22 @@ def test_a_problem_of_a_request_is_that_of_a_name_or_a_model() -> None:
     assert by_name == problems.load_problem("llama2-7b-8")
     with pytest.raises(InvalidOptionError, match=r"^--cluster: expected <mac"):
         ProblemRequest(model="llama2-7b").find_problem()
+
+
+def test_every_error_names_python_arguments() -> None:
+    chain = "llama2-7b-8"
+    calls: dict[str, Any] = {
+        r"^pin pp: expected": lambda: nest.solve(chain, pin="pp=x"),
+        r"^options: expected a nest.SolveOptions, got \{'seed': 3\}": (
+            lambda: nest.solve(chain, "dp", {"seed": 3})  # type: ignore[arg-type]
+        ),
+        r"^flavor: expected to torchtitan": lambda: nest.export(
+            chain, "tp=8,pp=1", to="megatron", flavor="x"
+        ),
+        r"^solver: expected either it or search": lambda: nest.explain(
+            chain, "tp=8,pp=1", search=False, solver="milp"
+        ),
+    }
+    for text, call in calls.items():
+        with pytest.raises(NestError, match=text):
+            call()
