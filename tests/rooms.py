@@ -78,7 +78,7 @@ ROOMS = (
         13,
         "api",
         True,
-        "a Python function for each question",
+        "the Python functions, each of one request",
         ("nest.api",),
     ),
     Room(

@@ -390,8 +390,8 @@ def nodes_text(problem: Problem, devices: Sequence[int]) -> str:
     launchers do; those of a graph have names.
     """
     first, end = devices
-    found = problem.cluster.topology.nodes_of(range(first, end))
-    names = list(dict.fromkeys(found))
+    topology = problem.cluster.topology
+    names = list(dict.fromkeys(topology.nodes_of(range(first, end))))
     if len(names) <= 1:
         return "".join(names)
     if all(name.isdecimal() for name in names):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nest.constraints.targets import ANY, names
@@ -132,7 +132,6 @@ class PlanRequest(ProblemRequest):
         "none fits, for the one that needs least memory.",
         read_plan_like,
     )
-    _: KW_ONLY
 
     def check_plan_choice(self) -> None:
         """Refuse a request without a plan."""

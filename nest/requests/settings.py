@@ -81,17 +81,21 @@ def setting(
 
     A flag reads ``True`` and ``False``.
     """
-    if multiple and default is None:
-        default = ()
-    declared = Setting(usage, help, text, default, unit, multiple, required)
-    if read is None:
-        is_flag = bool(declared.flags) and not declared.metavar
-        read = flag if is_flag else text
-        if is_flag and default is None:
-            default = False
-    declared = dataclasses.replace(declared, read=read, default=default)
-    given: dict[str, Any] = {} if required else {"default": default}
-    return dataclasses.field(metadata={_METADATA: declared}, **given)
+    is_flag = read is None and all(x.startswith("-") for x in usage.split())
+    if default is None and (multiple or is_flag):
+        default = () if multiple else False
+    declared = Setting(
+        usage,
+        help,
+        read or (flag if is_flag else text),
+        default,
+        unit,
+        multiple,
+        required,
+    )
+    if required:
+        return dataclasses.field(metadata={_METADATA: declared})
+    return dataclasses.field(default=default, metadata={_METADATA: declared})
 
 
 def record(help: str) -> Any:
@@ -107,8 +111,7 @@ def redeclared(request: Any, name: str, help: str = "") -> Any:
     if help:
         declared = dataclasses.replace(declared, help=help)
     return dataclasses.field(
-        default=field.default,
-        metadata={_METADATA: declared},
+        default=field.default, metadata={_METADATA: declared}
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.errors import InvalidOptionError, UnknownSolverError
-from nest.requests.plans import SILENT, Talk, read_plan_like
+from nest.requests.plans import SILENT, Talk, plan_of_text, read_plan_like
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import Request, record, setting
 from nest.requests.values import (
@@ -135,8 +135,6 @@ class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
         self, problem: Problem, talk: Talk = SILENT
     ) -> Plan | None:
         """Return the plan to start from, if there is one."""
-        from nest.requests.plans import plan_of_text
-
         start = self.warm_start
         if isinstance(start, str):
             return plan_of_text(start, problem, "--warm-start", talk)
@@ -180,7 +178,6 @@ class SolveRequest(LimitedRequest):
     on_progress: OnProgress | None = record(
         "Called now and then.",
     )
-    _: KW_ONLY
 
     def check_limits(self) -> None:
         """Refuse arguments that a record of options holds, too."""
@@ -239,7 +236,6 @@ class CompareRequest(LimitedRequest):
     COMMAND: ClassVar[str] = "nest compare"
 
     solvers: Words = solvers_option()
-    _: KW_ONLY
 
 
 def solver_limits(request: Any, name: str) -> SolveOptions:
