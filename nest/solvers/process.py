@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import IO, cast
 
 from nest.solvers.descendants import MARK, end_all
-from nest.util.interpreters import environment, python, search_path
+from nest.util.interpreters import (
+    INHERITED,
+    environment,
+    python,
+    search_path,
+)
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
@@ -90,6 +95,7 @@ class Worker:
                 stderr=self._log,
                 bufsize=0,
                 env=_environment(self._directory, num_threads),
+                pass_fds=INHERITED,
                 start_new_session=True,
             )
         except BaseException:

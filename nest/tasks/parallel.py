@@ -21,7 +21,11 @@ from concurrent.futures import CancelledError
 from typing import Any, Protocol
 
 from nest.errors import NestError
-from nest.util.interpreters import leave_safe_environment, safe_environment
+from nest.util.interpreters import (
+    INHERITED,
+    leave_safe_environment,
+    safe_environment,
+)
 from nest.util.interrupts import (
     deferred,
     end_with_parent,
@@ -288,9 +292,14 @@ def follow(parent: int, folder: str | None = None) -> None:
     """End this process when its parent has ended, however it did.
 
     The processes that it started then end by themselves. Ctrl-C is left to the
-    parent. Temporary files are written into ``folder``, if there is one.
+    parent. Temporary files are written into ``folder``, if there is one; the
+    process that tracks it waits for the processes that inherit its pipe.
     """
     tempfile.tempdir = folder
+    if folder is not None:
+        from joblib.externals.loky.backend import resource_tracker
+
+        INHERITED.append(resource_tracker.getfd())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     heard_again()
     end_with_parent(parent)

@@ -16,6 +16,10 @@ _SAFE, _PATH = "PYTHONSAFEPATH", "PYTHONPATH"
 #: Value of ``PYTHONSAFEPATH`` where this program sets it, not the user.
 _BY_NEST = "nest"
 
+#: File descriptors that the processes of solvers inherit. Whoever removes the
+#: temporary files of a pool waits until the last process has closed them.
+INHERITED: list[int] = []
+
 
 def python(*words: str) -> list[str]:
     """Return a command that starts this Python without that directory."""

@@ -301,7 +301,11 @@ def test_a_run_that_is_stopped_leaves_nothing(
     pids, temporary = tmp_path / "pids", tmp_path / "temporary"
     temporary.mkdir()
     planner = tmp_path / "hangs.yaml"
-    script = f"echo $$ >> {pids}; while :; do sleep 1; done"
+    # Many files, so that who removes them meets the others that do.
+    script = (
+        "i=0; while [ $i -lt 300 ]; do : > $i; i=$((i + 1)); done; "
+        f"echo $$ >> {pids}; while :; do sleep 1; done"
+    )
     command_line = ["sh", "-c", script, "{problem}", "{plan}"]
     planner.write_text(
         json.dumps(
