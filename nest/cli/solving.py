@@ -298,7 +298,7 @@ class _Session:
 
     def write(self) -> None:
         """Write to the file of ``--json`` what is known by now."""
-        if self.files.json_path != "-":
+        if self.files.json_path not in (None, "-"):
             self.files.write_json(self.document())
 
 

@@ -23,7 +23,6 @@ import re
 import subprocess
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module, util
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -346,6 +345,8 @@ def try_plugins(limit_s: float) -> None:
     ]
     if not targets:
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(len(targets)) as pool:
         list(pool.map(import_trouble, targets, itertools.repeat(limit_s)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -138,8 +137,10 @@ class Ending:
             return
         self.asked = signal_number
         self._end()
-        if not self._is_forked:
-            for child in multiprocessing.active_children():
+        # A process that has not imported it has no children of this kind.
+        processes = sys.modules.get("multiprocessing")
+        if processes is not None and not self._is_forked:
+            for child in processes.active_children():
                 if child.pid is not None:
                     os.kill(child.pid, signal.SIGINT)
 
