@@ -14,6 +14,35 @@ Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 
+class Option(click.Option):
+    """An option that knows the section of the help in which it stands."""
+
+    def __init__(self, *flags: Any, group: str = "", **settings: Any) -> None:
+        super().__init__(*flags, **settings)
+        self.group = group
+
+
+def add_sections(command: click.Command) -> None:
+    """Let the help of a command show its options in sections.
+
+    Those of the command alone come first, those of every command last.
+    """
+
+    def write(context: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"": []}
+        for each in command.get_params(context):
+            row = each.get_help_record(context)
+            if row is not None:
+                group = getattr(each, "group", "")
+                sections.setdefault(group, []).append(row)
+        for group, rows in sections.items():
+            with formatter.section(group or "Options"):
+                formatter.write_dl(rows)
+
+    if not isinstance(command, click.Group):
+        command.format_options = write  # type: ignore[method-assign, assignment]
+
+
 def option(
     usage: str,
     text: str,
@@ -49,7 +78,7 @@ def option(
         settings |= {"type": read and typed(read), "metavar": metavar}
     else:
         settings["is_flag"] = True
-    return click.option(*flags, *names, help=text, **settings)
+    return click.option(*flags, *names, cls=Option, help=text, **settings)
 
 
 def typed(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -65,10 +94,13 @@ def typed(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return convert
 
 
-def parameter(name: str, declared: Setting, text: str = "") -> Decorator:
+def parameter(
+    name: str, declared: Setting, text: str = "", group: str = ""
+) -> Decorator:
     """Return what adds the setting of a request to a command.
 
-    The request reads the value: click passes on the text.
+    The request reads the value: click passes on the text. The option stands
+    in the section ``group`` of the help.
     """
     text = text or declared.help
     if not declared.flags:
@@ -80,7 +112,14 @@ def parameter(name: str, declared: Setting, text: str = "") -> Decorator:
             required=declared.is_required,
         )
     if not declared.metavar:
-        return click.option(*declared.flags, name, help=text, is_flag=True)
+        return click.option(
+            *declared.flags,
+            name,
+            cls=Option,
+            group=group,
+            help=text,
+            is_flag=True,
+        )
     if declared.default not in (None, ()):
         text += f"  [default: {declared.default}]"
 
@@ -91,6 +130,8 @@ def parameter(name: str, declared: Setting, text: str = "") -> Decorator:
     return click.option(
         *declared.flags,
         name,
+        cls=Option,
+        group=group,
         help=text,
         type=keep,
         metavar=declared.metavar,

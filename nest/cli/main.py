@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import click
 
+from nest.cli.declare import add_sections
 from nest.cli.help_texts import SUMMARIES, add_examples
 from nest.cli.inputs import Group
 from nest.cli.progress import add_talk
@@ -107,6 +108,7 @@ def _load(name: str) -> click.Command:
         add_words(path, each)
         add_examples(path, each)
         add_talk(each)
+        add_sections(each)
     return command
 
 

@@ -27,7 +27,7 @@ from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.requests.plans import PlanRequest, PlanSource, Talk
 from nest.requests.problems import MODEL_FIELDS, file_settings
-from nest.requests.settings import Request, settings_of
+from nest.requests.settings import Request, groups_of, settings_of
 from nest.util.files import check_output
 
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ def takes(
         for name, declared in settings_of(kind).items()
         if declared.usage and name not in without
     }
+    groups = groups_of(kind)
     has_plan = "plan" in settings and issubclass(kind, PlanRequest)
 
     def decorate(command: Command) -> Command:
@@ -196,9 +197,11 @@ def takes(
 
         for name in reversed(files):
             usage, text = _FILE_OPTIONS[name]
-            option(usage, helps.get(name, text), None, name)(run)
+            text = helps.get(name, text)
+            option(usage, text, None, name, group="Output")(run)
         for name in reversed(_in_order(kind, settings)):
-            parameter(name, settings[name], helps.get(name, ""))(run)
+            text = helps.get(name, "")
+            parameter(name, settings[name], text, groups[name])(run)
             if name == "plan" and has_plan:
                 _PLAN_OPTION(run)
         return run

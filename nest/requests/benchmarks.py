@@ -51,6 +51,8 @@ def jobs_setting() -> Any:
 class RunFolderRequest(Request):
     """Where a run is kept, and where it works."""
 
+    GROUP: ClassVar[str] = "Run"
+
     output: PathText | None = setting(
         "-o --output DIR",
         "Directory of the run: its results and its report.  [required]",

@@ -87,6 +87,8 @@ class JobRequest(Request):
     and a calibration.
     """
 
+    GROUP: ClassVar[str] = "Model, cluster and job"
+
     global_batch: int | None = setting(
         "--global-batch N",
         "Samples per step.  [default: about 4 Mi tokens]",
@@ -267,6 +269,8 @@ JOB_FIELDS = tuple(
 class NetworkRequest(Request):
     """What a network's file leaves open: facts and the order of devices."""
 
+    GROUP: ClassVar[str] = "Model, cluster and job"
+
     beside: Pairs = setting(
         "--beside KEY=VALUE,…",
         "What the file of --topology does not say, such as "
@@ -284,6 +288,8 @@ class NetworkRequest(Request):
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest(NetworkRequest, JobRequest):
     """A model on a cluster, with its job."""
+
+    GROUP: ClassVar[str] = "Model, cluster and job"
 
     model: PathText | None = setting(
         "--model NAME",

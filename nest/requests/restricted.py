@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.constraints.pins import SETTINGS
 from nest.constraints.targets import ANY, names, target
@@ -35,6 +35,8 @@ _SETTINGS = ", ".join(
 class GranularityRequest(Request):
     """Who has a strategy of its own."""
 
+    GROUP: ClassVar[str] = "Plans to search"
+
     granularity: str | None = setting(
         f"--granularity {'|'.join(GRANULARITIES)}",
         "Whether every stage or every layer has a strategy of its own.  "
@@ -46,6 +48,8 @@ class GranularityRequest(Request):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RestrictedRequest(ProblemRequest, GranularityRequest):
     """A problem, and which of its plans may be searched."""
+
+    GROUP: ClassVar[str] = "Plans to search"
 
     pin: Pairs = setting(
         "--pin SETTING=VALUE,…",

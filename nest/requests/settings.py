@@ -8,6 +8,7 @@ line; :func:`in_python` turns such a message into one about Python arguments.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,9 +124,13 @@ class Request:
     ----------
     COMMAND
         The command that asks the same, for messages.
+    GROUP
+        The section of the help in which the settings stand that the class
+        declares; empty for those of one question.
     """
 
     COMMAND: ClassVar[str] = "nest"
+    GROUP: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for name, declared in settings_of(type(self)).items():
@@ -149,6 +154,15 @@ def settings_of(request: Any) -> dict[str, Setting]:
         for field in dataclasses.fields(request)
         if _METADATA in field.metadata
     }
+
+
+def groups_of(request: type[Request]) -> dict[str, str]:
+    """Return the section of the help for each setting, by field."""
+    groups: dict[str, str] = {}
+    for kind in reversed(request.__mro__):
+        for name in inspect.get_annotations(kind):
+            groups.setdefault(name, vars(kind).get("GROUP", ""))
+    return groups
 
 
 def given_settings(request: Request) -> list[str]:

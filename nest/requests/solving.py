@@ -48,6 +48,8 @@ ALL = "all"
 class TimeLimitRequest(Request):
     """How long an answer may take."""
 
+    GROUP: ClassVar[str] = "Search"
+
     time_limit: float | None = setting(
         "--time-limit S",
         "Wall-clock seconds for the run of the solver.  [default: none, 60 "
@@ -61,6 +63,8 @@ class TimeLimitRequest(Request):
 class WorkersRequest(Request):
     """How many threads or processes a solver gets."""
 
+    GROUP: ClassVar[str] = "Search"
+
     workers: int | None = setting(
         "--workers N",
         "Threads or processes per solver.  [default: all available CPUs if "
@@ -72,6 +76,8 @@ class WorkersRequest(Request):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class GapRequest(Request):
     """How close to the best plan is close enough."""
+
+    GROUP: ClassVar[str] = "Search"
 
     gap: float = setting(
         "--gap F",
@@ -85,6 +91,8 @@ class GapRequest(Request):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
     """Limits of one or several solvers, without a problem."""
+
+    GROUP: ClassVar[str] = "Search"
 
     repair: bool = setting(
         "--repair",
@@ -102,6 +110,8 @@ class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SeedRequest(Request):
     """The seed of random choices."""
+
+    GROUP: ClassVar[str] = "Search"
 
     seed: int = setting(
         "--seed N", "Seed of random choices.", integer(0), default=0
@@ -123,6 +133,8 @@ class OneSolverRequest(Request):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
     """A problem under restrictions, and limits of the solvers it goes to."""
+
+    GROUP: ClassVar[str] = "Search"
 
     warm_start: PlanLike | None = setting(
         "--warm-start PLAN",
