@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         bench,
         calibrate,
         certify,
+        check,
         codesign,
         compare,
         explain,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         simulate,
         solve,
         sweep,
+        trace,
         validate,
     )
     from nest.errors import NestError
@@ -78,6 +80,7 @@ __all__ = [
     "bench",
     "calibrate",
     "certify",
+    "check",
     "codesign",
     "compare",
     "compare_solvers",
@@ -97,6 +100,7 @@ __all__ = [
     "solve",
     "solver_names",
     "sweep",
+    "trace",
     "validate",
     "write",
 ]
@@ -110,6 +114,7 @@ _PLACES = {
     "bench": "nest.api:bench",
     "calibrate": "nest.api:calibrate",
     "certify": "nest.api:certify",
+    "check": "nest.api:check",
     "codesign": "nest.api:codesign",
     "compare": "nest.api:compare",
     "compare_solvers": "nest.analysis.compare:compare",
@@ -129,6 +134,7 @@ _PLACES = {
     "solve": "nest.api:solve",
     "solver_names": "nest.solvers.registry:solver_names",
     "sweep": "nest.api:sweep",
+    "trace": "nest.api:trace",
     "validate": "nest.api:validate",
     "write": "nest.ir.io:write",
 }

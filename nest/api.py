@@ -266,6 +266,38 @@ def simulate(request: explaining.SimulateRequest) -> Simulation:
     return explaining.simulate(request)
 
 
+@_asks(explaining.TraceRequest)
+def trace(request: explaining.TraceRequest) -> dict[str, Any]:
+    """Return a plan's step as a trace for Perfetto or ``chrome://tracing``.
+
+    Examples
+    --------
+    >>> import nest
+    >>> events = nest.trace("llama2-7b-8", "tp=1,pp=4,r=1")["traceEvents"]
+    >>> events[0]["name"]
+    'process_name'
+    """
+    return explaining.trace(request)
+
+
+@_asks(explaining.CheckRequest)
+def check(request: explaining.CheckRequest) -> tuple[str, ...]:
+    """Return the rules that a plan violates; without a plan check a problem.
+
+    Raises
+    ------
+    NestError
+        If the problem is invalid, or the plan is none for it.
+
+    Examples
+    --------
+    >>> import nest
+    >>> nest.check("llama2-7b-8", "tp=1,pp=4,r=1")
+    ()
+    """
+    return explaining.check(request)
+
+
 @_asks(explaining.CertifyRequest)
 def certify(request: explaining.CertifyRequest) -> dict[str, Any]:
     """Return a certificate that ``nest-check`` checks, as a document.

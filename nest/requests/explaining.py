@@ -123,6 +123,23 @@ def simulate(request: SimulateRequest) -> Simulation:
     return Simulation(*request.find_problem_and_plan())
 
 
+def trace(request: TraceRequest) -> dict[str, Any]:
+    """Return a plan's step as a trace."""
+    from nest.simulation.events import Simulation
+    from nest.simulation.trace import trace
+
+    return trace(Simulation(*request.find_problem_and_plan()))
+
+
+def check(request: CheckRequest) -> tuple[str, ...]:
+    """Return the rules that a plan violates."""
+    from nest.cost.score import score
+
+    problem = request.find_problem()
+    plan = request.find_plan(problem)
+    return () if plan is None else tuple(score(problem, plan).violations)
+
+
 def certify(request: CertifyRequest) -> dict[str, Any]:
     """Return a certificate of a plan, or of that no plan fits."""
     from nest.certificates.certify import certify, certify_infeasible

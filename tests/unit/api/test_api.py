@@ -135,6 +135,18 @@ def test_plans_come_in_every_form(tmp_path: Path) -> None:
     assert again.options.warm_start == found.plan
 
 
+def test_a_check_names_the_rules_that_a_plan_violates() -> None:
+    problem = chain()
+    plan = nest.solve(problem).plan
+    assert nest.check(problem) == nest.check(problem, plan) == ()
+    trace = nest.trace(problem, PLAN)
+    assert trace["otherData"]["simulated_step_time_ns"] == 90
+    cost = make_cost(10, 20, weight_bytes=1000)
+    full = make_problem({"a": cost}, global_batch=1, memory_bytes=999)
+    (text,) = nest.check(full, "pp=1")
+    assert text == nest.score(full, "pp=1").violations[0]
+
+
 def test_limits_are_words_or_a_record() -> None:
     found = nest.solve(
         chain(), time_limit=9, seed=3, option={"dp.at_most_quanta": 150}

@@ -53,7 +53,7 @@ FUNCTIONS = {
     for name in (
         *("solve", "compare", "pareto", "fit", "codesign", "score"),
         *("explain", "simulate", "certify", "export", "bench", "sweep"),
-        *("validate", "calibrate", "problem"),
+        *("validate", "calibrate", "problem", "trace", "check"),
     )
 }
 
