@@ -7,6 +7,7 @@ objectives is a filter of time, memory and devices.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -667,6 +668,45 @@ def knees(found: Frontier, count: int) -> list[int]:
     order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
     rest = [i for i in order if i not in chosen]
     return sorted([*chosen, *rest][:count])
+
+
+def points_to_show(
+    found: Frontier, top: int | None = None, within: Fraction | None = None
+) -> list[int]:
+    """Return the positions of the points that a table shows, ascending.
+
+    The best point of every objective is always among them.
+
+    Parameters
+    ----------
+    found
+        The frontier.
+    top
+        How many points :func:`knees` adds to these. Default: all.
+    within
+        A relative difference. A point is left out if one that is shown is at
+        most so much worse in every objective: an ε-approximate Pareto set
+        (Papadimitriou and Yannakakis, FOCS 2000). Default: none is left out.
+    """
+    rows = [
+        [OBJECTIVES[name](point) for name in found.objectives]
+        for point in found.points
+    ]
+    best = {
+        min(range(len(rows)), key=lambda index: (rows[index][i], index))
+        for i in range(len(found.objectives) if rows else 0)
+    }
+    chosen = range(len(rows)) if top is None else knees(found, top)
+    if within is None:
+        return sorted({*chosen, *best})
+    shown = [*best]
+    for index in chosen:
+        limits = [(1 + within) * value for value in rows[index]]
+        if not any(
+            all(map(operator.le, rows[other], limits)) for other in shown
+        ):
+            shown.append(index)
+    return sorted(shown)
 
 
 def _corners(rows: Sequence[Sequence[Fraction]], count: int) -> list[int]:

@@ -18,13 +18,15 @@ from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.requests.frontier import ParetoRequest
 from nest.requests.solving import solver_limits
-from nest.requests.values import integer, integers
+from nest.requests.values import integer, integers, percent
 from nest.units import quanta_to_ns
 from nest.util.files import check_output
 from nest.util.interrupts import until_interrupted
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from nest.analysis.feasible import Remedies
     from nest.analysis.pareto import Frontier
     from nest.analysis.prove import Proof
@@ -39,9 +41,15 @@ if TYPE_CHECKING:
 )
 @option(
     "--top N",
-    "Show only the N points that say most: the knee, which bulges most, and "
-    "the corners beside it (docs/frontier.md).",
+    "Show only the ends and the N points between them that say most: the "
+    "knee, which bulges most, and the corners beside it (docs/frontier.md).",
     integer(),
+)
+@option(
+    "--within PERCENT",
+    "Leave out points that gain less, such as 1%: one that is shown is at "
+    "most so much worse in every objective.",
+    percent,
 )
 @option(
     "--prove SOLVER",
@@ -72,6 +80,7 @@ def pareto_command(
     files: Files,
     steps: int | None,
     top: int | None,
+    within: Fraction | None,
     folder: str | None,
     **proving: Any,
 ) -> int:
@@ -102,7 +111,7 @@ def pareto_command(
             )
         )
     session.run()
-    _show(session, files, steps, top)
+    _show(session, files, steps, top, within)
     if files.plot_path is not None:
         from nest.present.frontier import write_plot
 
@@ -211,7 +220,11 @@ class _Session:
 
 
 def _show(
-    session: _Session, files: Files, steps: int | None, top: int | None
+    session: _Session,
+    files: Files,
+    steps: int | None,
+    top: int | None,
+    within: Fraction | None,
 ) -> None:
     """Print the frontier, and what contradicts it."""
     from nest.present.frontier import contradictions, frontier_block
@@ -226,6 +239,7 @@ def _show(
         session.proofs,
         top,
         session.stopped,
+        within,
     )
     show(files.people, *parts)
     for line in contradictions(

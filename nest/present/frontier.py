@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from rich.console import RenderableType
@@ -15,7 +16,7 @@ from nest.analysis.pareto import (
     FrontierPoint,
     bulges,
     knee,
-    knees,
+    points_to_show,
 )
 from nest.analysis.pareto_plot import draw, frontier_ns, frontier_scale
 from nest.analysis.prove import Proof
@@ -42,20 +43,28 @@ def frontier_block(
     proofs: Sequence[Proof],
     top: int | None = None,
     stopped: str = "",
+    within: Fraction | None = None,
 ) -> list[RenderableType]:
     """Return the table, the proofs, and what is proven.
 
-    ``top`` is how many points to show, see :func:`nest.analysis.pareto.knees`;
-    all if none. ``stopped`` says what was known when the user stopped it.
+    ``top`` and ``within`` select the points of the table, see
+    :func:`nest.analysis.pareto.points_to_show`. ``stopped`` says what was
+    known when the user stopped it.
     """
     items = []
     if frontier.points:
-        items.append(frontier_table(frontier, steps, top))
+        items.append(frontier_table(frontier, steps, top, within))
     if prover is not None and proofs:
         table = proof_table(frontier, prover, proofs)
         items.append(Padding(table, (1, 0, 0, 0)))
     if top is not None and frontier.points and knee(bulges(frontier)) is None:
         notes = [NO_KNEE, *notes]
+    shown = points_to_show(frontier, top, within)
+    if len(shown) < len(frontier.points):
+        given = {"--top": top, "--within": within}
+        options = " and ".join(name for name, x in given.items() if x)
+        hidden = count(len(frontier.points) - len(shown), "point")
+        notes = [*notes, f"{hidden} not shown; without {options} all are"]
     return [*items, frontier_footer(frontier, notes, stopped)]
 
 
@@ -85,12 +94,16 @@ def stopped_text(
 
 
 def frontier_table(
-    frontier: Frontier, steps: int | None = None, top: int | None = None
+    frontier: Frontier,
+    steps: int | None = None,
+    top: int | None = None,
+    within: Fraction | None = None,
 ) -> RenderableType:
     """Return the table of a frontier, one row per point.
 
     ``steps`` is the number of steps of a training run, to price it; ``top``
-    how many points to show.
+    and ``within`` select points, see
+    :func:`nest.analysis.pareto.points_to_show`.
     """
     scale = frontier_scale(frontier)
 
@@ -120,9 +133,9 @@ def frontier_table(
             columns.append(usd("$/run", steps, 4))
     if not frontier.proven:
         columns.append(Column("proven", form=lambda x: "yes" if x else "no"))
-    points = frontier.points
+    positions = points_to_show(frontier, top, within)
+    points = [frontier.points[position] for position in positions]
     if top is not None:
-        points = tuple(points[index] for index in knees(frontier, top))
         bulge_of = _bulge_texts(frontier)
         columns.append(Column("bulge", value=lambda p: bulge_of[id(p)]))
     columns.append(
@@ -173,7 +186,8 @@ def proof_lines(frontier: Frontier) -> list[str]:
     if frontier.proven and not frontier.points:
         return ["proven: there is none"]
     if frontier.proven:
-        return ["proven: every plan is matched or beaten by one of these"]
+        total = count(len(frontier.points), "point")
+        return [f"proven: every plan is matched or beaten by one of {total}"]
     lines = []
     scale = frontier_scale(frontier)
     for curve in frontier.curves:

@@ -186,6 +186,27 @@ def amount(value: Any) -> Fraction:
     return Fraction(text)
 
 
+def percent(value: Any) -> Fraction:
+    """Read a relative difference: ``1%``, or 0.01.
+
+    Raises
+    ------
+    RefusedValueError
+        If it is none, or not above 0 and below 1.
+    """
+    number, sign, rest = str(value).strip().partition("%")
+    try:
+        size = amount(number) / (100 if sign else 1)
+    except RefusedValueError:
+        size = Fraction(0)
+    if rest or not 0 < size < 1:
+        raise RefusedValueError(
+            f"expected a percentage above 0% and below 100%, got "
+            f"{shown(value)}; for example 1%"
+        )
+    return size
+
+
 def integer(lowest: int = 1, highest: int = _MAX_INTEGER) -> Reader[int]:
     """Return a reader of integers from a range."""
     return Reader(

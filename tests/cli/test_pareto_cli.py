@@ -44,7 +44,7 @@ def test_the_table_has_a_row_per_point(cli: Cli) -> None:
     assert table[1][4] == (
         "r=1, b=1, pp=2, strategies recompute-full | single"
     )
-    assert "proven: every plan is matched or beaten by one of these" in cli.out
+    assert "proven: every plan is matched or beaten by one of 3 points" in cli.out
     assert f"hash {problem_hash(small())[:12]}" in cli.out
     assert "$/step" not in cli.out
     assert cli.err == ""
@@ -53,12 +53,19 @@ def test_the_table_has_a_row_per_point(cli: Cli) -> None:
 def test_the_points_that_bulge_most(cli: Cli) -> None:
     """Numbers stay those of the whole frontier."""
     cli.succeeds("pareto problem.json --top 1")
-    ((number, *_, bulge, plan),) = rows(cli.out)
+    _, (number, *_, bulge, plan), _ = rows(cli.out)
     assert (number, bulge) == ("2", "0.167 knee")
     assert plan.startswith("r=1, b=1, pp=2")
-    assert "proven: every plan is matched or beaten by one of" in cli.out
-    cli.succeeds("pareto problem.json --top 2")
-    assert [row[0] for row in rows(cli.out)] == ["1", "2"]
+    text = "proven: every plan is matched or beaten by one of 3 points"
+    assert text in cli.out
+    assert "not shown" not in cli.out
+    cli.succeeds("pareto problem.json --within 9%")
+    assert [row[0] for row in rows(cli.out)] == ["1", "2", "3"]
+    cli.succeeds("pareto problem.json --within 0.1")
+    assert [row[0] for row in rows(cli.out)] == ["1", "3"]
+    assert "1 point not shown; without --within all are" in cli.out
+    cli.succeeds("pareto problem.json --within 0.1 --top 1")
+    assert "without --top and --within all are" in cli.out
     assert cli.refuses("pareto problem.json --top 0").startswith("--top: ")
 
 

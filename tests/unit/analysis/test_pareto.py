@@ -24,7 +24,14 @@ from msgspec import structs
 
 from nest.analysis.fit import with_devices, with_memory
 from nest.analysis.page_facts import frontier_facts
-from nest.analysis.pareto import Curve, Frontier, bulges, frontier, knees
+from nest.analysis.pareto import (
+    Curve,
+    Frontier,
+    bulges,
+    frontier,
+    knees,
+    points_to_show,
+)
 from nest.analysis.prove import check_prover, prove
 from nest.cost.model import CostModel
 from nest.errors import (
@@ -1160,6 +1167,15 @@ def test_points_that_say_most_are_not_neighbours():
         "".join("ABCDE"[i] for i in knees(made, count)) for count in range(7)
     ]
     assert chosen == ["", "B", "BD", "BCD", "ABCD", "ABCDE", "ABCDE"]
+    # The ends come with them: a user decides between them and the knee.
+    assert [
+        "".join("ABCDE"[i] for i in points_to_show(made, count))
+        for count in (1, 2, 3, None)
+    ] == ["ABE", "ABDE", "ABCDE", "ABCDE"]
+    # B is 40/39 as slow as C and needs less; nothing is that close to D.
+    for within, shown in (("1/39", "ABDE"), ("1/40", "ABCDE")):
+        positions = points_to_show(made, None, Fraction(within))
+        assert "".join("ABCDE"[i] for i in positions) == shown
     # A point above every chord is none of them.
     hump = replace(made, points=(points[0], points[4]))
     assert knees(hump, 1) == [0]
