@@ -239,6 +239,13 @@ def machine(name: str) -> Machine:
     return by_name[name.casefold()]
 
 
+_CLUSTER = re.compile(
+    r"(?P<name>.+?)\s*[x×:]\s*(?P<count>\d+)"
+    r"|(?P<first>\d+)\s*[x×]\s*(?P<last>.+)",
+    re.IGNORECASE,
+)
+
+
 def parse_clusters(text: str) -> list[tuple[Machine, int]]:
     """Read the names of clusters side by side: ``h100x64+a100x64``.
 
@@ -263,6 +270,8 @@ def parse_clusters(text: str) -> list[tuple[Machine, int]]:
 def parse_cluster(text: str) -> tuple[Machine, int]:
     """Read a cluster name, ``<machine>x<devices>``, such as ``h100x64``.
 
+    ``h100:64`` and ``64xh100`` mean the same.
+
     Raises
     ------
     InvalidOptionError
@@ -270,13 +279,13 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
     UnknownNameError
         If the machine is unknown.
     """
-    match = re.fullmatch(r"(.+)[x×](\d+)", text.strip(), re.IGNORECASE)
+    match = _CLUSTER.fullmatch(text.strip())
     if match is None:
         raise InvalidOptionError(
             f"cluster: expected <machine>x<devices> such as h100x64, got "
             f"{text!r}"
         )
-    count = whole_number(match.group(2))
+    count = whole_number(match["count"] or match["first"])
     if count is None:
         raise InvalidOptionError(
             f"cluster: expected fewer devices, got {text!r}; write "
@@ -292,4 +301,4 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
             f"cluster: expected at least 1 device, got {count} in {text!r}; "
             f"write <machine>x<devices> such as h100x64"
         )
-    return machine(match.group(1)), count
+    return machine(match["name"] or match["last"]), count
