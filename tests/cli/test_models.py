@@ -12,9 +12,9 @@ from nest.hardware import machine
 from nest.ir import encode, read_plan, read_problem
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
-from nest.models.hf import from_hf
+from nest.models.hf import read_hf
 from nest.models.zoo import architecture, names
-from tests.cli.conftest import SMALL, TINY, Cli
+from tests.cli.conftest import SMALL, Cli
 
 #: The key of costs on one device, of one sample.
 ONE_DEVICE = (1, 1, 1, False, 1)
@@ -224,12 +224,12 @@ def test_schedules_that_split_the_backward_pass(
 
 
 def test_import_hf(cli: Cli, config: str) -> None:
-    """Named after its folder; as built in Python."""
+    """Named after its family and size; as built in Python."""
     arguments = f"import hf {config} --cluster h200x8 -o problem.json"
     cli.succeeds(f"{arguments} --micro-batches 1,2,4 --tp 1,4")
     problem = read_problem("problem.json")
-    assert problem.name == "tiny-h200x8"
-    model, site = from_hf(TINY, name="tiny"), machine("h200")
+    assert problem.name == "llama-10.5m-h200x8"
+    model, site = read_hf(config), machine("h200")
     request = Request(micro_batches=(1, 2, 4), tp=(1, 4))
     assert problem == build_problem(
         model, site, 8, choose(model, site, 8, request)
@@ -286,7 +286,7 @@ def measured(problem: Any, device: str) -> dict[str, Any]:
 
 def test_profiles_are_preferred(cli: Cli, config: str) -> None:
     """A layer measured at ten times its cost; nodes of two take twice it."""
-    model, site = from_hf(TINY, name="tiny"), machine("h100")
+    model, site = read_hf(config), machine("h100")
     plain = build_problem(model, site, 4, choose(model, site, 4))
     profile = Path("profile.json")
     profile.write_text(json.dumps(measured(plain, "H100-80GB-SXM")))

@@ -44,7 +44,9 @@ def test_the_table_has_a_row_per_point(cli: Cli) -> None:
     assert table[1][4] == (
         "r=1, b=1, pp=2, strategies recompute-full | single"
     )
-    assert "proven: every plan is matched or beaten by one of 3 points" in cli.out
+    assert (
+        "proven: every plan is matched or beaten by one of 3 points" in cli.out
+    )
     assert f"hash {problem_hash(small())[:12]}" in cli.out
     assert "$/step" not in cli.out
     assert cli.err == ""

@@ -53,8 +53,8 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
     """Return the architecture that a ``config.json`` describes.
 
     The name is that of the model in the file (``_name_or_path``), or else of
-    the file, or of the folder that a ``config.json`` is in; where that only
-    says the family, with the number of parameters.
+    the file; of a ``config.json`` it is the family with the number of
+    parameters, such as ``llama-8.03b``.
 
     Raises
     ------
@@ -82,7 +82,8 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
     name = Path(stated).name if isinstance(stated, str) else ""
     if not name and file.stem != "config":
         name = file.stem
-    name = name or file.resolve().parent.name or "model"
+    family = fields.get("model_type")
+    name = name or (family if isinstance(family, str) else "") or "model"
     model = from_hf(fields, name=name, where=str(path), mtp=mtp)
     if name not in ("model", fields["model_type"]):
         return model

@@ -321,14 +321,14 @@ def read(path: Path, document: object) -> Architecture:
     return read_hf(path)
 
 
-def test_names_come_from_the_file_or_its_folder(tmp_path: Path) -> None:
+def test_names_come_from_the_file_and_not_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()
     path = folder / "config.json"
-    assert read(path, LLAMA3).name == "my-model"
+    assert read(path, LLAMA3).name == "llama-8.03b"
     named = {**LLAMA3, "_name_or_path": "meta-llama/Meta-Llama-3-8B"}
     assert read(path, named).name == "Meta-Llama-3-8B"
-    assert read(path, {**LLAMA3, "_name_or_path": 3}).name == "my-model"
+    assert read(path, {**LLAMA3, "_name_or_path": 3}).name == "llama-8.03b"
 
 
 def test_a_name_of_two_lines_is_refused_by_its_field(tmp_path: Path) -> None:
@@ -344,12 +344,9 @@ def test_a_name_of_two_lines_is_refused_by_its_field(tmp_path: Path) -> None:
 def test_names_tell_models_of_a_family_apart(tmp_path: Path) -> None:
     """A file's own name counts; one that says only the family gets a size."""
     assert read(tmp_path / "big.json", LLAMA3).name == "big"
-    folder = tmp_path / "llama"
-    folder.mkdir()
-    assert read(folder / "config.json", LLAMA3).name == "llama-8.03b"
-    assert read(folder / "llama.json", LLAMA3).name == "llama-8.03b"
+    assert read(tmp_path / "llama.json", LLAMA3).name == "llama-8.03b"
     small = {"model_type": "llama", **SMALL}
-    assert read(folder / "config.json", small).name == "llama-0.153m"
+    assert read(tmp_path / "config.json", small).name == "llama-0.153m"
 
 
 @pytest.mark.parametrize(
