@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
 
@@ -125,7 +126,7 @@ def _search(
         f"nest: {len(space.points):,} of {space.raw:,} points are within "
         f"the limits"
     )
-    with _PointLine(len(space.points)) as line:
+    with PointLine(len(space.points)) as line:
         answers, stop = until_interrupted(
             lambda: search(
                 request,
@@ -213,17 +214,41 @@ def _keep_best(answers: Answers, folder: Path) -> None:
         write_record(str(folder / f"{name}-plan.json"), on.plan)
 
 
-class _PointLine(StatusLine):
-    """Shows what is asked, and how far it is."""
+class PointLine(StatusLine):
+    """Shows the question that is searched, and how far it is.
 
-    def __init__(self, num_points: int) -> None:
-        super().__init__()
+    A thread shows it again while a wave of answers takes long.
+    """
+
+    #: A second less than five: the thread looks once a second.
+    PIPE_S = 4.0
+
+    def __init__(self, num_points: int, file: IO[str] | None = None) -> None:
+        super().__init__(file)
         self._num_points = num_points
+        self._text = "reading what the first points take"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.clear()
+
+    def _repeat(self) -> None:
+        while not self._ended.wait(self.FIRST_S):
+            self._update()
+
+    def _update(self) -> None:
+        self.update(f"{self._text}; {self.elapsed_s:.0f} s")
 
     def __call__(self, wave: QuestionProgress) -> None:
-        """Show what is known after a wave of answers."""
-        text = wave_text(wave, self._num_points)
-        self.update(f"{text}; {self.elapsed_s:.0f} s")
+        """Take what is known after a wave of answers."""
+        self._text = wave_text(wave, self._num_points)
 
 
 def wave_text(wave: QuestionProgress, num_points: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,12 +16,13 @@ import nest
 from nest.accelerators import answers as answers_module
 from nest.accelerators.document import Codesign, answers_document
 from nest.accelerators.records import Counts, ExtraAnalyses, QuestionProgress
-from nest.cli.codesigning import wave_text
+from nest.cli.codesigning import PointLine, wave_text
 from nest.errors import InvalidOptionError, SolverError
 from nest.models.zoo import architecture
 from nest.present.codesign import doubts
 from nest.util.interrupts import Interrupted
 from tests import codesigns
+from tests.children import wait_until
 from tests.cli.conftest import Cli
 from tests.random_spaces import known, random_spec
 
@@ -252,6 +254,16 @@ def test_how_far_it_is() -> None:
     assert wave_text(QuestionProgress("the frontier", counts), 1203) == (
         "the frontier: 100 of 1,203 points open, 3 solved"
     )
+
+
+def test_a_long_wave_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PointLine, "FIRST_S", 0.001)
+    monkeypatch.setattr(PointLine, "PIPE_S", 0.001)
+    file = io.StringIO()
+    with PointLine(7, file) as line:
+        wait_until(lambda: file.getvalue().count("the first points") > 1)
+        line(QuestionProgress("gpt2", Counts(0, 0, 0, 0, 0, 7)))
+        wait_until(lambda: file.getvalue().count("7 of 7 points open") > 1)
 
 
 def test_a_time_limit(cli: Cli, asked: Any) -> None:
