@@ -6,16 +6,19 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
+from rich.text import Text
 
 from nest.analysis.fit import Fit, Trial
 from nest.analysis.offers import hourly_usd, step_usd
 from nest.ir.problem import Problem
 from nest.present.table import (
+    count,
     key_lines,
     note,
     score_block,
     terminal_table,
 )
+from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Status
 from nest.units import format_bytes
 from nest.util.tables import Column, Table
@@ -25,7 +28,7 @@ from nest.util.time_scale import TimeScale
 def fit_block(
     problem: Problem, fit: Fit, restrictions: str, why: Sequence[str] = ()
 ) -> list[RenderableType]:
-    """Return the answer, the candidates, and the plan.
+    """Return the answer, the plan, and the candidates.
 
     ``why`` is why there is no plan at all, in lines, and what would do.
     """
@@ -38,8 +41,9 @@ def fit_block(
             return str(trial.num_devices)
         if trial is fit.trials[0]:
             return "unlimited"
-        size_bytes = trial.memory_bytes
-        return f"{size_bytes} bytes ({format_bytes(size_bytes)})"
+        text = format_bytes(trial.memory_bytes)
+        exact = f"{trial.memory_bytes} bytes"
+        return exact if exact == text else f"{exact} ({text})"
 
     def time(time_ns: float | None) -> str:
         return TimeScale.fitting(time_ns, problem.time_unit)(time_ns)
@@ -91,20 +95,31 @@ def fit_block(
             min_width=16,
         ),
     )
-    table = terminal_table(Table.of(columns, fit.trials))
-    items = [key_lines(rows), *why, Padding(table, (1, 0, 1, 0))]
+    items: list[RenderableType] = [key_lines(rows), *why]
     shown = fit.best or fit.fastest
     if shown is not None:
         assert shown.result.plan is not None
         document = shown.rescored().to_json()
-        items += score_block(shown.problem, shown.result.plan, document)
-    return items
+        block = score_block(shown.problem, shown.result.plan, document)
+        items += [Padding(block[0], (1, 0, 0, 0)), *block[1:]]
+    return [*items, _trials(columns, fit.trials)]
+
+
+def _trials(
+    columns: Sequence[Column], trials: Sequence[Trial]
+) -> RenderableType:
+    """Return a line on the candidates, or with ``--verbose`` all of them."""
+    if VERBOSE.get():
+        table = terminal_table(Table.of(columns, trials))
+        return Padding(table, (1, 0, 0, 0))
+    text = f"tried: {count(len(trials), 'candidate')}; --verbose shows each"
+    return Padding(Text(text, style="dim"), (1, 0, 0, 0))
 
 
 def _offer_block(
     problem: Problem, fit: Fit, restrictions: str
 ) -> list[RenderableType]:
-    """Return which devices to take, the candidates, and the plan."""
+    """Return which devices to take, the plan, and the candidates."""
 
     def devices(trial: Trial) -> str:
         counts = trial.problem.cluster.counts
@@ -156,14 +171,14 @@ def _offer_block(
             min_width=16,
         ),
     )
-    table = terminal_table(Table.of(columns, fit.trials))
-    items = [key_lines(rows), Padding(table, (1, 0, 1, 0))]
+    items: list[RenderableType] = [key_lines(rows)]
     if fit.best is not None:
         assert fit.best.result.plan is not None
         assert fit.best.result.score is not None
-        items += score_block(
+        block = score_block(
             fit.best.problem,
             fit.best.result.plan,
             fit.best.result.score.to_json(),
         )
-    return items
+        items += [Padding(block[0], (1, 0, 0, 0)), *block[1:]]
+    return [*items, _trials(columns, fit.trials)]

@@ -113,8 +113,11 @@ def test_fit_says_why_there_is_no_plan_at_all(cli: Cli) -> None:
 
 
 def test_fit_finds_the_smallest_memory(cli: Cli) -> None:
-    cli.succeeds("fit problem.json --memory --within 60e-9 --json -")
-    assert "least memory per device  20 bytes (20 bytes) (proven" in cli.err
+    cli.succeeds("fit problem.json --memory --within 60e-9")
+    assert "tried: 4 candidates; --verbose shows each" in cli.out
+    assert "unlimited" not in cli.out
+    cli.succeeds("fit problem.json --memory --within 60e-9 --json - -v")
+    assert "least memory per device  20 bytes (proven" in cli.err
     assert "unlimited" in cli.err
     document = json.loads(cli.out)
     assert document["schema"] == "nest-fit/1"
