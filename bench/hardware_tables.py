@@ -103,7 +103,9 @@ def models_table() -> str:
             "all"
             if model.active_parameters == model.parameters
             else f"{model.active_parameters:,}",
-            published(model),
+            "same"
+            if published(model) == f"{model.parameters:,}"
+            else published(model),
         )
         for model in ARCHITECTURES
     ]
