@@ -11,7 +11,7 @@ itself would use. The search is a pattern search from one starting point, so
 the result depends on the data only. It is written to
 ``nest/hardware/data/link_calibration.json``. Then families that were measured
 at many sizes are fitted to every other size, and tested on the rest from 1 MB
-on: the table of docs/hardware.md.
+on: the table of docs/results/links.md.
 
 Data (see ../shared/data/measured/README.md and ../shared/data/ORIGINS.md):
 vTrain's all-reduce tables (A100, one node of 8), Aceso's primitives (V100,

@@ -4,7 +4,7 @@ For the groups of small plans on networks of eight devices: the cost of the
 given order, of ``auto`` without and with the groups, and of random orders,
 each against the best of all orders, which CP-SAT proves. Writes
 ``bench/results/device_order.json`` and the table of
-docs/topologies-generators.md.
+docs/results/device-order.md.
 
     python bench/device_order.py
 """
@@ -101,7 +101,7 @@ def main() -> None:
         ),
         "llrrrr",
     )
-    fill(ROOT / "docs" / "topologies-generators.md", "device-order", text)
+    fill(ROOT / "docs" / "results" / "device-order.md", "device-order", text)
     print(text)
 
 

@@ -1,4 +1,6 @@
-"""The tables of docs/hardware.md and docs/models.md, from the stored data.
+"""Print the stored data as the tables of the documentation.
+
+They stand in docs/hardware.md, docs/models.md and docs/results/links.md.
 
 python bench/hardware_tables.py
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 from bench.result_files import table
 from nest.hardware.devices import device_specs
 from nest.hardware.links import link_specs, stored_link_calibration
-from nest.hardware.machines import machine_specs, machines
+from nest.hardware.machines import machine_specs
 from nest.models.architectures import Architecture
 from nest.models.zoo import ARCHITECTURES, kind_of
 from nest.units import GIB
@@ -48,16 +50,14 @@ def machines_table() -> str:
             spec.device,
             str(spec.node_size),
             f"{spec.network} {spec.network_bytes_per_s / 1e9:g}",
-            "; confirmed by ".join(
-                filter(None, (record.source, record.confirmed_by))
-            ),
         )
-        for spec, record in zip(machine_specs(), machines(), strict=True)
+        for spec in machine_specs()
     ]
     return table(
-        "machine | device | per node | network, GB/s per device | from",
+        "machine, aliases | device | devices per node | "
+        "network, GB/s per device",
         rows,
-        "l" * 5,
+        "l" * 4,
     )
 
 
@@ -103,16 +103,16 @@ def models_table() -> str:
             "all"
             if model.active_parameters == model.parameters
             else f"{model.active_parameters:,}",
-            published(model),
-            model.source,
+            "same"
+            if published(model) == f"{model.parameters:,}"
+            else published(model),
         )
         for model in ARCHITECTURES
     ]
     return table(
-        "model | what | layers | parameters, computed | active | published | "
-        "source",
+        "model | type | layers | parameters | active per token | published",
         rows,
-        "llrrrrl",
+        "llrrrr",
     )
 
 

@@ -51,7 +51,7 @@ def cluster_text(site: Machine, template: ClusterTemplate) -> str:
     """
     device = _device(site, template)
     lines = [
-        "# A cluster for --cluster; see docs/files.md, 'A cluster apart'.",
+        "# A cluster for --cluster; docs/files.md describes every field.",
         "# Every quantity has its unit in its name; all of it may be changed.",
         f"num_devices: {template.num_devices}",
         "device:",
