@@ -14,6 +14,8 @@ import pytest
 
 # Tables in a pipe are as wide as the text, whoever runs the tests.
 os.environ.pop("COLUMNS", None)
+# No test reads the configuration of the person who runs it.
+os.environ["XDG_CONFIG_HOME"] = os.devnull
 
 
 #: Tests that ``make test`` leaves out; a function stands for all of its

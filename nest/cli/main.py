@@ -100,6 +100,7 @@ def _short_help(name: str, width: int) -> str:
 def _load(name: str) -> click.Command:
     """Import a command and add examples, words to complete and switches."""
     from nest.cli.completing import add_words
+    from nest.cli.defaults import add_defaults
 
     module = import_module(f"nest.cli.{COMMANDS[name]}")
     kind = "command" if hasattr(module, f"{name}_command") else "group"
@@ -109,6 +110,7 @@ def _load(name: str) -> click.Command:
         add_examples(path, each)
         add_talk(each)
         add_sections(each)
+        add_defaults(each)
     return command
 
 
