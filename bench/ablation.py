@@ -5,7 +5,7 @@
 Each mechanism is switched off, all other parameters are fitted anew, and each
 source is predicted by such a fit to all others. Slopes are taken once, at the
 stored fit; errors are those of predictions without the mechanism. The tables
-are for docs/validation.md, the figures ``bench/results/ablation.json``.
+are for docs/results/ablation.md, the figures ``bench/results/ablation.json``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.calibrate import (
     thinned,
     usable,
 )
-from bench.result_files import ROOT, fill, table, write_result
+from bench.result_files import fill, page_path, table, write_result
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, prior, solve
 from nest.calibration.parameters import Parameter, options_of
@@ -240,36 +240,40 @@ def summary(
 
 
 def tables(document: dict[str, Any]) -> str:
-    """Return the tables of docs/validation.md, by class and by source."""
+    """Return the table of docs/results/ablation.md: medians by class.
+
+    Means, and figures of every source with enough rows, are in the results.
+    """
     ablated = document["without"]
     complete = ablated["all mechanisms"]
-    heads = ["refitted without", *(name for name in ablated)]
-    heads[1] = "(nothing)"
-    parts = []
-    for key, title in (
-        ("median_abs_error", "Median"),
-        ("mean_abs_error", "Mean"),
-    ):
-        lines = []
-        for name in complete:
-            cells = []
-            for figures_of in ablated.values():
-                both = figures_of.get(name)
-                cells.append(
-                    ""
-                    if both is None
-                    else " / ".join(
-                        f"{100 * both[kind][key]:.1f}"
-                        for kind in ("fitted", "held_out")
-                    )
+    names = [name for name in CLASSES if name in complete]
+    rows = [complete[name]["fitted"]["rows"] for name in names]
+
+    def cell(figures: dict[str, Any] | None) -> str:
+        if figures is None:
+            return ""
+        return " / ".join(
+            f"{100 * figures[kind]['median_abs_error']:.1f}"
+            for kind in ("fitted", "held_out")
+        )
+
+    parts = [
+        table(
+            " | ".join(
+                [
+                    "mechanism that is left out",
+                    *(f"{x} ({n})" for x, n in zip(names, rows, strict=True)),
+                ]
+            ),
+            (
+                (
+                    "none" if figures_of is complete else mechanism,
+                    *(cell(figures_of.get(name)) for name in names),
                 )
-            rows = complete[name]["fitted"]["rows"]
-            lines.append((f"{name} ({rows})", *cells))
-        parts += [
-            f"{title} error in per cent, fitted / held out, of classes and "
-            f"of sources with {LEAST} rows or more (rows):",
-            table(" | ".join(heads), lines),
-        ]
+                for mechanism, figures_of in ablated.items()
+            ),
+        )
+    ]
     excluded = {
         name: document["rows"] - figures_of["all"]["fitted"]["rows"]
         for name, figures_of in ablated.items()
@@ -318,8 +322,7 @@ def main() -> None:
                 flush=True,
             )
     write_result("ablation", document)
-    page = ROOT / "docs" / "validation.md"
-    fill(page, "ablation", tables(document))
+    fill(page_path("ablation"), "ablation", tables(document))
 
 
 if __name__ == "__main__":

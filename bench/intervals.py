@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import pickle
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ from calibrate import (
     thinned,
     usable,
 )
-from result_files import fill, table, write_result
+from result_files import fill, page_path, short_source, table, write_result
 
 from nest.calibration.evidence import Array, evidence_of
 from nest.calibration.fit import fit, prior
@@ -493,7 +492,7 @@ def own_runs_text(figures: dict[str, dict[str, float | int]]) -> str:
         f"median ±, % | without them ±, %",
         (
             (
-                *(name, row["rows"]),
+                *(short_source(name), row["rows"]),
                 *(percent(x) for key, x in row.items() if key != "rows"),
             )
             for name, row in figures.items()
@@ -596,18 +595,18 @@ def percent(value: float) -> str:
 LARGEST = "vTrain"
 
 
-def pairs_text(orders: Orders) -> list[str]:
-    """Return what is said of pairs of plans."""
-    parts = []
-    for start, but in (("Of", None), (f"without {LARGEST} of", LARGEST)):
-        row = orders.figures(but)
-        parts.append(
-            f"{start} {row['pairs']} pairs of plans {row['equal']} are called "
-            f"equal, and {percent(row['right_of_equal'])} % of these are "
-            f"ordered as predicted, {percent(row['right_of_others'])} % of "
-            f"the others"
+def pairs_text(pairs: dict[str, dict[str, float | int]]) -> str:
+    """Return a sentence about pairs of plans, with and without vTrain's."""
+    parts = [
+        f"{start} {row['pairs']} pairs of plans {row['equal']} are called "
+        f"equal; the prediction orders {percent(row['right_of_equal'])} % of "
+        f"these as measured, and {percent(row['right_of_others'])} % of the "
+        f"others"
+        for start, row in zip(
+            ("Of", f"Without {LARGEST}, of"), pairs.values(), strict=True
         )
-    return textwrap.wrap("; ".join(parts) + ".", 80)
+    ]
+    return ". ".join(parts) + "."
 
 
 def memory_text(figures: dict[str, dict[str, float | int]]) -> str:
@@ -628,16 +627,19 @@ def memory_text(figures: dict[str, dict[str, float | int]]) -> str:
     )
 
 
-def page(
-    figures: dict[str, Any],
-    orders: Orders,
-    memory: dict[str, dict[str, float | int]],
-    own_runs: dict[str, dict[str, float | int]],
-) -> str:
-    """Return the tables of docs/validation.md."""
+def page(document: dict[str, Any]) -> str:
+    """Return the tables of docs/results/intervals.md."""
+    figures = document["held_out"]
     shown = {"all held-out sources": figures["all"]}
-    for key in ("by_experts", "by_tier", "by_precision"):
-        shown |= {name or "not stated": x for name, x in figures[key].items()}
+    for key, prefix in (
+        ("by_experts", ""),
+        ("by_tier", "tier "),
+        ("by_precision", ""),
+    ):
+        shown |= {
+            f"{prefix}{name or 'not stated'}": x
+            for name, x in figures[key].items()
+        }
     for key in ("by_family", "by_parallelism", "by_source"):
         shown |= {
             name: x for name, x in figures[key].items() if x["rows"] >= SHOWN
@@ -646,28 +648,30 @@ def page(
     covered = table(
         "rows of | rows | within 50 %, % | within 90 %, % | median ±, %",
         (
-            (name, row["rows"], *(percent(row[key]) for key in keys))
+            (
+                short_source(name),
+                row["rows"],
+                *(percent(row[key]) for key in keys),
+            )
             for name, row in shown.items()
         ),
     )
-    return "\n".join(
+    return "\n\n".join(
         [
-            "Held-out sources; devices, parallelism and sources with "
-            f"{SHOWN} rows or more:",
-            "",
+            "## How many step times do the intervals contain?",
+            "Held-out sources, and devices, parallelism and sources with "
+            f"{SHOWN} rows or more. *±* is half the width of the 90 % "
+            "interval.",
             covered,
-            "",
-            *pairs_text(orders),
-            "",
-            f"{OWN} runs of a held-out source, drawn {DRAWS} times, and what "
-            "intervals cover of its",
-            "other rows:",
-            "",
-            own_runs_text(own_runs),
-            "",
-            "Measured over predicted memory by class:",
-            "",
-            memory_text(memory),
+            "## Are plans that are called equal hard to order?",
+            pairs_text(document["pairs"]),
+            "## What do runs of your own change?",
+            f"{OWN} runs of a held-out source, drawn {DRAWS} times, and the "
+            "coverage of its other rows:",
+            own_runs_text(document["own_runs"]),
+            "## How far off is memory?",
+            "Measured over predicted memory, less 1:",
+            memory_text(document["memory"]),
         ]
     )
 
@@ -767,14 +771,10 @@ def main() -> None:
     }
     print(msgspec.json.format(msgspec.json.encode(stored), indent=1).decode())
     _print(figures)
-    print(*pairs_text(orders), memory_text(classes), sep="\n")
-    print(own_runs_text(own_runs))
+    text = page(document)
+    print(text)
     write_result("intervals", document)
-    fill(
-        ROOT / "docs" / "validation.md",
-        "intervals",
-        page(figures, orders, classes, own_runs),
-    )
+    fill(page_path("intervals"), "intervals", text)
     if arguments.write:
         text = msgspec.json.format(msgspec.json.encode(stored), indent=1)
         INTERVALS.write_bytes(text + b"\n")

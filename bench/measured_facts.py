@@ -4,8 +4,8 @@ Writes ``nest/validation/data/measured.csv``: of every measured run whose
 source may be passed on, the columns that predictions ask for and the licence
 of the source; of vTrain's runs on one node two thirds, to keep it small. Of
 notes only the words that the reader looks for are kept, as columns where
-there are any. The table of the sources goes between the marks of
-docs/validation.md. A source that is not listed here stops the script.
+there are any. The table of the sources is for docs/results/bundled-runs.md. A
+source that is not listed here stops the script.
 
     python bench/measured_facts.py [FILE]
 """
@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.result_files import fill, table
+from bench.result_files import fill, page_path, table
 from nest.validation.flops import flop_count_of
 from nest.validation.predict import predict
 from nest.validation.reading import read_rows
@@ -322,13 +322,13 @@ def check(shared: Path, facts: Path) -> None:
 
 
 def notices(facts: list[dict[str, str]]) -> str:
-    """Return the table of sources for docs/validation.md."""
+    """Return the table of docs/results/bundled-runs.md."""
     counts = Counter(origin_of(fact["source"]) for fact in facts)
     rows = (
         (count, origin.notice, origin.licence)
         for origin, count in counts.most_common()
     )
-    return table("rows | from | licence", rows, "rll")
+    return table("rows | source | license", rows, "rll")
 
 
 def main() -> None:
@@ -340,7 +340,7 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(facts)
     check(shared, FACTS)
-    fill(ROOT / "docs" / "validation.md", "facts", notices(facts))
+    fill(page_path("bundled-runs"), "facts", notices(facts))
 
 
 if __name__ == "__main__":

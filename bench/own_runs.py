@@ -3,7 +3,7 @@
 For each source with enough step times: parameters are fitted to all other
 sources, then to 20 of its runs drawn at random with that fit as the prior
 (``nest calibrate``), and predict its other runs. Writes
-``bench/results/own_runs.json`` and the table of docs/calibration.md.
+``bench/results/own_runs.json`` and the table of docs/results/own-runs.md.
 
     python bench/own_runs.py ../shared/data/measured/*.csv
 """
@@ -17,7 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.result_files import ROOT, commit, fill, write_result
+from bench.result_files import (
+    commit,
+    fill,
+    page_path,
+    short_source,
+    write_result,
+)
 from bench.result_files import table as markdown_table
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, prior, refit, solve
@@ -198,16 +204,18 @@ def main() -> None:
         "sources": results,
     }
     write_result("own_runs", document)
-    fill(ROOT / "docs" / "calibration.md", "own runs", table(results))
+    fill(page_path("own-runs"), "own runs", table(results))
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Return the table of docs/calibration.md."""
+    """Return the table of docs/results/own-runs.md."""
     return markdown_table(
-        f"source | devices | runs | without, % | with {OWN} of them, %",
+        f"source | devices | runs | median error without own runs, % | "
+        f"with {OWN} own runs, %",
         (
             (
-                *(result[key] for key in ("source", "devices", "rows")),
+                short_source(result["source"]),
+                *(result[key] for key in ("devices", "rows")),
                 *(f"{result[key]:.1f}" for key in ("before", "after")),
             )
             for result in results

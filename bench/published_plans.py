@@ -13,7 +13,7 @@ where it does not search that schedule they are all that is tried.
 Where the run is a row of the shared measurements, ``nest validate`` predicts
 it too, with the kernels and the overlap of its software; the plans here have
 those of today, and no overlap. Writes ``bench/results/published_plans.json``
-and the tables of docs/validation.md.
+and the table of docs/results/published-plans.md.
 
     python bench/published_plans.py [--only NAME ...] [--time-limit 600]
                                     [--interleaved 400] [--tables]
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from itertools import product
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from published_cases import CASES, Published, allowed, build, cut, plan_of
-from result_files import fill, result_path, table, write_result
+from result_files import fill, page_path, result_path, table, write_result
 
 from nest.constraints.targets import optimizer_of, target
 from nest.cost.model import CostModel
@@ -280,17 +281,6 @@ def ratio(ours: float | None, theirs: float | None) -> str:
     return f"{ours / theirs - 1:+.1%}" if ours and theirs else ""
 
 
-def share(value: float | None) -> str:
-    """Return a fraction in per cent, empty for none."""
-    return "" if value is None else f"{value:.1%}"
-
-
-def memory(part: dict[str, Any]) -> str:
-    """Return what the fullest device holds, and whether that fits."""
-    fits = "" if part["feasible"] else ", does not fit"
-    return f"{part['memory_gib']:.0f}{fits}"
-
-
 def against(part: dict[str, Any], best: dict[str, Any] | None) -> str:
     """Return by how much a plan is slower than the best, if it fits."""
     if not part["feasible"]:
@@ -313,85 +303,40 @@ def searched(
     return f"{part['status']}; plain {plain['step_time_s']:.2f}"
 
 
+def publication(record: dict[str, Any]) -> str:
+    """Return the arXiv number of a run's source, else its first words."""
+    number = re.search(r"arXiv [\d.]+\d", record["source"])
+    return number[0] if number else str(record["source"]).split(",")[0]
+
+
 def markdown(records: dict[str, Any]) -> str:
-    """Return the tables of docs/validation.md."""
-    measured, lines, reasons = [], [], []
+    """Return the table of docs/results/published-plans.md."""
+    lines = []
     for name, record in records.items():
         published, best = record["published"], best_of(record)
         measured_s, then_s = record["measured_s"], record["as_it_ran_s"]
-        if measured_s is not None:
-            measured.append(
-                [
-                    name,
-                    record["measured_how"],
-                    f"{measured_s:.2f}",
-                    "" if then_s is None else f"{then_s:.2f}",
-                    ratio(then_s, measured_s),
-                    f"{published['step_time_s']:.2f}",
-                    ratio(published["step_time_s"], measured_s),
-                ]
-            )
         lines.append(
             [
-                f"{name}, {record['cluster']}",
+                name,
+                publication(record),
+                "" if measured_s is None else f"{measured_s:.2f}",
+                "" if then_s is None else f"{then_s:.2f}",
+                "" if measured_s is None else ratio(then_s, measured_s),
                 f"{published['step_time_s']:.2f}",
                 f"{record['layout']['step_time_s']:.2f}",
                 searched(record["dp"], record.get("plain")),
                 searched(record.get("dp_interleaved")),
                 against(published, best),
                 against(record["layout"], best),
-                memory(record["fp32_gradients"]),
             ]
         )
-        rows = [("published", published), ("its layout", record["layout"])]
-        if best is not None:
-            rows.append(("best", best))
-        elif "step_time_s" in record.get("plain", {}):
-            rows.append(("best plain one", record["plain"]))
-        for kind, part in rows:
-            reasons.append(
-                [
-                    f"{name}, {kind}",
-                    "; ".join(part["strategies"]),
-                    f"{part['blocks']} · {part['virtual_stages']}",
-                    str(part["num_micro_batches"]),
-                    share(part["fill_and_drain_share"]),
-                    share(part["sync_share"]),
-                    share(part["imbalance"]),
-                    memory(part),
-                ]
-            )
-    sources: dict[tuple[str, str], list[str]] = {}
-    for name, record in records.items():
-        key = record["source"], record["assumed"]
-        sources.setdefault(key, []).append(name)
-    notes = "\n".join(
-        f"- {', '.join(names)}: {source}."
-        + (f" Assumed: {assumed}." if assumed else "")
-        for (source, assumed), names in sources.items()
-    )
-    return "\n\n".join(
-        [
-            table(
-                "run | printed | measured, s | `nest validate`, s | error | "
-                "plan with today's kernels, s | against measured",
-                measured,
-            ),
-            table(
-                "run | published plan, s | its layout, s | `dp`, s | "
-                "`dp` with interleaving, s | published against best | "
-                "its layout against best | "
-                "published with fp32 gradients, GiB",
-                lines,
-            ),
-            table(
-                "plan | strategies | blocks · virtual stages | "
-                "micro-batches | fill and drain | sync | imbalance | "
-                "memory, GiB",
-                reasons,
-            ),
-            notes,
-        ]
+    return table(
+        "run | source | measured, s | `nest validate`, s | error | "
+        "published plan, s | its layout, s | `dp`, s | "
+        "`dp` with interleaving, s | published against best | "
+        "its layout against best",
+        lines,
+        "ll" + "r" * 9,
     )
 
 
@@ -427,7 +372,7 @@ def main() -> None:
         if case.name in records:
             records[case.name] |= stated(case)
     write_result("published_plans", records)
-    fill(ROOT / "docs" / "validation.md", "published", markdown(records))
+    fill(page_path("published-plans"), "published", markdown(records))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ the true network:
 - *contention-blind*: every group and every replica's message is priced alone;
 - *wrong network*: the optimum on each of the other networks.
 
-Writes ``bench/results/topologies.json``, the table of README.md, and what
+Writes ``bench/results/topologies.json``, docs/results/networks.md, and what
 pricing a whole plan's communication at once would change (docs/graphs.md).
 Then NEST's own inputs, blind and not.
 
@@ -28,7 +28,7 @@ from unittest import mock
 
 from contention import together
 from msgspec.structs import replace
-from result_files import ROOT, fill, table, write_rows
+from result_files import ROOT, fill, page_path, table, write_rows
 
 from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.benchmarks.instances import Recipe, build
@@ -336,14 +336,14 @@ def main() -> None:
     )
     text = losses_table(rows)
     print(text)
-    fill(ROOT / "README.md", "topologies", text)
+    fill(page_path("networks"), "topologies", text)
     text = together_table(shared)
     print(text)
     fill(ROOT / "docs" / "graphs.md", "together", text)
     text = inputs_table(inputs)
     print(text)
     if inputs:
-        fill(ROOT / "README.md", "nest-inputs", text)
+        fill(page_path("networks"), "nest-inputs", text)
 
 
 if __name__ == "__main__":

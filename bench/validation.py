@@ -1,10 +1,10 @@
-"""Fill in the tables of errors in README.md and docs/validation.md.
+"""Write the tables of prediction errors on two pages of docs/results.
 
-Predicts the runs that come along and those of the shared files, keeps the
+Predicts the bundled runs and those of the shared files, keeps the
 figures in ``bench/results/validation.json``, and writes them, beside those of
 sources that were held out (``bench/results/calibration.json``), between the
-marks. Also plans the built-in problems, for what their best plans reach
-beside published runs.
+marks of ``accuracy.md``. Also plans the built-in problems, and writes the MFU
+of their best plans and of published runs into ``published-plans.md``.
 
     python bench/validation.py [FILE …]
 """
@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import nest
-from bench.result_files import fill, result_path, table, write_result
+from bench.result_files import (
+    fill,
+    page_path,
+    result_path,
+    short_source,
+    table,
+    write_result,
+)
 from nest.hardware import device_spec, machine
 from nest.models.architectures import blocks
 from nest.models.builtin import RECIPES
@@ -43,9 +50,8 @@ FILES = (
     MEASURED / "measurements.csv",
     MEASURED / "measurements-2026.csv",
 )
-PACKAGED = "the runs that come along"
+PACKAGED = "the bundled runs"
 TIER_A = "tier A, bf16/fp16"
-LARGE = "tier A, bf16/fp16, source vTrain, >= 64 devices"
 
 
 def percent(value: float | None, signed: bool = False) -> str:
@@ -65,7 +71,7 @@ def errors(figures: dict[str, Any]) -> list[str]:
     ]
 
 
-def intervals(figures: dict[str, Any]) -> list[str]:
+def intervals(figures: dict[str, Any]) -> str:
     """Return a sentence about what another draw of sources would give."""
     interval = figures["interval"]
 
@@ -73,23 +79,13 @@ def intervals(figures: dict[str, Any]) -> list[str]:
         low, high = interval[f"{name}_abs_error"]
         return f"{percent(low)} to {percent(high)} %"
 
-    return [
-        f"Held out, the median is {span('median')} and the mean "
-        f"{span('mean')}",
-        "with 95 % over draws of sources (bootstrap by source).",
-        "Bias is the median where rows are held out or fitted as a whole, "
-        "else the mean.",
-    ]
+    return (
+        f"Bootstrap draws of whole sources give 95 % intervals: the held-out "
+        f"median of all rows is {span('median')}, the mean {span('mean')}."
+    )
 
 
-HEADS = "rows | median, % | mean, % | bias, %"
-
-
-def errors_table(head: str, rows: Mapping[str, dict[str, Any]]) -> str:
-    """Return a table of errors, a line per name."""
-    lines = ([name, *errors(figures)] for name, figures in rows.items())
-    return table(f"{head} | {HEADS}", lines)
-
+HEADS = "rows | median error, % | mean error, % | bias, %"
 
 #: Words of the source whose rows ``host_share`` of their software was set to.
 IN_SAMPLE = "CI golden"
@@ -252,8 +248,8 @@ def rooms(documents: Mapping[str, dict[str, Any]]) -> str:
         )
     return table(
         "file | rows | used | for memory only | skipped | ran | "
-        "predicted to fit | with head-room | out of memory | "
-        "predicted not to fit | with head-room",
+        "predicted to fit | with headroom | out of memory | "
+        "predicted not to fit | with headroom",
         lines,
     )
 
@@ -274,136 +270,106 @@ def ranked(name: str, figures: dict[str, Any]) -> list[str]:
 
 
 RANKED = (
-    "groups | within 5 %, % | mean regret, % | median | "
+    "groups | best within 5 %, % | mean regret, % | median regret, % | "
     "bias of the predicted best, % | ranked | median Spearman"
 )
 
+#: Rows that a source or a device needs for a line of its own.
+SHOWN = 20
 
-def readme(
-    documents: Mapping[str, dict[str, Any]],
-    fitted: dict[str, Any],
-    held_out: dict[str, Any],
-) -> str:
-    """Return the short tables; what was held out comes first."""
-    together = documents[TOGETHER]
-    chosen = together["selected"][TIER_A]
-    memory = together["memory"]["by_mem_class"]
-    lines = [
-        [f"every source held out: {name}", *errors(figures)]
-        for name, figures in held_out["classes"].items()
-    ]
-    lines += [
-        [f"fitted: {name}", *errors(fitted["classes"][name])]
-        for name in ("all", "tier A, 16 bit")
-    ]
-    lines += [
-        [f"… on {name}", *errors(figures)]
-        for name, figures in chosen["by_family"].items()
-    ]
-    lines.append(
-        ["… vTrain on 64 GPUs or more", *errors(together["selected"][LARGE])]
-    )
-    tier_c = together["by_tier"].get("C")
-    if tier_c is not None:
-        lines.append(["tier C, in none of these", *errors(tier_c)])
-    for name in ("nvidia-smi", "torch_allocated_last_rank"):
-        lines.append([f"memory, {name}", *errors(memory[name])])
-    rankings = [
-        ranked("tier A in 16 bit", chosen["ranking"]),
-        ranked("all rows", together["ranking"]),
-    ]
-    packaged = documents[PACKAGED]
-    own = packaged["selected"][TIER_A]
-    return "\n".join(
-        [
-            table(f"step time | {HEADS}", lines),
-            "",
-            *intervals(held_out["classes"]["all"]),
-            "Held-out and fitted figures are of tiers A and B; the runs of "
-            "tier C, most of them",
-            "functional tests, do not say all of their configuration.",
-            "",
-            "Of configurations of one model, cluster and batch, the one "
-            "predicted to be fastest",
-            "(*regret* is what taking it costs against the fastest):",
-            "",
-            table(f"groups of | {RANKED}", rankings),
-            "",
-            "Who is predicted to fit; head-room is that of the model's error:",
-            "",
-            rooms(documents),
-            "",
-            f"`nest validate` alone shows {PACKAGED}: in tier A and 16 bit "
-            f"{own['used']} rows, median",
-            f"{percent(own['median_abs_error'])} %, mean "
-            f"{percent(own['mean_abs_error'])} %; they were fitted.",
-        ]
-    )
+#: Groups that a source needs for a line of its own in the ranking.
+SHOWN_GROUPS = 5
 
 
-def full(
+def accuracy(
     documents: Mapping[str, dict[str, Any]],
     tests: Mapping[str, dict[str, Any]],
     fitted: dict[str, Any],
     held_out: dict[str, Any],
 ) -> str:
-    """Return the long tables."""
+    """Return the tables of ``accuracy.md``; held-out errors come first."""
     together = documents[TOGETHER]
     chosen = together["selected"][TIER_A]
+    own = documents[PACKAGED]["selected"][TIER_A]
+    rankings = {
+        **{
+            f"tier A in 16 bit: {short_source(name)}": figures
+            for name, figures in chosen["ranking"]["by_source"].items()
+            if figures["groups"] >= SHOWN_GROUPS
+        },
+        "tier A in 16 bit": chosen["ranking"],
+        "all rows": together["ranking"],
+    }
     parts = [
-        "All rows with a step time of both files, of tiers A and B, fitted "
-        "and held out: each source predicted by a fit to all others, where "
-        "everything is fitted anew.",
-        *(
-            table(
-                f"{head} | rows | median, % | mean, % | median bias, % | "
-                f"held out: median, % | mean, % | median bias, %",
+        "## How far off are step times?",
+        "Rows of tiers A and B of both shared files. *Held out*: each source "
+        "is predicted by a fit to all other sources. *Fitted*: one fit to "
+        "all rows. Bias is the median of the signed errors.",
+        table(
+            "rows of | rows | held out: median error, % | mean error, % | "
+            "bias, % | fitted: median error, % | mean error, % | bias, %",
+            [
                 [
-                    [name, *errors(figures), *errors(held_out[kind][name])[1:]]
-                    for name, figures in fitted[kind].items()
-                ],
-            )
-            for kind, head in (("classes", "rows"), ("sources", "source"))
+                    short_source(name),
+                    *errors(held_out[kind][name]),
+                    *errors(figures)[1:],
+                ]
+                for kind, least in (("classes", 0), ("sources", SHOWN))
+                for name, figures in fitted[kind].items()
+                if figures["rows"] >= least
+            ],
         ),
-        "Rows of each file, and who is predicted to fit:",
-        rooms(documents),
-        "Functional tests of Megatron-Core (tier C, in none of the above), "
-        "by device. `host_share` of that software was set to these rows: "
-        "they are no test of it, and the device tells how unequal they are.",
-        errors_table("device", tests),
-        "Tier A in bf16 and fp16, by source:",
-        errors_table("source", chosen["by_source"]),
-        "All rows that can be used, by device (tiers B and C have "
-        "configurations that are partly assumed; the runs of tier C are "
-        "mostly functional tests of tiny models):",
-        errors_table("device", together["by_family"]),
-        "By tier, precision and parallelism:",
+        intervals(held_out["classes"]["all"]),
+        f"Sources with fewer than {SHOWN} rows are in "
+        f"`bench/results/calibration.json`. `nest validate` alone predicts "
+        f"{PACKAGED}. In tier A and 16 bit these are {own['used']} rows with "
+        f"a median error of {percent(own['median_abs_error'])} % and a mean "
+        f"of {percent(own['mean_abs_error'])} %; they were fitted.",
+        "## On which devices and configurations?",
+        "All usable rows with the stored parameters, which were fitted to "
+        "tiers A and B. Bias is the mean of the signed errors.",
         table(
             f"rows of | {HEADS}",
             [
-                [name, *errors(figures)]
-                for key in ("by_tier", "by_precision", "by_parallelism")
-                for name, figures in together[key].items()
+                *(
+                    [
+                        name if key == "by_family" else f"{key[3:]} {name}",
+                        *errors(figures),
+                    ]
+                    for key in (
+                        *("by_family", "by_tier"),
+                        *("by_precision", "by_parallelism"),
+                    )
+                    for name, figures in together[key].items()
+                    if figures["used"] >= SHOWN or key == "by_family"
+                ),
+                *(
+                    [f"functional tests on {name} \\*", *errors(figures)]
+                    for name, figures in tests.items()
+                ),
             ],
         ),
-        "Memory:",
-        errors_table("counted by", together["memory"]["by_mem_class"]),
-        "Ranking, tier A in 16 bit by source, and all rows:",
+        "\\* Megatron-Core's tests of tiny models, in tier C. `host_share` of "
+        "that software was set to these rows, so they do not test it.",
+        "## Is the fastest configuration found?",
+        "Groups of at least three configurations of one model, cluster and "
+        "batch. *Regret* is the extra time of the configuration predicted "
+        "to be fastest over the fastest measured one.",
         table(
-            f"source | {RANKED}",
+            f"groups of | {RANKED}",
+            [ranked(name, figures) for name, figures in rankings.items()],
+        ),
+        "## Is memory predicted?",
+        table(
+            f"memory counted by | {HEADS}",
             [
-                ranked(name, figures)
-                for name, figures in [
-                    *chosen["ranking"]["by_source"].items(),
-                    ("all of tier A in 16 bit", chosen["ranking"]),
-                    ("all rows", together["ranking"]),
-                ]
+                [name, *errors(figures)]
+                for name, figures in together["memory"]["by_mem_class"].items()
             ],
         ),
-        "Used for memory only:",
-        table("reason | rows", together["used_for_memory"].items()),
-        "Skipped:",
-        table("reason | rows", together["skipped"].items()),
+        "Runs that ran and that ran out of memory; *headroom* is the mean "
+        "memory error of the model:",
+        rooms(documents),
     ]
     return "\n\n".join(parts)
 
@@ -424,13 +390,14 @@ def mfu_table(plans: Sequence[dict[str, Any]]) -> str:
                 percent(best["mfu"]),
                 percent(best["predicted_mfu"]),
                 percent(plan["bias"], signed=True),
-                f"{best['model']} on {best['num_devices']}, {best['source']}",
+                f"{best['model']} on {best['num_devices']}, "
+                f"{short_source(best['source'])}",
             ]
         )
     return table(
-        "problem | on | MFU of the best plan, % | similar runs | "
-        "best published MFU, % | predicted for that run, % | bias, % | "
-        "that run",
+        "problem | device | predicted MFU of the best plan, % | "
+        "similar runs | best published MFU, % | predicted for that run, % | "
+        "bias, % | that run",
         lines,
     )
 
@@ -458,10 +425,9 @@ def main() -> None:
     )
     calibration = json.loads(result_path("calibration").read_text())
     fitted, held_out = calibration["fitted"], calibration["held_out"]
-    fill(ROOT / "README.md", "validation", readme(documents, fitted, held_out))
-    page = ROOT / "docs" / "validation.md"
-    fill(page, "results", full(documents, tests, fitted, held_out))
-    fill(page, "best plans", mfu_table(plans))
+    text = accuracy(documents, tests, fitted, held_out)
+    fill(page_path("accuracy"), "validation", text)
+    fill(page_path("published-plans"), "best plans", mfu_table(plans))
 
 
 if __name__ == "__main__":

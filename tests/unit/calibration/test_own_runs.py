@@ -18,8 +18,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from bench.own_runs import table
-from bench.result_files import ROOT, result_path
+from bench.result_files import ROOT
 from nest.calibration.design import (
     PROPOSED,
     Candidates,
@@ -729,12 +728,6 @@ def test_the_template_is_a_run_that_does_not_count(tmp_path):
     assert found.unused == (
         (2, "the example of the template, not a run of yours"),
     )
-
-
-def test_the_page_shows_what_the_bench_found():
-    page = (ROOT / "docs" / "calibration.md").read_text()
-    results = json.loads(result_path("own_runs").read_text())
-    assert f"begin -->\n{table(results['sources'])}\n<!-- own" in page
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 
@@ -17,14 +16,13 @@ from bench.measured_facts import (
     origin_of,
     thinned,
 )
+from bench.result_files import page_path
 from nest.validation.predict import Prediction, predict
 from nest.validation.reading import published_rows
 from nest.validation.report import assess, validation_document
 from nest.validation.rows import (
     COLUMNS,
 )
-
-ROOT = Path(__file__).parents[3]
 
 #: A run as the shared file states it.
 CELLS = {
@@ -62,7 +60,7 @@ def test_every_row_has_the_licence_of_its_source():
         origin = origin_of(fact["source"])
         assert origin.licence == fact["licence"] != ""
         assert "-SA" not in fact["licence"]
-    text = (ROOT / "docs" / "validation.md").read_text()
+    text = page_path("bundled-runs").read_text()
     for origin in ORIGINS:
         assert origin.notice in text
 
