@@ -18,6 +18,11 @@ def result_path(name: str) -> Path:
     return ROOT / "bench" / "results" / f"{name}.json"
 
 
+def page_path(name: str) -> Path:
+    """Return the page of the documentation with the tables of a name."""
+    return ROOT / "docs" / "results" / f"{name}.md"
+
+
 def read_rows(name: str) -> list[dict[str, Any]]:
     """Return the rows measured before, none if there are no results."""
     path = result_path(name)
