@@ -5,7 +5,7 @@ problems, on instances of the library and on inputs of NEST's artifact, then
 ``dp`` with the replicas, ZeRO and expert parallelism of Aceso's plan; and
 ``aceso`` on the profile of GPT-13B that comes with Aceso, whose predicted step
 time was recorded. The last two need the shared data. Writes
-``bench/results/aceso.json`` and fills docs/baselines/aceso.md.
+``bench/results/aceso.json`` and fills docs/results/aceso.md.
 
     python bench/aceso.py [--tables]
 """
@@ -15,15 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from result_files import ROOT, fill, read_rows, table, write_rows
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from result_files import ROOT, fill, page_path, read_rows, table, write_rows
 from speed import COMMAND
 
 DATA = ROOT.parent / "shared" / "data"
-PAGE = ROOT / "docs" / "baselines" / "aceso.md"
 TIME_LIMIT_S = 60
 
 #: Of GPT-13B, ``results/ref/perf_model_time_large_gpt.csv`` of Aceso's code.
@@ -235,8 +237,9 @@ def main() -> None:
             rows.append(fidelity())
         write_rows("aceso", rows)
     *rows, recorded = read_rows("aceso")
-    fill(PAGE, "gaps", markdown(rows))
-    fill(PAGE, "fidelity", recorded_steps(recorded))
+    page = page_path("aceso")
+    fill(page, "gaps", markdown(rows))
+    fill(page, "fidelity", recorded_steps(recorded))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,14 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from bench.result_files import commit, fill, read_rows, table, write_rows
+from bench.result_files import (
+    commit,
+    fill,
+    page_path,
+    read_rows,
+    table,
+    write_rows,
+)
 from nest.accelerators.answers import answer
 from nest.accelerators.points import Point
 from nest.accelerators.records import Answers, Baseline, ExtraAnalyses
@@ -161,7 +168,7 @@ def interval(baseline: Baseline) -> list[float | None]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of docs/codesign.md."""
+    """Return the first table of docs/results/codesign.md."""
     lines = []
     for each in rows:
         samples = each["regret_samples"]
@@ -226,7 +233,7 @@ def main() -> None:
     parser.add_argument("--limits-only", action="store_true")
     args = parser.parse_args()
     rows = {(row["devices"], row["model"]): row for row in read_rows(NAME)}
-    page = ROOT / "docs" / "codesign.md"
+    page = page_path(NAME)
     for devices in args.devices or DEVICES:
         for model in args.model or MODELS:
             where = model, devices, args.jobs, args.folder

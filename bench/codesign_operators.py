@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from bench.result_files import ROOT, fill, table, write_rows
+from bench.result_files import ROOT, fill, page_path, table, write_rows
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.operators import Gemm, OperatorWork, Vector, timed
 from nest.accelerators.systolic import CONVENTIONS, Convention
@@ -138,7 +138,7 @@ APPLICATIONS = (
 def main() -> None:
     rows = [*operator_rows(), *application_rows()]
     write_rows("codesign_operators", rows)
-    fill(ROOT / "docs" / "codesign.md", "operators", markdown(rows))
+    fill(page_path("codesign"), "operators", markdown(rows))
 
 
 def measured() -> list[Measured]:
@@ -259,7 +259,7 @@ def application_rows() -> list[dict[str, object]]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the tables of docs/codesign.md: the first arrays, and TPU v1."""
+    """Return the tables of docs/results/codesign.md: A100 and TPU v1."""
     lines, groups = [], defaultdict(list)
     for row in rows:
         first = (row.get("arrays"), row.get("convention")) == FIRST

@@ -9,8 +9,9 @@ failed; and no plan may be better than what ``dp`` proves.
 Takes any piece of it at a time: what is finished is kept in
 ``build/every-cell``, with the reports of ``nest bench`` at the end of every
 piece, and its rows are added to ``bench/results/every_cell.json``, from which
-all tables of docs/planners.md are made. Rows of planner problems have what the
-tables of planners say besides: plans, what repairing takes, own objectives.
+the tables of docs/results/planners.md are made. Rows of planner problems have
+what the tables of planners say besides: plans, what repairing takes, own
+objectives.
 
     python bench/every_cell.py                  all that is missing
     python bench/every_cell.py --only 'rnd1*' 't5-*' --solvers dp,alpa
@@ -37,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import planners
 from planners import PIPELINED, REFERENCE
-from result_files import ROOT, fill, read_rows, table, write_rows
+from result_files import ROOT, fill, page_path, read_rows, table, write_rows
 
 from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.benchmarks.cells import Entry
@@ -178,14 +179,19 @@ def over_best(
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
-    """Return the tables: what cells came to, and what planners say."""
+    """Return the table of what cells came to."""
     sets = (SHIPPED, SMALL, PLANNERS)
     solvers = [
         name
         for name in (*solver_names(), *FORMS)
         if any(row["solver"] == name for row in rows)
     ]
-    head = ["solver", "cells", *KINDS, *(f"{name}: over dp" for name in sets)]
+    head = [
+        "solver",
+        "cells",
+        *KINDS,
+        *(f"{name}: step time / `dp`" for name in sets),
+    ]
     counts = {
         name: len({r["problem_hash"] for r in rows if r["set"] == name})
         for name in sets
@@ -204,20 +210,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
         cells = [solver, len(of_one), *(count[kind] or "" for kind in KINDS)]
         cells += [over_best(rows, solver, [name]) for name in sets]
         counted.append(cells)
-    texts = Counter(
-        (row["solver"], row["kind"], pattern(row["detail"]))
-        for row in rows
-        if row["kind"] not in ANSWERED
-    )
-    keys = sorted(
-        texts, key=lambda key: (solvers.index(key[0]), KINDS.index(key[1]))
-    )
-    reasons = ((*key, texts[key]) for key in keys)
-    lines += [
-        table(" | ".join(head), counted),
-        "",
-        table("solver | kind | says | cells", reasons, "lllr"),
-    ]
+    lines.append(table(" | ".join(head), counted))
     return "\n".join(lines)
 
 
@@ -253,12 +246,6 @@ def not_run(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             if done[solver] < most
         ]
     return [f"Not run: {', '.join(sentences)}."] if sentences else []
-
-
-def pattern(detail: str) -> str:
-    """Return what is said without the figures of the problem."""
-    text = re.sub(r"\d+(?:[.,]\d+)*", "N", detail).replace("|", "\\|")
-    return re.sub(r"N(, N)+", "N, …", text)
 
 
 def read_results() -> dict[tuple[str, str], dict[str, Any]]:
@@ -363,7 +350,7 @@ def main() -> None:
         "every cell": markdown(rows, num_all),
     }
     for mark, text in tables.items():
-        fill(ROOT / "docs" / "planners.md", mark, text)
+        fill(page_path("planners"), mark, text)
         print(text, end="\n\n")
     bad = beaten(rows)
     bad += [

@@ -13,7 +13,7 @@ same. What was known about a problem that changed is dropped.
 plan that does not fit is faster, and hands the answers to ``nest instances
 update``'s own code. It can be stopped and started again. Another exact solver
 with ``--solver`` confirms what dp proved. ``--tables`` fills
-docs/instances.md; ``--check`` compares and writes nothing.
+docs/results/instances.md; ``--check`` compares and writes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bench.instance_recipes import instance_of, name_of, recipes
-from bench.result_files import ROOT, fill, table
+from bench.result_files import ROOT, fill, page_path, table
 from nest.analysis.compare import to_document
 from nest.errors import NestError
 from nest.instances import store
@@ -239,7 +239,7 @@ def told(
 
 
 def tables() -> str:
-    """Return the tables of docs/instances.md."""
+    """Return the tables of docs/results/instances.md: classes, open ones."""
     names = list(store.index())
     states = {name: store.state(name) for name in names}
     groups = [
@@ -253,33 +253,27 @@ def tables() -> str:
         classes_rows.append((*cells, *counts))
     rows = []
     records = store.known()
-    for name in names:
+    for name in store.names([], "open"):
         record = records.get(name)
         quantum_ps = store.find(name).quantum_ps
-        value, bound = (
-            "–"
-            if quanta is None
-            else f"{quanta_to_ns(quanta, quantum_ps) / 1e9:.6g} s"
+        value_s, bound_s = (
+            quanta and quanta_to_ns(quanta, quantum_ps) / 1e9
             for quanta in (
                 record and record.value_quanta,
                 record and record.bound_quanta,
             )
         )
-        if record is not None and record.infeasible:
-            value = "none fits"
-        classes = ", ".join(store.classes(name))
-        provers = ", ".join(
-            proof.solver
-            for proof in (record.proofs if record is not None else ())
-            if record is not None
-            and record.status == "closed"
-            and proof.bound_quanta in (None, record.value_quanta)
+        gap = (
+            f"{100 * (1 - bound_s / value_s):.1f}"
+            if value_s and bound_s
+            else "–"
         )
-        rows.append((name, classes, value, bound, states[name], provers))
-    heads = "instance | classes | best known | bound | status | proven by"
+        texts = (f"{x:.6g}" if x else "–" for x in (value_s, bound_s))
+        rows.append((name, ", ".join(store.classes(name)), *texts, gap))
+    heads = "open instance | classes | best known, s | lower bound, s | gap, %"
     about = "class | about | meaning | instances | closed | open"
     return "\n\n".join(
-        (table(about, classes_rows, "lllrrr"), table(heads, rows, "llrrll"))
+        (table(about, classes_rows, "lllrrr"), table(heads, rows, "llrrr"))
     )
 
 
@@ -300,7 +294,7 @@ def main() -> None:
         )
         solve(chosen.solver, chosen.only, limits, chosen.again)
     elif chosen.tables:
-        fill(ROOT / "docs" / "instances.md", "instances", tables())
+        fill(page_path("instances"), "instances", tables())
     else:
         generate(chosen.only, chosen.check)
 

@@ -4,7 +4,7 @@ Solves the stored problems of ``bench/instances/planners.json`` with ``nest
 solve --target-loss``, one process at a time: the proven optimum among the
 plans that a framework can express, and among all plans with as much memory
 per weight. Writes ``bench/results/launchability.json`` and fills the table of
-docs/targets.md.
+docs/results/launchability.md.
 
     python bench/launchability.py [--time-limit 60] [--only NAME ...]
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from planners import INSTANCES
-from result_files import ROOT, fill, read_rows, table, write_rows
+from result_files import ROOT, fill, page_path, read_rows, table, write_rows
 from speed import COMMAND
 
 from nest.constraints.targets import ANY, names
@@ -135,7 +135,7 @@ def main() -> None:
             print(row["instance"], target, cell(row), flush=True)
     if not arguments.only:
         write_rows("launchability", rows)
-        fill(ROOT / "docs" / "targets.md", "launchability", markdown(rows))
+        fill(page_path("launchability"), "launchability", markdown(rows))
     print(markdown(rows))
 
 

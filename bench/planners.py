@@ -2,7 +2,7 @@
 
 ``bench/instances/planners.json`` says how each problem is built, and its hash,
 so that no costs change unnoticed. ``bench/every_cell.py`` runs them: the
-tables of docs/planners.md are its cells.
+tables of docs/results/planners.md are its cells.
 
     python bench/planners.py    store the hashes of the problems as they are
 """
@@ -15,8 +15,9 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -155,22 +156,8 @@ def _shared(row: Row, best_ns: float) -> str:
     return f"{over}, repaired {repaired_ns / best_ns:.3f}"
 
 
-def _own(row: Row, best_ns: float) -> str:
-    own_ns, shared_ns = row["own_objective_ns"], row["shared_step_time_ns"]
-    if own_ns is None or shared_ns is None:
-        return "–"
-    return f"{own_ns / 1e9:.4g} s ({own_ns / shared_ns:.2f})"
-
-
-def _search(row: Row, best_ns: float) -> str:
-    if row["peak_rss_bytes"] is None:
-        return "–"
-    end = " (limit)" if row["limit"] is not None else ""
-    return f"{row['wall_s']:.1f} s{end}, {row['peak_rss_bytes'] / 1e6:.0f} MB"
-
-
 def markdown(names: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return the tables: shared scores, own objectives, searches.
+    """Return two tables: the solvers in summary, and their step times.
 
     Parameters
     ----------
@@ -180,32 +167,45 @@ def markdown(names: Sequence[str], rows: Sequence[Row]) -> str:
         Of ``bench/results/every_cell.json``, those of these problems.
     """
     by_key = {(row["instance"], row["solver"]): row for row in rows}
-
-    def lines(say: Callable[[Row, float], str]) -> list[list[str]]:
-        cells = []
-        for name in names:
-            best_ns = by_key[name, REFERENCE]["shared_step_time_ns"]
-            problem_rows = (by_key.get((name, solver)) for solver in SOLVERS)
-            texts = (say(row, best_ns) if row else "" for row in problem_rows)
-            cells.append([name, *texts])
-        return cells
-
-    def means(repaired: bool) -> list[str]:
-        return [mean(by_key, names, x, repaired=repaired) for x in SOLVERS]
-
-    scores = [
-        *lines(_shared),
-        ["geometric mean, plans that fit", *means(repaired=False)],
-        ["geometric mean, repaired ones too", *means(repaired=True)],
-    ]
+    times = []
+    for name in names:
+        best_ns = by_key[name, REFERENCE]["shared_step_time_ns"]
+        problem_rows = (by_key.get((name, solver)) for solver in SOLVERS)
+        texts = (_shared(row, best_ns) if row else "" for row in problem_rows)
+        times.append([name, *texts])
+    summary = [_summary(by_key, names, solver) for solver in SOLVERS]
+    heads = (
+        "solver | step time / `dp`, plans that fit | repaired plans too | "
+        "own estimate / shared step time | search time, s: median, longest | "
+        "memory of the process, MB"
+    )
     return "\n\n".join(
-        table(" | ".join((head, *SOLVERS)), rows)
-        for head, rows in (
-            ("shared step time", scores),
-            ("own objective", lines(_own)),
-            ("search", lines(_search)),
+        (
+            table(heads, summary),
+            table(" | ".join(("step time / `dp`", *SOLVERS)), times),
         )
     )
+
+
+def _summary(
+    by_key: Mapping[tuple[str, str], Row], names: Sequence[str], solver: str
+) -> list[str]:
+    """Return the line of a solver in the first table."""
+    rows = [by_key[name, solver] for name in names if (name, solver) in by_key]
+    ratios = [
+        row["own_objective_ns"] / row["shared_step_time_ns"]
+        for row in rows
+        if row["own_objective_ns"] and row["shared_step_time_ns"]
+    ]
+    seconds = [row["wall_s"] for row in rows]
+    sizes = [row["peak_rss_bytes"] or 0 for row in rows]
+    return [
+        solver,
+        *(mean(by_key, names, solver, repaired=x) for x in (False, True)),
+        f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "–",
+        f"{median(seconds):.1f}, {max(seconds):.1f}" if seconds else "–",
+        f"{max(sizes) / 1e6:.0f}" if any(sizes) else "–",
+    ]
 
 
 def mean(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench import every_cell, launchability, planners
+from bench import aceso, every_cell, instances, launchability, planners
 from bench.planners import REFERENCE, SOLVERS, details, markdown
-from bench.result_files import ROOT, read_rows
+from bench.result_files import page_path, read_rows
 from nest.models import builtin
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
@@ -33,10 +33,16 @@ def row(solver: str, kind: str, shared_ns: float | None, **more: Any) -> Any:
     }
 
 
-def line(text: str, head: str, number: int = 0) -> dict[str, str]:
-    """Return a line of a table by solver; that of the number-th table."""
-    found = re.findall(rf"^\| {head} \| (.*) \|$", text, re.M)[number]
+def line(text: str, head: str) -> dict[str, str]:
+    """Return the line of a problem by solver."""
+    (found,) = re.findall(rf"^\| {head} \| (.*) \|$", text, re.M)
     return dict(zip(SOLVERS, found.split(" | "), strict=True))
+
+
+def summary(text: str, solver: str) -> list[str]:
+    """Return the line of a solver in the first table."""
+    (found, *_) = re.findall(rf"^\| {solver} \| (.*) \|$", text, re.M)
+    return str(found).split(" | ")
 
 
 def test_tables() -> None:
@@ -68,19 +74,19 @@ def test_tables() -> None:
         "uniap": "out of time",
         "mcmc": "skipped",
     }
-    nothing = dict.fromkeys(SOLVERS, "–")
-    means = {REFERENCE: "1.000 (2)", "alpa": "3.000 (2)"}
-    fit = line(text, "geometric mean, plans that fit")
-    assert fit == nothing | means
-    repaired = line(text, "geometric mean, repaired ones too")
-    assert repaired == nothing | means | {"piper": "2.000 (1)"}
-    own = line(text, "x", 1)
-    assert (own["alpa"], own["phaze"]) == ("3 s (0.75)", "1.5 s (0.50)")
-    assert (own[REFERENCE], own["ft"], own["random"]) == ("–", "–", "")
-    search = line(text, "x", 2)
-    assert search["alpa"] == "1.2 s, 3 MB"
-    assert search["uniap"] == "60.0 s (limit), 3 MB"
-    assert search["mcmc"] == "–"
+    assert summary(text, REFERENCE) == ["1.000 (2)"] * 2 + [
+        "–",
+        "1.2, 1.2",
+        "3",
+    ]
+    assert summary(text, "alpa") == [
+        *("3.000 (2)", "3.000 (2)", "0.75 to 0.75", "1.2, 1.2", "3"),
+    ]
+    assert summary(text, "piper") == ["–", "2.000 (1)", "–", "1.2, 1.2", "3"]
+    assert summary(text, "phaze")[2] == "0.50 to 0.50"
+    assert summary(text, "uniap")[3] == "60.0, 60.0"
+    assert summary(text, "mcmc")[4] == "–"
+    assert summary(text, "random") == ["–"] * 5
 
 
 def test_plans_are_repaired_as_the_runner_does_it() -> None:
@@ -101,8 +107,8 @@ def test_plans_are_repaired_as_the_runner_does_it() -> None:
     assert none["peak_rss_bytes"] == answer["peak_rss_bytes"]
 
 
-def block(mark: str, page_name: str = "planners.md") -> str:
-    page = (ROOT / "docs" / page_name).read_text()
+def block(mark: str, page_name: str = "planners") -> str:
+    page = page_path(page_name).read_text()
     before, _, rest = page.partition(f"<!-- {mark}: begin -->\n")
     assert before
     return rest.partition(f"\n<!-- {mark}: end -->")[0]
@@ -119,13 +125,23 @@ def test_the_page_shows_the_stored_rows() -> None:
     assert text == every_cell.markdown(rows, int(num_all[1]))
 
 
-def test_the_page_of_targets_shows_the_stored_rows() -> None:
+def test_the_page_of_launchability_shows_the_stored_rows() -> None:
     rows = read_rows("launchability")
-    text = block("launchability", "targets.md")
+    text = block("launchability", "launchability")
     assert text == launchability.markdown(rows)
     assert {row["instance"] for row in rows} == {
         entry["name"] for entry in planners.read_entries()
     }
+
+
+def test_the_page_of_aceso_shows_the_stored_rows() -> None:
+    *rows, recorded = read_rows("aceso")
+    assert block("gaps", "aceso") == aceso.markdown(rows)
+    assert block("fidelity", "aceso") == aceso.recorded_steps(recorded)
+
+
+def test_the_page_of_instances_shows_the_library() -> None:
+    assert block("instances", "instances") == instances.tables()
 
 
 def test_rows_are_of_the_problems_as_they_are_built() -> None:

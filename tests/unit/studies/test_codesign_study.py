@@ -23,7 +23,7 @@ from bench.codesign_operators import (
     operator_rows,
 )
 from bench.codesign_operators import markdown as operators_markdown
-from bench.result_files import ROOT, read_rows
+from bench.result_files import page_path, read_rows
 from tests import codesigns
 
 
@@ -69,7 +69,7 @@ def test_applications_are_on_their_side_of_the_roofline(capsys):
 
 def test_the_page_has_the_tables_of_the_results():
     rows = read_rows("codesign_operators")
-    page = (ROOT / "docs" / "codesign.md").read_text()
+    page = page_path("codesign").read_text()
     assert operators_markdown(rows) in page
 
 
@@ -125,7 +125,7 @@ def test_regrets_of_other_searches():
 
 def test_the_page_has_the_regrets_of_the_results():
     rows = read_rows("codesign")
-    page = (ROOT / "docs" / "codesign.md").read_text()
+    page = page_path("codesign").read_text()
     assert markdown(rows) in page
     assert attention_markdown(rows) in page
 
