@@ -34,7 +34,29 @@ def stages_of_any_times(draw):
 @examples(300)
 @given(stages_of_any_times())
 def test_1f1b_stays_within_its_bounds(case):
-    """docs/cost-model.md, *Simulation*, which proves both."""
+    """docs/cost-model.md, *Simulation*: lower and upper bound.
+
+    Write ``F(s,m)`` and ``B(s,m)`` for the passes of stage ``s`` and
+    microbatch ``m``, and ``w_s = S-s``. The last pass ends with the longest
+    chain of passes in which each waits for the one before, from ``F(1,1)`` to
+    ``B(1,M)``. Stage ``s`` runs ``F(s,1) … F(s,w_s+1)``, ``B(s,1)``,
+    ``F(s,w_s+2)``, ``B(s,2)``, … as far as there are such passes.
+
+    Lower bound: the chain ``F(1,1) … F(S,1)``, ``B(S,1)``, ``F(S,2)``,
+    ``B(S,2)`` … ``B(S,M)``, ``B(S-1,M) … B(1,M)``.
+
+    Upper bound, forward passes: from one in a chain to the next ``s+m`` grows
+    by one, directly or from ``F(s,m'+w_s)`` over ``B(s,m') … B(s',m')``,
+    ``s' <= s``, to ``F(s',m'+w_s'+1)``. If ``F(p,q)`` is the last one there
+    are ``p+q-1``. A chain gets to later stages only by steps from ``F(s,m)``
+    to ``F(s+1,m)``, so one pass on each stage ``1 … p`` is in ``Σ F_s``. At
+    most ``q-1 <= M-1`` others take ``max F_s`` each.
+
+    Backward passes: from one to the next ``m-s`` grows by one, directly or
+    from ``B(s,m)`` over ``F(s,m+w_s+1) … F(s',m+w_s+1)``, ``s' >= s``, to
+    ``B(s',m+1+s'-s)``. If ``B(p,q)`` is the first one there are ``M+p-q``: one
+    on each stage ``p … 1``, and at most ``M-q <= M-1`` others of ``max G_s``.
+    """
     stages, micro = case
     schedule = SCHEDULES["1f1b"]
     loads = [stage.forward + stage.backward for stage in stages]
