@@ -9,7 +9,7 @@ the true network:
 - *wrong network*: the optimum on each of the other networks.
 
 Writes ``bench/results/topologies.json``, docs/results/networks.md, and what
-pricing a whole plan's communication at once would change (docs/graphs.md).
+costing all stages at once would change (docs/results/contention.md).
 Then NEST's own inputs, blind and not.
 
     python bench/topologies.py [--workers 2]
@@ -339,7 +339,7 @@ def main() -> None:
     fill(page_path("networks"), "topologies", text)
     text = together_table(shared)
     print(text)
-    fill(ROOT / "docs" / "graphs.md", "together", text)
+    fill(page_path("contention"), "together", text)
     text = inputs_table(inputs)
     print(text)
     if inputs:
