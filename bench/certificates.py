@@ -3,9 +3,9 @@
 Every problem is solved by ``dp``, its plan is certified, or that there is
 none, and ``nest-check`` examines the certificate in a process of its own.
 Writes ``bench/results/certificates.json``, fills the table of
-docs/certificates.md and prints a row per problem: the CPU time that solving,
-certifying and checking took, the start of the process included in the last
-one. Exits with 1 if a certificate is rejected.
+docs/results/certificates.md and prints a row per problem: the CPU time that
+solving, certifying and checking took, the start of the process included in
+the last one. Exits with 1 if a certificate is rejected.
 
 With ``--library`` the problems are the instances of the library, and what is
 certified is the best known plan, or that there is none; ``dp`` solves those
@@ -41,6 +41,8 @@ from nest.ir.problem import Problem
 from nest.models import builtin
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
+
+PAGE = ROOT / "docs" / "results" / "certificates.md"
 
 MODELS = (
     *("bert-large", "vit-huge", "t5-large", "gpt2-xl", "gpt3-1.3b"),
@@ -233,8 +235,7 @@ def summary(rows: list[dict[str, object]]) -> None:
     rounded = (
         (name, x if isinstance(x, int) else f"{x:.1f}") for name, x in lines
     )
-    page = ROOT / "docs" / "certificates.md"
-    fill(page, "certificates", table("|", rounded))
+    fill(PAGE, "certificates", table("|", rounded))
 
 
 def summary_of_library(rows: list[dict[str, Any]]) -> None:
@@ -279,7 +280,7 @@ def summary_of_library(rows: list[dict[str, Any]]) -> None:
         table(heads, below),
         table("refused for | instances", reasons.most_common()),
     )
-    fill(ROOT / "docs" / "certificates.md", "library", "\n\n".join(tables))
+    fill(PAGE, "library", "\n\n".join(tables))
 
 
 def reason(row: dict[str, Any]) -> str:
