@@ -3,7 +3,7 @@
 Runs ``nest pareto`` as a user would, start-up included, one command at a
 time. Writes ``bench/results/frontier.json``: a row per command
 with the number of points, the ends of the curve and what is not proven, and
-fills the table of docs/frontier.md.
+fills the table of docs/results/frontier.md.
 
     python bench/frontier.py [--only TEXT]
 """
@@ -106,7 +106,8 @@ def main() -> None:
             flush=True,
         )
         write_rows("frontier", list(rows.values()))
-    fill(ROOT / "docs" / "frontier.md", "speed", markdown(list(rows.values())))
+    page = ROOT / "docs" / "results" / "frontier.md"
+    fill(page, "speed", markdown(list(rows.values())))
 
 
 if __name__ == "__main__":

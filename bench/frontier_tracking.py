@@ -7,7 +7,7 @@ zoo get such edges, once, and ``ft`` is held against the exact frontier of the
 plans that it chooses from: one stage on all devices, one replica, the least
 ZeRO and recomputation. All of its points are priced by the shared cost model.
 Writes ``bench/results/frontier_tracking.json`` and fills the table of
-docs/frontier.md.
+docs/results/frontier.md.
 
     python bench/frontier_tracking.py [--only TEXT]
 """
@@ -170,7 +170,8 @@ def main() -> None:
         for row in new_rows:
             print(row, flush=True)
         write_rows("frontier_tracking", rows)
-    fill(ROOT / "docs" / "frontier.md", "tracking", markdown(rows))
+    page = ROOT / "docs" / "results" / "frontier.md"
+    fill(page, "tracking", markdown(rows))
 
 
 if __name__ == "__main__":
