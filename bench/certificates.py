@@ -29,7 +29,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from result_files import ROOT, fill, table, write_rows
+from result_files import fill, page_path, table, write_rows
 
 from nest.benchmarks.instances import Recipe, build
 from nest.certificates.certify import certify, certify_infeasible
@@ -41,8 +41,6 @@ from nest.ir.problem import Problem
 from nest.models import builtin
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
-
-PAGE = ROOT / "docs" / "results" / "certificates.md"
 
 MODELS = (
     *("bert-large", "vit-huge", "t5-large", "gpt2-xl", "gpt3-1.3b"),
@@ -235,7 +233,7 @@ def summary(rows: list[dict[str, object]]) -> None:
     rounded = (
         (name, x if isinstance(x, int) else f"{x:.1f}") for name, x in lines
     )
-    fill(PAGE, "certificates", table("|", rounded))
+    fill(page_path("certificates"), "certificates", table("|", rounded))
 
 
 def summary_of_library(rows: list[dict[str, Any]]) -> None:
@@ -280,7 +278,7 @@ def summary_of_library(rows: list[dict[str, Any]]) -> None:
         table(heads, below),
         table("refused for | instances", reasons.most_common()),
     )
-    fill(PAGE, "library", "\n\n".join(tables))
+    fill(page_path("certificates"), "library", "\n\n".join(tables))
 
 
 def reason(row: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from result_files import ROOT, fill, read_rows, table, write_rows
+from result_files import fill, page_path, read_rows, table, write_rows
 from speed import COMMAND, measure
 
 #: A strategy per layer.
@@ -106,8 +106,7 @@ def main() -> None:
             flush=True,
         )
         write_rows("frontier", list(rows.values()))
-    page = ROOT / "docs" / "results" / "frontier.md"
-    fill(page, "speed", markdown(list(rows.values())))
+    fill(page_path("frontier"), "speed", markdown(list(rows.values())))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
-from result_files import ROOT, fill, read_rows, table, write_rows
+from result_files import fill, page_path, read_rows, table, write_rows
 
 from baselines.ft import HEURISTICS, frontier, offers
 from nest.analysis.pareto import frontier as exact_frontier
@@ -170,8 +170,7 @@ def main() -> None:
         for row in new_rows:
             print(row, flush=True)
         write_rows("frontier_tracking", rows)
-    page = ROOT / "docs" / "results" / "frontier.md"
-    fill(page, "tracking", markdown(rows))
+    fill(page_path("frontier"), "tracking", markdown(rows))
 
 
 if __name__ == "__main__":
