@@ -48,13 +48,14 @@ def add_defaults(command: click.Command) -> None:
     for each in command.params:
         name = each.opts[-1].removeprefix("--")
         if isinstance(each, click.Option) and name in COMMON and each.name:
-            defaults[each.name] = _default(name, each.multiple)
+            defaults[each.name] = _default(each, name)
     if defaults:
         command.context_settings["default_map"] = defaults
 
 
-def _default(name: str, is_multiple: bool) -> Callable[[], Any]:
+def _default(option: click.Option, name: str) -> Callable[[], Any]:
     """Return what looks a default up when the command line has none."""
+    declared = option.default
 
     def look_up() -> Any:
         value, where = _stated(name)
@@ -62,11 +63,11 @@ def _default(name: str, is_multiple: bool) -> Callable[[], Any]:
         # What the command line has is read first.
         model = context.params.get("model")
         if name in _OF_MODELS and not isinstance(model, str):
-            return None
+            return declared
         if value is None:
-            return None
+            return declared
         hint(f"nest: --{name} {value} ({where})")
-        return (value,) if is_multiple else value
+        return (value,) if option.multiple else value
 
     return look_up
 

@@ -49,6 +49,10 @@ def test_a_cluster_is_for_models_only(
     monkeypatch.setenv("NEST_CLUSTER", "h100x8")
     cli.succeeds("solve problem.json")
     assert "NEST_CLUSTER" not in cli.err
+    cli.succeeds("compare problem.json --solvers dp")
+    monkeypatch.setenv("NEST_JOBS", "0")
+    assert cli("compare problem.json --solvers dp") == 2
+    assert "--jobs: expected an integer from 1 to" in cli.err
     cli.succeeds("problems --model llama3-8b -o made.json")
     assert "nest: --cluster h100x8 (NEST_CLUSTER)" in cli.err.splitlines()
 
