@@ -32,7 +32,12 @@ from nest.requests import (
     solving,
 )
 from nest.requests.problems import ProblemRequest
-from nest.requests.settings import Request, python_errors, settings_of
+from nest.requests.settings import (
+    Request,
+    in_python,
+    python_errors,
+    settings_of,
+)
 from nest.util.text import closest
 
 if TYPE_CHECKING:
@@ -79,6 +84,13 @@ def _asks(
                         f"{name}: expected a known argument, got {word!r}; "
                         f"{remedy or f'see help({name})'}"
                     )
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise InvalidOptionError(
+                    f"{name}: expected the arguments of its signature, got "
+                    f"another call ({error}); see help({name})"
+                ) from None
             with python_errors(kind):
                 return answer(request(*args, **kwargs))
 
@@ -99,8 +111,9 @@ def _with_parameters(doc: str, request: type[Request]) -> str:
         declared = settings[name]
         lines.append(f"{name} [{declared.unit}]" if declared.unit else name)
         lines += textwrap.wrap(
-            " ".join(declared.help.split()),
+            in_python(" ".join(declared.help.split()), request),
             70,
+            break_on_hyphens=False,
             initial_indent="    ",
             subsequent_indent="    ",
         )

@@ -213,6 +213,16 @@ def test_answers_are_those_of_the_commands() -> None:
             "example cluster='h100x64'",
         ),
         (
+            lambda: nest.export(chain(), "pp=2"),
+            r"^nest.export: expected the arguments of its signature, got "
+            r"another call \(missing a required argument: 'to'\); see "
+            r"help\(nest.export\)$",
+        ),
+        (
+            lambda: nest.score(chain(), "pp=2", "pp=2", plan="pp=2"),
+            "^nest.score: expected the arguments of its signature, got",
+        ),
+        (
             lambda: nest.simulate(chain(), "pp=3"),
             "plan pp=3: expected at most 2 stages",
         ),
