@@ -2,7 +2,7 @@
 
 Writes the page of ``make report`` and others and opens each from its file in
 a headless Chromium: ``bench/results/pages.json`` and the table of
-docs/report.md. Needs what ``make test-browser`` installs:
+docs/results/pages.md. Needs what ``make test-browser`` installs:
 
     PYTHONPATH=.browser:. python bench/pages.py
 """
@@ -67,7 +67,7 @@ def opened_ms(driver: Any, path: Path) -> float:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return what docs/report.md says of them."""
+    """Return the table of docs/results/pages.md."""
     return table(
         "page | written | size | opened",
         (
@@ -102,7 +102,7 @@ def main() -> None:
             )
             print(rows[-1])
     write_rows("pages", rows)
-    fill(ROOT / "docs" / "report.md", "pages", markdown(rows))
+    fill(ROOT / "docs" / "results" / "pages.md", "pages", markdown(rows))
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ extensions = [
     "numpydoc",
     "sphinx_click",
     "gallery",
+    "formulas",
 ]
 html_theme = "furo"
 html_title = "nest"
@@ -55,6 +56,13 @@ smartquotes = False
 # Every reference has to lead somewhere.
 nitpicky = True
 myst_heading_anchors = 4
+
+# Formulas are written as GitHub shows them, see formulas.py.
+myst_enable_extensions = ["dollarmath"]
+myst_dmath_allow_digits = False
+myst_dmath_allow_space = False
+myst_fence_as_directive = ["math"]
+html_math_renderer = "mathml"
 
 # A cell that raises fails the build.
 nb_execution_mode = "force"

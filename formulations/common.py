@@ -498,7 +498,7 @@ class Instance:
     def bound(
         self, split: BatchSplit, num_stages: int, group: Sequence[Strategy]
     ) -> int | None:
-        """Return a lower bound, equation (17), or ``None`` if no plan fits.
+        """Return a lower bound, equation (L23), or ``None`` if no plan fits.
 
         All slots have the same places, and the last one has the most memory
         for them.
@@ -845,7 +845,7 @@ class Instance:
         strategy: Strategy,
         max_bytes: int,
     ) -> tuple[int, ...]:
-        """Return what tensors of each size take in a slot they pass (20)."""
+        """Return what tensors of each size take in a slot they pass (L18)."""
         shards = self.model.shards(strategy)
         inflight = self.inflight(split, number)
         return tuple(
@@ -861,7 +861,7 @@ class Instance:
     def _moves(
         self, split: BatchSplit, layouts: tuple[Strategy, ...], block: Block
     ) -> tuple[tuple[int, ...], ...]:
-        """Return what redistribution inside a block takes, see (19).
+        """Return what redistribution inside a block takes, see (L17).
 
         One message, the worst over replicas: ``α_L + X / (shards β_L)``.
         """

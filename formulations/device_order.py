@@ -153,7 +153,7 @@ def order_loss(
 
 
 def one_device_per_position(model: CpModel, num_devices: int) -> Assignment:
-    """``Σ_d x[p,d] = 1`` and ``Σ_p x[p,d] = 1`` (O1)."""
+    """``Σ_d x[p,d] = 1`` and ``Σ_p x[p,d] = 1`` (O2)."""
     numbers = range(num_devices)
     x = {
         (p, d): model.new_bool_var(f"x[{p},{d}]")
@@ -169,7 +169,7 @@ def one_device_per_position(model: CpModel, num_devices: int) -> Assignment:
 def group_span(
     model: CpModel, x: Assignment, costs: OrderCosts, group_idx: int
 ) -> IntVar:
-    """``x[p,d]`` implies ``t_g >= Σ_e D_g[d,e] x[q,e]``, all p, q in g (O2).
+    """``x[p,d]`` implies ``t_g >= Σ_e D_g[d,e] x[q,e]``, all p, q in g (O3).
 
     ``t_g`` is the most that a message of the group costs between two of its
     devices.
@@ -188,7 +188,7 @@ def group_span(
 def set_objective(
     model: CpModel, costs: OrderCosts, spans: Sequence[IntVar]
 ) -> None:
-    """Minimise ``Σ_g w_g t_g``, or ``T >= w_g t_g`` for all groups (O3)."""
+    """Minimise ``Σ_g w_g t_g``, or ``T >= w_g t_g`` for all groups (O1)."""
     terms = [
         group.weight * span
         for group, span in zip(costs.groups, spans, strict=True)

@@ -9,7 +9,7 @@ from nest.cost.model import CostModel
 
 
 class Increment(NamedTuple):
-    """One step of a tensor's size, see equation (7).
+    """One step of a tensor's size, see equation (L9).
 
     The step counts for a boundary if the producer is before it and any of
     ``consumers`` is after it; these are the consumers that need at least

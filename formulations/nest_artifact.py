@@ -49,11 +49,11 @@ class ArtifactInstance(Instance):
 
     @property
     def once(self) -> Weights:
-        """Only the largest load counts (15')."""
+        """Only the largest load counts (L1')."""
         return (0,)
 
     def rounds(self, split: BatchSplit, num_stages: int) -> Weights:
-        """Return ``M + S - 1`` (15')."""
+        """Return ``M + S - 1`` (L1')."""
         return (split.num_micro_batches + num_stages - 1,)
 
     def inflight(self, split: BatchSplit, number: int) -> int:
@@ -63,7 +63,7 @@ class ArtifactInstance(Instance):
     def bound(
         self, split: BatchSplit, num_stages: int, group: Sequence[Strategy]
     ) -> int | None:
-        """Return a lower bound, equation (17'), or ``None``."""
+        """Return a lower bound, equation (L23'), or ``None``."""
         (strategy,) = group
         found = [
             self._place(split, num_stages, number, strategy)
@@ -124,7 +124,7 @@ class ArtifactInstance(Instance):
         strategy: Strategy,
         block: Block,
     ) -> tuple[int, ...]:
-        """Return what the edges that enter a slot keep (14)."""
+        """Return what the edges that enter a slot keep (L22)."""
         if strategy.recompute != "full":
             return ()
         further = self.inflight(split, number) - 1
@@ -191,7 +191,7 @@ class ArtifactInstance(Instance):
         side: int,
         sender: Block,
     ) -> Receive:
-        """Return what every edge takes on a side of a slot (8')."""
+        """Return what every edge takes on a side of a slot (L10')."""
         split, num_stages = sub_problem.split, sub_problem.num_stages
         other = number - 1 if side == BACKWARD else number + 1
         edge = self.rules.edge(

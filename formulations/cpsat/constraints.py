@@ -52,7 +52,7 @@ def add_constraints(model: Model) -> None:
 
 
 def one_option_per_slot(model: Model) -> None:
-    """Every slot takes one option, which says what it costs (1).
+    """Every slot takes one option, which says what it costs (L3).
 
     ``Σ_o y[s,o] = 1``; ``w[s,g]`` is the sum over the options with profile
     ``g``, ``width[s,n]`` over those of ``n`` devices, ``uses[s,d,r]`` over
@@ -84,7 +84,7 @@ def one_option_per_slot(model: Model) -> None:
 
 
 def consecutive_blocks(model: Model) -> None:
-    """Start a slot at ``p`` iff the one before it ends at ``p`` (2)."""
+    """Start a slot at ``p`` iff the one before it ends at ``p`` (L4)."""
     order = sorted(model.slots, reverse=True)
     if model.instance.artifact:
         order.reverse()
@@ -103,7 +103,7 @@ def consecutive_blocks(model: Model) -> None:
 
 
 def one_slot_per_layer(model: Model) -> None:
-    """``Σ_s x[l,s] = 1``; ``late[l,s] = Σ_{r<=s} x[l,r]`` (3)."""
+    """``Σ_s x[l,s] = 1``; ``late[l,s] = Σ_{r<=s} x[l,r]`` (L5)."""
     for layer in model.layers:
         before = None
         for s in sorted(model.slots):
@@ -118,7 +118,7 @@ def one_slot_per_layer(model: Model) -> None:
 
 
 def nonempty_slots(model: Model) -> None:
-    """``Σ_l x[l,s] >= 1`` (4)."""
+    """``Σ_l x[l,s] >= 1`` (L6)."""
     for s in model.slots:
         model.engine.add_bool_or(
             model.x[layer, s] for layer in model.inside(s)
@@ -126,7 +126,7 @@ def nonempty_slots(model: Model) -> None:
 
 
 def even_layers(model: Model) -> None:
-    """``S Σ_{l of κ} x[l,s] = c`` for each kind of ``c > 1`` layers (21)."""
+    """``S Σ_{l of κ} x[l,s] = c`` for each kind of ``c > 1`` layers (L19)."""
     for kind, layers, share in model.even_shares:
         for s in model.slots:
             model.engine.add(
@@ -136,7 +136,7 @@ def even_layers(model: Model) -> None:
 
 
 def one_stage(model: Model) -> None:
-    """``late[l,s] = late[m,s]`` for layers that no slots may part (23)."""
+    """``late[l,s] = late[m,s]`` for layers that no slots may part (L21)."""
     for layer, other in pairwise(model.together):
         for s in model.slots:
             model.engine.add(
@@ -145,7 +145,7 @@ def one_stage(model: Model) -> None:
 
 
 def precedence(model: Model) -> None:
-    """``late[u,s]`` implies ``late[v,s]`` for every edge ``(u,v)`` (5)."""
+    """``late[u,s]`` implies ``late[v,s]`` for every edge ``(u,v)`` (L7)."""
     for source, target, _ in model.instance.graph.edges:
         for s in model.slots:
             model.engine.add_implication(
@@ -154,7 +154,7 @@ def precedence(model: Model) -> None:
 
 
 def linking(model: Model) -> None:
-    """``Σ_{g,h} z[l,s,g,h] = x[l,s]``; ``z[l,s,g,h] <= w[s,g]`` (6).
+    """``Σ_{g,h} z[l,s,g,h] = x[l,s]``; ``z[l,s,g,h] <= w[s,g]`` (L8).
 
     ``at[l,s,g,j]`` is the sum over the choices of layout ``j``.
     """
@@ -180,7 +180,7 @@ def linking(model: Model) -> None:
 
 
 def crossing(model: Model) -> None:
-    """``c[i,s]`` if its producer is before slot ``s``, a consumer not (7).
+    """``c[i,s]`` if its producer is before slot ``s``, a consumer not (L9).
 
     ``crossed[s]`` if any increment crosses; in a connected graph one always
     does.
@@ -200,7 +200,7 @@ def crossing(model: Model) -> None:
 
 
 def receiver(model: Model) -> None:
-    """Let both sides of a boundary say what a slot receives (18).
+    """Let both sides of a boundary say what a slot receives (L16).
 
     The layer next to it by its layout, and the slot beyond it by its size:
     ``end[l,s,d]`` marks the first layer of the slot in the graph's order,
@@ -273,7 +273,7 @@ def _uses(model: Model, s: int, d: int) -> None:
 
 
 def receive(model: Model) -> None:
-    """Make a receive as long as at its slowest level (8).
+    """Make a receive as long as at its slowest level (L10).
 
     ``message(level) crossed + Σ_i Δ_i(level) c[i]`` for every level of the
     receive that the slot uses, where ``Δ_i`` is what increment ``i`` adds.
@@ -294,7 +294,7 @@ def receive(model: Model) -> None:
 
 
 def _receive_per_edge(model: Model) -> None:
-    """Make a receive as long as its slowest edge (8')."""
+    """Make a receive as long as its slowest edge (L10')."""
     for (s, d), received in model.receive.items():
         (((_, times),),) = model.slots[s].receives[d]
         for (source, target, _), time in zip(
@@ -314,7 +314,7 @@ def _receive_per_edge(model: Model) -> None:
 
 
 def change(model: Model) -> None:
-    """Make an edge whose layouts differ move its tensor both ways (19).
+    """Make an edge whose layouts differ move its tensor both ways (L17).
 
     ``moved[e,s,g,j,d] >= at[v,s,g,j] - at[u,s,g,j]`` if both ends of the edge
     ``(u,v)`` are in the slot; backward with ``u`` and ``v`` exchanged.
@@ -332,11 +332,11 @@ def change(model: Model) -> None:
 
 
 def load(model: Model) -> None:
-    """``τ_{s,p}``: the layers' time, the receives and the changes (9).
+    """``τ_{s,p}``: the layers' time, the receives and the changes (L11).
 
     What happens on a side counts for some paces of the schedule. Where
     recomputation hides the receive of the gradients, the larger of the two
-    counts (9').
+    counts (L11').
     """
     totals: dict[tuple[int, ...], LinearExpr | int] = dict.fromkeys(
         model.load, 0
@@ -380,7 +380,7 @@ def _taken(
 
 
 def bottleneck(model: Model) -> None:
-    """``t_max[p] = max_s τ_{s,p}`` (10)."""
+    """``t_max[p] = max_s τ_{s,p}`` (L12)."""
     for p, slowest in model.slowest.items():
         model.engine.add_max_equality(
             slowest, [model.load[s, p] for s in model.slots]
@@ -388,7 +388,7 @@ def bottleneck(model: Model) -> None:
 
 
 def work_bound(model: Model) -> None:
-    """``P t_max[p] >= Σ n_g τ_{l,g,h,p} z[l,s,g,h]``, valid (11).
+    """``P t_max[p] >= Σ n_g τ_{l,g,h,p} z[l,s,g,h]``, valid (L13).
 
     Slots use at most ``P`` devices together, each for at most ``t_max``.
     """
@@ -407,7 +407,7 @@ def work_bound(model: Model) -> None:
 
 
 def hide(model: Model) -> None:
-    """Let gradient sync hide behind a slot's backward pass (22).
+    """Let gradient sync hide behind a slot's backward pass (L20).
 
     ``behind[s]`` is at most ``G_s``, what the layers, the changes and the
     receive of one micro-batch take, and at most the share of ``hideable[s]``
@@ -435,7 +435,7 @@ def hide(model: Model) -> None:
 
 
 def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
-    """Round the share of so much sync, or less, as the score does (22')."""
+    """Round the share of so much sync, or less, as the score does (L20')."""
     more = model.binary("more", number)
     most = hidden_sync(hideable, hideable, model.instance.fraction)
     model.engine.add(model.hideable[s] > hideable).only_enforce_if(more)
@@ -443,7 +443,7 @@ def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
 
 
 def sync(model: Model) -> None:
-    """``Y >= Σ Y_{l,g,h} z[l,s,g,h] - behind[s]``, if the slot counts (12)."""
+    """``Y >= Σ Y_{l,g,h} z[l,s,g,h] - behind[s]``, if it counts (L14)."""
     counted = list(model.slots)
     if model.instance.artifact:
         counted = [max(model.slots)]
@@ -457,7 +457,7 @@ def sync(model: Model) -> None:
 
 
 def passing(model: Model) -> None:
-    """Let what leaves a slot that did not make it pass the slot (20).
+    """Let what leaves a slot that did not make it pass the slot (L18).
 
     ``passes[i,s] >= c[i,s-1] - x[u,s]`` for its producer ``u``.
     """
@@ -470,7 +470,7 @@ def passing(model: Model) -> None:
 
 
 def memory(model: Model) -> None:
-    """Fit what a slot keeps and its largest working set into memory (13).
+    """Fit what a slot keeps and its largest working set into memory (L15).
 
     Resident bytes of its layers, and the tensors that pass it, as the layout
     of its first layer has it.
@@ -511,7 +511,7 @@ def memory(model: Model) -> None:
 
 
 def _entering(model: Model, s: int) -> LinearExpr | int:
-    """Return the bytes kept of tensors that enter a slot (14)."""
+    """Return the bytes kept of tensors that enter a slot (L22)."""
     total: LinearExpr | int = 0
     for (source, target, _), size_bytes in zip(
         model.instance.graph.edges, model.slots[s].entering_bytes, strict=False

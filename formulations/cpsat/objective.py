@@ -13,7 +13,7 @@ def set_objective(model: Model) -> None:
 
 
 def step_time(model: Model) -> None:
-    """``T = Σ o_p τ + Σ_p r_p t_max[p] + Y`` (15), or (15')."""
+    """``T = Σ o_p τ + Σ_p r_p t_max[p] + Y`` (L1), or (L1')."""
     total = model.sync
     for (_, p), tau in model.load.items():
         total += model.instance.once[p] * tau
@@ -23,7 +23,7 @@ def step_time(model: Model) -> None:
 
 
 def cutoff(model: Model) -> None:
-    """``T <= incumbent - 1`` (16); also the domain of ``T``."""
+    """``T <= incumbent - 1`` (L2); also the domain of ``T``."""
     if model.cutoff is not None:
         model.engine.add(model.step <= model.cutoff).with_name("cutoff")
     model.engine.add(model.step >= model.sub_problem.bound)

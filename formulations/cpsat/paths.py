@@ -50,13 +50,13 @@ class PathModel:
         self.set_objective()
 
     def one_path(self) -> None:
-        """``Σ x[a] = 1`` over the stages that begin where plans do (P1)."""
+        """``Σ x[a] = 1`` over the stages that begin where plans do (P2)."""
         arcs = self.network.arcs
         first = np.flatnonzero(np.isin(arcs.tail, arcs.starts))
         self.engine.add_exactly_one(self.x[a] for a in first)
 
     def flow(self) -> None:
-        """As many stages end at a place as begin there (P2)."""
+        """As many stages end at a place as begin there (P3)."""
         arcs = self.network.arcs
         balance: dict[int, list[tuple[int, int]]] = {}
         for a, (tail, head) in enumerate(
@@ -70,7 +70,7 @@ class PathModel:
             self.engine.add(sum(c * self.x[a] for a, c in entries) == 0)
 
     def largest(self, values: Integers, name: str) -> IntVar:
-        """Return a variable that no value of a stage taken exceeds (P3)."""
+        """Return a variable that no value of a stage taken exceeds (P4)."""
         least = int(self.network.arcs.largest_through(values).min())
         slowest = self.engine.new_int_var(
             least, max(least, int(values.max())), name
@@ -82,7 +82,7 @@ class PathModel:
         return slowest
 
     def set_objective(self) -> None:
-        """Minimise the step time (P6), at most the cutoff (P7)."""
+        """Minimise the step time (P1), at most the cutoff (P7)."""
         network, table = self.network, self.task.table
         terms = [
             int(once) * x for once, x in zip(network.once, self.x, strict=True)

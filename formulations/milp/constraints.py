@@ -58,7 +58,7 @@ def add_constraints(model: Model) -> None:
 
 
 def one_option_per_slot(model: Model) -> None:
-    """``Σ_o y[s,o] = 1``; ``w[s,g] = Σ_{o: g(o)=g} y[s,o]`` (1).
+    """``Σ_o y[s,o] = 1``; ``w[s,g] = Σ_{o: g(o)=g} y[s,o]`` (L3).
 
     The same for ``width[s,n]``, by devices, and for ``uses[s,d,r]``, unless
     that depends on more.
@@ -97,7 +97,7 @@ def one_option_per_slot(model: Model) -> None:
 
 
 def consecutive_blocks(model: Model) -> None:
-    """Start a slot at ``p`` iff the one before it ends at ``p`` (2)."""
+    """Start a slot at ``p`` iff the one before it ends at ``p`` (L4)."""
     order = sorted(model.slots, reverse=True)
     if model.instance.artifact:
         order.reverse()
@@ -113,21 +113,21 @@ def consecutive_blocks(model: Model) -> None:
 
 
 def one_slot_per_layer(model: Model) -> None:
-    """``Σ_s x[l,s] = 1`` (3)."""
+    """``Σ_s x[l,s] = 1`` (L5)."""
     for layer in model.layers:
         slots = _late(model, layer, len(model.slots), 1)
         model.add(f"one_slot_per_layer_{layer}", slots, EQUAL, 1)
 
 
 def nonempty_slots(model: Model) -> None:
-    """``Σ_l x[l,s] >= 1`` (4)."""
+    """``Σ_l x[l,s] >= 1`` (L6)."""
     for s in model.slots:
         layers: Terms = [(model.x[layer, s], 1) for layer in model.inside(s)]
         model.add(f"nonempty_slots_{s}", layers, MORE, 1)
 
 
 def even_layers(model: Model) -> None:
-    """``S Σ_{l of κ} x[l,s] = c`` for each kind of ``c > 1`` layers (21)."""
+    """``S Σ_{l of κ} x[l,s] = c`` for each kind of ``c > 1`` layers (L19)."""
     for kind, layers, share in model.even_shares:
         for s in model.slots:
             terms: Terms = [
@@ -137,7 +137,7 @@ def even_layers(model: Model) -> None:
 
 
 def one_stage(model: Model) -> None:
-    """``x[l,s] = x[m,s]`` for layers that no slots may part (23)."""
+    """``x[l,s] = x[m,s]`` for layers that no slots may part (L21)."""
     for layer, other in pairwise(model.together):
         for s in model.slots:
             terms: Terms = [
@@ -159,7 +159,7 @@ def _late(model: Model, layer: int, s: int, sign: float) -> Terms:
 
 
 def precedence(model: Model) -> None:
-    """``Σ_{r<=s} x[u,r] <= Σ_{r<=s} x[v,r]`` for each edge ``(u,v)`` (5)."""
+    """``Σ_{r<=s} x[u,r] <= Σ_{r<=s} x[v,r]`` for each edge ``(u,v)`` (L7)."""
     for source, target, _ in model.instance.graph.edges:
         for s in range(1, len(model.slots)):
             model.add(
@@ -170,7 +170,7 @@ def precedence(model: Model) -> None:
 
 
 def linking(model: Model) -> None:
-    """``q[κ,s,g,h]`` counts the layers of a kind that take a choice (6).
+    """``q[κ,s,g,h]`` counts the layers of a kind that take a choice (L8).
 
     ``Σ_{g,h} q[κ,s,g,h] = Σ_{l in κ} x[l,s]``, ``q <= |κ| some``, ``some <=
     w`` and, for every layer, ``Σ_{g,h} some[κ,s,g,h] >= x[l,s]``.
@@ -201,7 +201,7 @@ def linking(model: Model) -> None:
 
 
 def _link_layouts(model: Model, s: int) -> None:
-    """``Σ_{g,j} at[l,s,g,j] = x[l,s]``, and as many as the counts say (6).
+    """``Σ_{g,j} at[l,s,g,j] = x[l,s]``, and as many as the counts say (L8).
 
     ``Σ_{l in κ} at[l,s,g,j] = Σ_{h of layout j} q[κ,s,g,h]``;
     ``Σ_j at[l,s,g,j] <= w[s,g]``.
@@ -236,7 +236,7 @@ def _link_layouts(model: Model, s: int) -> None:
 
 
 def crossing(model: Model) -> None:
-    """``c[i,s]`` if its producer is before slot ``s``, a consumer not (7).
+    """``c[i,s]`` if its producer is before slot ``s``, a consumer not (L9).
 
     ``c[i,s] >= Σ_{r<=s} x[v,r] - Σ_{r<=s} x[u,r]`` for all its consumers;
     ``crossed[s] >= c[i,s]``, and 1 in a connected graph.
@@ -257,7 +257,7 @@ def crossing(model: Model) -> None:
 
 
 def receiver(model: Model) -> None:
-    """Let both sides of a boundary say what a slot receives (18).
+    """Let both sides of a boundary say what a slot receives (L16).
 
     The layer next to it by its layout, and the slot beyond it by its size:
     ``Σ_l end[l,s,d] = 1`` and ``end[l,s,d] <= x[l,s] <= Σ end[m,s,d]`` over
@@ -340,7 +340,7 @@ def _uses(model: Model, name: str, s: int, d: int) -> None:
 
 
 def receive(model: Model) -> None:
-    """Make a receive as long as at its slowest level (8), or edge (8').
+    """Make a receive as long as at its slowest level (L10), or edge (L10').
 
     ``R >= Σ_r (message_r crossed_r + Σ_i Δ_{i,r} c_{i,r})`` for every level,
     of what crosses while the slot uses receive ``r``, see :func:`_split`.
@@ -415,7 +415,7 @@ def _split(
 
 
 def _receive_per_edge(model: Model, name: str, s: int, d: int) -> None:
-    """``R_s >= time_e (x[inside,s] - x[outside,s])`` for every edge (8')."""
+    """``R_s >= time_e (x[inside,s] - x[outside,s])`` for every edge (L10')."""
     (((_, times),),) = model.slots[s].receives[d]
     for (source, target, _), time in zip(
         model.instance.graph.edges, times, strict=True
@@ -432,7 +432,7 @@ def _receive_per_edge(model: Model, name: str, s: int, d: int) -> None:
 
 
 def change(model: Model) -> None:
-    """Make an edge whose layouts differ move its tensor both ways (19).
+    """Make an edge whose layouts differ move its tensor both ways (L17).
 
     ``moved[e,s,g,j,d] >= at[v,s,g,j] + x[u,s] - at[u,s,g,j] - 1`` for the
     edge ``(u,v)``; backward with ``u`` and ``v`` exchanged.
@@ -453,11 +453,11 @@ def change(model: Model) -> None:
 
 
 def load(model: Model) -> None:
-    """``τ_{s,p}``: the layers' time, the receives and the changes (9).
+    """``τ_{s,p}``: the layers' time, the receives and the changes (L11).
 
     What happens on a side counts for some paces of the schedule. Where
     recomputation hides the receive of the gradients, the larger of the two
-    counts: ``hidden`` is at least either (9').
+    counts: ``hidden`` is at least either (L11').
     """
     counted = model.instance.counted
     totals: dict[tuple[int, ...], Terms] = {
@@ -491,14 +491,14 @@ def load(model: Model) -> None:
 
 
 def bottleneck(model: Model) -> None:
-    """``t_max[p] >= τ_{s,p}`` (10)."""
+    """``t_max[p] >= τ_{s,p}`` (L12)."""
     for (s, p), tau in model.load.items():
         terms: Terms = [(model.slowest[p], 1), (tau, -1)]
         model.add(f"bottleneck_{s}_{p}", terms, MORE)
 
 
 def work_bound(model: Model) -> None:
-    """``P t_max[p] >= Σ n_g τ_{κ,g,h,p} q[κ,s,g,h]``, valid (11).
+    """``P t_max[p] >= Σ n_g τ_{κ,g,h,p} q[κ,s,g,h]``, valid (L13).
 
     Slots use at most ``P`` devices together, each for at most ``t_max``.
     """
@@ -517,7 +517,7 @@ def work_bound(model: Model) -> None:
 
 
 def hide(model: Model) -> None:
-    """Let gradient sync hide behind a slot's backward pass (22).
+    """Let gradient sync hide behind a slot's backward pass (L20).
 
     ``behind[s] <= G_s``, what the layers, the changes and the receive of one
     micro-batch take, and ``behind[s] <= φ hideable[s] + 0.5``, of which the
@@ -548,7 +548,7 @@ def hide(model: Model) -> None:
 
 
 def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
-    """Round the share of so much sync, or less, as the score does (22').
+    """Round the share of so much sync, or less, as the score does (L20').
 
     ``hideable[s] >= (hideable + 0.5) more``, ``behind[s] <= ⌊φ hideable +
     0.5⌋ + most more``.
@@ -565,7 +565,7 @@ def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
 
 
 def sync(model: Model) -> None:
-    """``Y >= Σ Y_{κ,g,h} q[κ,s,g,h] - behind[s]``, if it counts (12)."""
+    """``Y >= Σ Y_{κ,g,h} q[κ,s,g,h] - behind[s]``, if it counts (L14)."""
     counted = list(model.slots)
     if model.instance.artifact:
         counted = [max(model.slots)]
@@ -580,7 +580,7 @@ def sync(model: Model) -> None:
 
 
 def passing(model: Model) -> None:
-    """Let what leaves a slot that did not make it pass the slot (20).
+    """Let what leaves a slot that did not make it pass the slot (L18).
 
     ``passes[i,s] >= c[i,s-1] - x[u,s]`` for its producer ``u``.
     """
@@ -593,7 +593,7 @@ def passing(model: Model) -> None:
 
 
 def memory(model: Model) -> None:
-    """Fit what a slot keeps and its largest working set into memory (13).
+    """Fit what a slot keeps and its largest working set into memory (L15).
 
     Of the terms of several profiles only those of the one in use count:
     profiles exclude each other.
@@ -643,7 +643,7 @@ def _held(model: Model, s: int) -> Terms:
 
 
 def _entering(model: Model, s: int) -> Terms:
-    """Return the bytes kept of tensors that enter a slot (14).
+    """Return the bytes kept of tensors that enter a slot (L22).
 
     ``enters >= x[v,s] - x[u,s]`` for edge ``(u,v)``.
     """
@@ -662,7 +662,7 @@ def _entering(model: Model, s: int) -> Terms:
 
 
 def forbid(model: Model, number: int, s: int, content: Content) -> None:
-    """Cut off one slot's content that does not fit its memory (13').
+    """Cut off one slot's content that does not fit its memory (L15').
 
     ``w[s,g] + Σ_{l inside} x[l,s] - Σ_{l outside} x[l,s] + Σ passes[i,s] <=
     |inside| + |passing|`` over the increments that pass it. More of either
@@ -693,7 +693,7 @@ def forbid(model: Model, number: int, s: int, content: Content) -> None:
 def _as_many(
     model: Model, name: str, index: tuple[int, ...], count: int
 ) -> Variable:
-    """Return whether so many layers or more take a choice (13').
+    """Return whether so many layers or more take a choice (L15').
 
     ``q[κ,s,g,h] <= count - 1 + (|κ| - count + 1) b``.
     """

@@ -15,7 +15,7 @@ def set_objective(model: Model) -> None:
 
 
 def step_time(model: Model) -> None:
-    """``T = Σ o_p τ + Σ_p r_p t_max[p] + Y`` (15), or (15')."""
+    """``T = Σ o_p τ + Σ_p r_p t_max[p] + Y`` (L1), or (L1')."""
     terms: Terms = [(model.step, -1), (model.sync, 1)]
     for (_, p), tau in model.load.items():
         terms.append((tau, model.instance.once[p]))
@@ -25,7 +25,7 @@ def step_time(model: Model) -> None:
 
 
 def cutoff(model: Model) -> None:
-    """``T <= incumbent - 1`` (16), and at least the bound, with slack."""
+    """``T <= incumbent - 1`` (L2), and at least the bound, with slack."""
     if model.cutoff is None:
         return
     least, most = limits(model.sub_problem.bound, model.cutoff)

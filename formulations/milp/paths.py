@@ -70,13 +70,13 @@ class PathModel:
         )
 
     def one_path(self) -> None:
-        """``Σ x[a] = 1`` over the stages that begin where plans do (P1)."""
+        """``Σ x[a] = 1`` over the stages that begin where plans do (P2)."""
         arcs = self.network.arcs
         first = np.flatnonzero(np.isin(arcs.tail, arcs.starts))
         self.add("one_path", [(self.x[a], 1.0) for a in first], 0, 1.0)
 
     def flow(self) -> None:
-        """As much ends at a place as begins there (P2)."""
+        """As much ends at a place as begins there (P3)."""
         arcs = self.network.arcs
         inner = np.setdiff1d(
             np.union1d(arcs.tail, arcs.head),
@@ -94,9 +94,9 @@ class PathModel:
     ) -> list[tuple[Any, float]]:
         """Return ``weight`` times the largest value of the stages taken.
 
-        In steps from each value to the next one (P3), each no less than the
-        one above (P4) and than what of any stage begins at a place and needs
-        it (P5).
+        In steps from each value to the next one (P4), each no less than the
+        one above (P5) and than what of any stage begins at a place and needs
+        it (P6).
         """
         import pulp
 
@@ -127,7 +127,7 @@ class PathModel:
         return terms
 
     def step_time(self) -> None:
-        """``T = Σ once x + Σ r t_max + Y`` (P6)."""
+        """``T = Σ once x + Σ r t_max + Y`` (P1)."""
         network, table = self.network, self.task.table
         terms: list[tuple[Any, float]] = [(self.step, -1.0)]
         terms += [

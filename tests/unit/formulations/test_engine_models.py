@@ -291,7 +291,7 @@ def test_the_model_of_the_example_has_the_rows_on_the_page(tmp_path):
     path = tmp_path / "0001.lp"
     text = path.read_text()
     (quoted,) = re.findall(
-        r"```\n(one_slot_per_layer_1.*?)```", README.read_text(), re.DOTALL
+        r"```text\n(load_1_0.*?)```", README.read_text(), re.DOTALL
     )
     joined = re.sub(r"\n +", " ", text)
     for row in quoted.splitlines():
@@ -306,7 +306,7 @@ def test_the_model_of_the_example_has_the_rows_on_the_page(tmp_path):
 
 
 def test_bounds_of_the_example(tmp_path):
-    """Equation (17), and a stage for all that does not fit."""
+    """Equation (L23), and a stage for all that does not fit."""
     models = MilpSolver().write_models(
         example(), None, tmp_path, ".mps", every=True
     )

@@ -1043,7 +1043,7 @@ def random_layers(rng):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("draw", [random_problem, random_layers])
 def test_bounds_of_sub_problems_hold_for_their_plans(seed, draw):
-    """No plan is better than (17), nor feasible where there is no model."""
+    """No plan is better than (L23), nor feasible where there is no model."""
     problem = draw(random.Random(1000 + seed))
     model = CostModel(problem)
     bounds = {

@@ -62,7 +62,7 @@ def coefficients(task: Task) -> list[float]:
 
 
 def far_apart() -> Problem:
-    """Return a problem whose bound (17) is far below its only plan.
+    """Return a problem whose bound (L23) is far below its only plan.
 
     A device has room for a and b, or for c: 1 byte of weights takes 8. So b
     sends 10^6 bytes to c, 1 ns each, there and back; the bound knows only of
