@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -25,8 +26,7 @@ from nest.util.interrupts import Ending
 )
 @option(
     "--data DIR",
-    "Folder of published data that some audits need.  [default: "
-    "../shared/data beside the checkout]",
+    "Folder of published data instead of those of the package.",
 )
 @option("--quick", "Only a part of it, in about a minute.")
 def audit_command(
@@ -55,12 +55,16 @@ def audit_command(
     study = get_study(name)
     check_output(folder, "-o", folder=True)
     from nest.present.pages.study import PAGE, files, to_markdown
-    from nest.studies.study import DATA, StudySetting
+    from nest.studies.study import StudySetting, published_data
 
-    with StatusLine() as line, Ending(lambda: _end(line)) as ending:
+    with (
+        nullcontext(data) if data else published_data(study) as folder_of_data,
+        StatusLine() as line,
+        Ending(lambda: _end(line)) as ending,
+    ):
         setting = StudySetting(
             quick=quick,
-            data=DATA if data is None else Path(data),
+            data=Path(folder_of_data),
             say=lambda text: line.update(f"{name}: {text}"),
             over=lambda: ending.asked is not None,
         )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple, TypeVar
 
 from nest.benchmarks.instances import Instance, find_set
@@ -17,9 +20,26 @@ T = TypeVar("T")
 #: What a cell of a table holds; ``None`` where there is nothing to say.
 Value = str | int | float | None
 
-#: Published data whose size or licence keeps them out of the package lie
-#: beside the checkout.
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+#: Published inputs and answers of planners, one archive per planner. They are
+#: facts under the MIT license, which each archive contains.
+ARCHIVES = Path(__file__).with_name("data")
+
+
+@contextmanager
+def published_data(study: Study) -> Iterator[Path]:
+    """Provide the folder with the published data that a study needs.
+
+    The archives are unpacked into a folder that is removed at the end.
+    """
+    with TemporaryDirectory(prefix="nest-audit-") as folder:
+        for name in sorted({file.split("/")[0] for file in study.files}):
+            with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
+                # Releases before Python 3.11.4 have no filters.
+                archive.extraction_filter = getattr(
+                    tarfile, "data_filter", None
+                )
+                archive.extractall(folder)
+        yield Path(folder)
 
 
 class Series(NamedTuple):
@@ -85,7 +105,7 @@ class StudySetting:
     """
 
     quick: bool = False
-    data: Path = DATA
+    data: Path = field(default_factory=Path)
     say: Callable[[str], None] = field(default=lambda text: None)
     over: Callable[[], bool] = field(default=lambda: False)
 
@@ -146,8 +166,8 @@ class Study:
                 raise NestError(
                     f"{path}: expected published data for audit "
                     f"{self.name!r} ({', '.join(self.files)}), got nothing "
-                    f"there; docs/audits.md says where they are from, --data "
-                    f"says where they are"
+                    f"there; without --data the archive of the package is "
+                    f"used, docs/audits.md has its origin"
                 )
 
 

@@ -59,7 +59,7 @@ def test_missing_data_are_named(cli: Cli, tmp_path: Path) -> None:
     said = cli.refuses(f"audit tiny --data {tmp_path} -o out")
     assert said == (
         f"{tmp_path}/tiny/rows.csv: expected published data for audit 'tiny' "
-        f"(tiny/rows.csv), got nothing there; docs/audits.md says where they "
-        f"are from, --data says where they are"
+        f"(tiny/rows.csv), got nothing there; without --data the archive of "
+        f"the package is used, docs/audits.md has its origin"
     )
     assert not folder.exists()

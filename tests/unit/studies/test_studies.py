@@ -47,6 +47,7 @@ from nest.studies.study import (
     Series,
     Study,
     StudySetting,
+    published_data,
     read_rows,
 )
 from nest.util.tables import Column, Table
@@ -681,3 +682,20 @@ def test_the_mean_of_nothing() -> None:
     assert geometric_mean([]) is None
     assert geometric_mean([1.0, 4.0]) == 2
     assert step_units(tiny_problem(), None) is None
+
+
+# Data of the package
+
+
+@pytest.mark.parametrize("study", [artifact.STUDY, piper.STUDY])
+def test_the_package_has_the_published_data(
+    study: Study, shared_data: Path
+) -> None:
+    """With the license of each, and removed again at the end."""
+    with published_data(study) as folder:
+        study.check(StudySetting(data=folder))
+        packed = {x.relative_to(folder): x for x in folder.rglob("*.*")}
+        assert any(x.stem == "LICENSE" for x in folder.rglob("LICENSE*"))
+        for name, path in packed.items():
+            assert path.read_bytes() == (shared_data / name).read_bytes()
+    assert not folder.exists()
