@@ -5,9 +5,28 @@
 >>> result.step_time_ns
 121994771348
 
-The names below, and modules, are loaded when they are used: ``import nest``
-is cheap and imports no solver engine. :mod:`nest.api` says what each of the
-functions takes: the words of the command of that name.
+Each function answers one question; ``help(nest.solve)`` shows its arguments,
+which are the options of the command of that name:
+
+========================  =====================================================
+``problem``, ``load``     a model on a cluster, or a file, as a problem
+``solve``                 which plan is the fastest, and is that proven?
+``compare``               which plans do several solvers find?
+``score``, ``check``      what does a plan cost, which rules does it break?
+``explain``               why this plan, and what would each change cost?
+``simulate``, ``trace``   which passes run when?
+``pareto``                which trade-offs of time, memory and cost are best?
+``fit``                   how few devices, or how little memory, are enough?
+``export``                which files start the plan?
+``certify``               what proves that no plan is faster?
+``sweep``, ``bench``      what changes with the cluster, and with the solver?
+``codesign``              which accelerator would train the models fastest?
+``validate``              how far are predictions from measured runs?
+``calibrate``             what do a few runs of your own change?
+========================  =====================================================
+
+The names, and modules, are loaded when they are used: ``import nest`` is
+cheap and imports no solver engine.
 """
 
 from __future__ import annotations

@@ -202,6 +202,11 @@ class Score(Tabular):
         return quanta_to_ns(self.step_quanta, self.quantum_ps)
 
     @property
+    def step_time_s(self) -> float:
+        """The step time, in seconds."""
+        return self.step_time_ns / 1e9
+
+    @property
     def num_passes(self) -> int:
         """Forward and backward passes of a step, over all blocks."""
         return 2 * len(self.stages) * self.num_micro_batches

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nest.errors import NestError
+from nest.util.time_scale import TimeScale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,5 +95,7 @@ def _cell(value: Any) -> str:
 
 
 def ns_text(time_ns: float | None) -> str:
-    """Return a time with its unit for a short text."""
-    return "none" if time_ns is None else f"{time_ns:,} ns"
+    """Return a time with its unit for a short text, in six digits."""
+    if time_ns is None:
+        return "none"
+    return TimeScale.fitting(time_ns)(time_ns)

@@ -219,6 +219,8 @@ class SolveResult(Verdict, Tabular):
             "outcome": str(self.outcome),
             **self.summary(),
             "gap": None if gap is None else float(gap),
+            "feasible": score and score.feasible,
+            "step_time_s": self.step_time_s,
             "tokens_per_s": score and score.throughput_tokens_per_s,
             "memory_bytes": score
             and max(block.memory_bytes for block in score.blocks),
@@ -283,6 +285,12 @@ class SolveResult(Verdict, Tabular):
     def step_time_ns(self) -> int | float | None:
         """The same in ns."""
         return self._in_ns(self.step_quanta)
+
+    @property
+    def step_time_s(self) -> float | None:
+        """The step time of the plan, in seconds."""
+        time_ns = self.step_time_ns
+        return None if time_ns is None else time_ns / 1e9
 
     @property
     def simulated_step_time_ns(self) -> int | float | None:

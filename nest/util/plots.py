@@ -192,29 +192,41 @@ def memory(
 
 
 def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
-    """Draw the step time of every solver with a plan, and its lower bound.
+    """Draw the step time of every solver, and its lower bound.
+
+    A plan that does not fit is hatched; a solver without a plan is named.
 
     Parameters
     ----------
     rows
-        Rows of a comparison: ``solver``, ``step_time_ns``,
-        ``lower_bound_ns``.
+        Rows of a comparison: ``solver``, ``outcome``, ``status``,
+        ``feasible``, ``step_time_ns``, ``lower_bound_ns``.
     """
     axes = axes or new_axes()
-    solved = [row for row in rows if row["step_time_ns"] is not None]
-    unit, unit_ns = _unit(max((x["step_time_ns"] for x in solved), default=0))
-    names = [row["solver"] for row in solved]
-    axes.barh(names, [row["step_time_ns"] / unit_ns for row in solved])
+    times = [row["step_time_ns"] or 0 for row in rows]
+    unit, unit_ns = _unit(max(times, default=0))
+    names = [row["solver"] for row in rows]
+    drawn = axes.barh(names, [time_ns / unit_ns for time_ns in times])
+    for bar, row in zip(drawn, rows, strict=True):
+        if row["step_time_ns"] is None:
+            said = row["status"] or row["outcome"]
+            axes.annotate(f" no plan: {said}", (0, row["solver"]), va="center")
+        elif not row["feasible"]:
+            bar.set(hatch="//", edgecolor="white", label="does not fit")
     bounds = [
         (row["solver"], row["lower_bound_ns"] / unit_ns)
-        for row in solved
+        for row in rows
         if row["lower_bound_ns"] is not None
     ]
     if bounds:
-        solvers, times = zip(*bounds, strict=True)
-        axes.plot(times, solvers, "k|", markersize=18, label="lower bound")
-        axes.legend(loc="lower right")
+        solvers, ends = zip(*bounds, strict=True)
+        axes.plot(ends, solvers, "k|", markersize=18, label="lower bound")
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:
+        by_label = dict(zip(labels, handles, strict=True))
+        axes.legend(by_label.values(), by_label, loc="lower right")
     axes.invert_yaxis()
+    axes.set_xlim(left=0)
     axes.set_xlabel(f"step time ({unit})")
     return axes
 

@@ -20,6 +20,7 @@ from nest.simulation.events import Simulation
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import GIB
+from nest.util.plots import bars
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 
 if TYPE_CHECKING:
@@ -179,7 +180,18 @@ def test_memory_has_its_parts_and_the_limit(axes: Axes) -> None:
 
 def test_comparisons_and_frontiers_are_drawn(axes: Axes) -> None:
     COMPARISON.plot(axes)
-    assert [bar.get_width() for bar in axes.patches] == [SCORE.step_time_ns]
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths == [SCORE.step_time_ns, 0]
+    (reason,) = [text.get_text() for text in axes.texts]
+    assert reason == " no plan: skipped"
+    assert not any(bar.get_hatch() for bar in axes.patches)
+    assert axes.get_xlim()[0] == 0
+    axes.clear()
+    rows = [{**row, "feasible": False} for row in COMPARISON.to_rows()]
+    bars(rows, axes)
+    assert [bar.get_hatch() for bar in axes.patches] == ["//", None]
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "does not fit" in legend
     axes.clear()
     FRONTIER.plot(axes)
     assert axes.get_xlabel() == "memory of the fullest device (GiB)"
