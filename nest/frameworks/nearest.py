@@ -59,7 +59,7 @@ class Nearest(NamedTuple):
         percent = (after / before - 1) * 100 if before else 0.0
         return (
             f"step time {before / 1e9:.6g} s as planned, {after / 1e9:.6g} s "
-            f"as written ({percent:+.2f} %)"
+            f"as written ({percent:+z.2f} %)"
             + "".join(f"; {change}" for change in self.changes)
         )
 

@@ -59,7 +59,7 @@ def _errors(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:
         Column("median_abs_error", "median %", _percent, right=True),
         Column("mean_abs_error", "mean %", _percent, right=True, rank=2),
         Column(
-            "bias", "bias %", lambda x: f"{100 * x:+.1f}", right=True, rank=1
+            "bias", "bias %", lambda x: f"{100 * x:+z.1f}", right=True, rank=1
         ),
         Column("title", "error of step times", min_width=16),
     )

@@ -93,7 +93,7 @@ def change(share: float | None) -> str:
         return "–"
     if share and abs(share) < 5e-5:
         return f"{'-' if share < 0 else '+'}<0.01 %"
-    return f"{100 * share:+.2f} %" if share else "0 %"
+    return f"{100 * share:+z.2f} %" if share else "0 %"
 
 
 def step(step_ps: int | None) -> str:

@@ -26,7 +26,7 @@ def peaks_block() -> list[RenderableType]:
         Column(
             "peak_error",
             "off by",
-            lambda error: f"{100 * error:+.2f} %",
+            lambda error: f"{100 * error:+z.2f} %",
             right=True,
             rank=5,
         ),
@@ -73,7 +73,7 @@ def _blocks(blocks: list[Block], bound: str) -> RenderableType:
         Column(
             "error",
             "off by",
-            lambda error: f"{100 * error:+.1f} %",
+            lambda error: f"{100 * error:+z.1f} %",
             right=True,
             rank=3,
         ),

@@ -64,7 +64,7 @@ def simulation_block(
     formula = document["step_time_ns"]
     simulated = document["simulated_step_time_ns"]
     scale = TimeScale.fitting(formula, problem.time_unit)
-    share = f" ({100 * (simulated - formula) / formula:+.2f} %)"
+    share = f" ({100 * (simulated - formula) / formula:+z.2f} %)"
     if not formula or simulated == formula:
         share = ""
     rows = [

@@ -119,7 +119,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
         Column(
             "median_bias_of_predicted_best",
             "bias of the best",
-            lambda bias: "" if bias is None else f"{100 * bias:+.1f} %",
+            lambda bias: "" if bias is None else f"{100 * bias:+z.1f} %",
             right=True,
             rank=5,
             writers=_ON_TERMINALS,
@@ -202,7 +202,7 @@ def _percent(fraction: float | None) -> str:
 
 
 def _signed_percent(fraction: float | None) -> str:
-    return "" if fraction is None else f"{100 * fraction:+.1f}"
+    return "" if fraction is None else f"{100 * fraction:+z.1f}"
 
 
 def _share(fraction: float | None) -> str:

@@ -105,7 +105,7 @@ def _runs(runs: Sequence[Document]) -> Section | None:
         Column("num_devices", "devices", right=True),
         Column("measured_s", "measured s", ".4g"),
         Column("predicted_s", "predicted s", ".4g"),
-        Column("error", "error %", lambda x: f"{100 * x:+.1f}", right=True),
+        Column("error", "error %", lambda x: f"{100 * x:+z.1f}", right=True),
         Column("source"),
     )
     table = Table.of(columns, shown, "Runs")
@@ -184,4 +184,4 @@ def _left_out(document: Document) -> Section | None:
 
 
 def _percent(share: float | None, sign: str = "") -> str:
-    return "–" if share is None else f"{100 * share:{sign}.1f} %"
+    return "–" if share is None else f"{100 * share:{sign}z.1f} %"
