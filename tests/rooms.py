@@ -12,7 +12,6 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,23 +84,20 @@ ROOMS = (
         12,
         "requests",
         True,
-        "a typed request for each question: `settings` says what a field is, "
-        "`values` reads it; options and Python arguments come from the fields",
+        "a typed request for each question; options and Python arguments come "
+        "from its fields",
     ),
     Room(
         12,
         "present",
         True,
-        "tables for terminals; in `pages`, pages and charts in HTML; of plain "
-        "data, nothing is priced or searched here",
+        "tables for terminals, and HTML pages (`pages`), from plain data",
     ),
     Room(
         11,
         "accelerators",
         False,
-        "the search for the best accelerator (`nest codesign`): `spec` → "
-        "`points` → `workload` → `evaluate` → `search` with an `oracle` → "
-        "`answers` → `document`",
+        "the search for the best accelerator (`nest codesign`)",
     ),
     Room(
         10,
@@ -114,8 +110,7 @@ ROOMS = (
         10,
         "studies",
         False,
-        "questions about published planners (`nest audit`): a record each "
-        "with method, limits and what finds out",
+        "questions about published planners (`nest audit`)",
     ),
     Room(
         9,
@@ -128,7 +123,7 @@ ROOMS = (
         9,
         "baselines",
         False,
-        "published planners, with their own objectives and blind spots",
+        "published planners, with their own objectives",
         ("baselines",),
     ),
     Room(
@@ -141,16 +136,13 @@ ROOMS = (
         9,
         "conform",
         False,
-        "what a solver promises, checked on problems with proven answers; "
-        "and whether an installation is sound (`doctor`)",
+        "tests of solvers and installations (`nest conform`, `nest doctor`)",
     ),
     Room(
         8,
         "analysis",
         True,
-        "a module per question: compare, pareto, prove, fit, feasible, "
-        "offers, explain, neighbors, robust, reorder, plan_by_settings, "
-        "target_loss; and `page_facts`, what a page shows of a plan",
+        "a module per question, such as `compare`, `pareto` and `fit`",
     ),
     Room(
         8,
@@ -174,14 +166,13 @@ ROOMS = (
         7,
         "frameworks",
         False,
-        "files of training frameworks, written and read: a module per "
-        "target; launch scripts; execution traces (`chakra`)",
+        "files of training frameworks, a module per target",
     ),
     Room(
         7,
         "instances",
         False,
-        "stored problems that never change, and what is known of them",
+        "stored problems that never change, with their best known plans",
     ),
     Room(7, "profiles", False, "layer times that users measured"),
     Room(
@@ -194,51 +185,45 @@ ROOMS = (
         6,
         "solvers",
         True,
-        "one process and one clock per solver, the verdict on its answer, "
-        "and the registry, which alone lists the solvers, as text",
+        "running a solver, the verdict on its answer, and the registry",
     ),
     Room(
         6,
         "models",
         True,
-        "cost tables of a model on a machine: the zoo, families, operators, "
-        "configurations of Hugging Face",
+        "cost tables of a model on a machine",
     ),
     Room(
         5,
         "constraints",
         True,
-        "which plans may be searched: `pins` of settings, and what "
-        "frameworks can run (`targets`), as fields of the job",
+        "which plans count: pins, and what frameworks can run (`targets`)",
     ),
     Room(
         5,
         "uncertainty",
         True,
-        "how far off predictions may be: `intervals`, `headroom`",
+        "errors of predictions: `intervals`, `headroom`",
     ),
-    Room(5, "simulation", True, "what every device does when, and traces"),
+    Room(5, "simulation", True, "the passes of every device, and traces"),
     Room(
         5,
         "certificates",
         True,
-        "proofs of step times and bounds: `certify` writes them; `check`, "
-        "`prices` and `documents` are the program `nest-check`, which uses "
-        "nothing else of nest",
+        "proofs: `certify` writes them; the other files are `nest-check`, "
+        "which uses nothing else of nest",
     ),
     Room(
         4,
         "cost",
         True,
-        "the cost model: legality, terms, memory, schedules, the score; all "
-        "that leaves it are integers",
+        "the cost model: legality, terms, memory, schedules, the score",
     ),
     Room(
         3,
         "topology",
         True,
-        "times of transfers and collectives, equivalent device ranges; in "
-        "`files`, formats of files that describe networks",
+        "times of messages and collectives; formats of networks (`files`)",
     ),
     Room(2, "hardware", True, "devices, machines and links, from data"),
     Room(
@@ -251,14 +236,13 @@ ROOMS = (
         1,
         "tasks",
         False,
-        "independent tasks in processes or on Dask, and their directories",
+        "independent tasks in processes or on Dask",
     ),
     Room(
         0,
         "util",
         True,
-        "errors, units, texts, quantities, tables, sections, files, signals, "
-        "versions",
+        "errors, units, texts, files and other tools",
         ("nest.util", "nest.errors", "nest.units"),
     ),
 )
@@ -353,25 +337,12 @@ def named_in_texts(path: Path, known: dict[str, Path]) -> set[str]:
 
 
 def section() -> str:
-    """Return what the page says of the rooms: a picture and a table."""
-    lines = ["```"]
-    by_floor = sorted(ROOMS, key=lambda room: -room.floor)
-    for floor, rooms in groupby(by_floor, key=lambda room: room.floor):
-        names = "  ".join(
-            room.name if room.core else f"({room.name})" for room in rooms
-        )
-        lines.append(f"{floor:>5}  {names}")
-    lines += [
-        "```",
-        "",
-        "| floor | room | files | holds |",
-        "|---:|---|---|---|",
-    ]
-    lines += [
-        f"| {room.floor} | {'**' * room.core}{room.name}{'**' * room.core} | "
-        f"{room.places} | {room.holds} |"
-        for room in by_floor
-    ]
+    """Return the table of the page: rooms by floor, with their files."""
+    lines = ["| floor | room | holds |", "|---:|---|---|"]
+    for room in sorted(ROOMS, key=lambda room: -room.floor):
+        name = f"**{room.name}**" if room.core else room.name
+        places = "" if not room.modules else f" ({room.places})"
+        lines.append(f"| {room.floor} | {name}{places} | {room.holds} |")
     return "\n".join(lines)
 
 
