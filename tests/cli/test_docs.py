@@ -51,7 +51,7 @@ def test_the_example_files_belong_together(tmp_path):
 
 
 def test_the_example_graph_is_a_network_for_the_example(tmp_path):
-    """Two devices of three, the first ones of the order."""
+    """Its devices have the ranks of the order."""
     problem_text, *_, graph_text = blocks("docs/files.md", "yaml")
     (plan_text,) = blocks("docs/files.md", "json")
     document = yaml.safe_load(problem_text)
