@@ -21,6 +21,7 @@ from nest.requests.solving import (
     CompareRequest,
     LimitedRequest,
     SolveRequest,
+    adopted_by,
     check_solvers,
     parse_extra,
     split_solvers,
@@ -32,8 +33,10 @@ from nest.util.versions import num_cpus
 if TYPE_CHECKING:
     from nest.analysis.feasible import Remedies
     from nest.analysis.robust import Robust
+    from nest.analysis.safe import Faster
     from nest.analysis.target_loss import TargetLoss
     from nest.frameworks.settings import Settings
+    from nest.ir.problem import Problem
     from nest.requests.restricted import Restricted
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
@@ -84,6 +87,11 @@ _JOBS = option(
     integer(1, num_cpus()),
     default=1,
 )
+#: Runs solvers on a problem, and returns their answers.
+_Run = Callable[
+    ["Restricted", Mapping[str, "SolveOptions"]], Sequence["SolveResult"]
+]
+
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
@@ -246,9 +254,10 @@ class _Session:
         The options of every solver that runs.
     settings
         What the files of ``--launch`` need.
-    results, loss, remedies, robust
-        The answers of solvers, of ``--target-loss`` and ``--robust``, and
-        what would make an infeasible problem feasible.
+    results, faster, loss, remedies, robust
+        The answers of solvers, the faster plan that may not fit, the answers
+        of ``--target-loss`` and ``--robust``, and what would make an
+        infeasible problem feasible.
     launch_files, no_launch, models
         The files of ``--launch``, or why there are none, and the models that
         are written.
@@ -265,6 +274,7 @@ class _Session:
     settings: Settings | None = None
     engine: EngineOptions = field(default_factory=EngineOptions)
     results: Sequence[SolveResult] = ()
+    faster: Faster | None = None
     loss: TargetLoss | None = None
     remedies: Remedies | None = None
     robust: Robust | None = None
@@ -273,17 +283,29 @@ class _Session:
     models: Sequence[dict[str, Any]] | None = None
 
     @property
+    def is_single(self) -> bool:
+        """Whether it is one solver's answer, not a comparison."""
+        return isinstance(self.request, SolveRequest)
+
+    @property
     def remarks(self) -> list[str]:
         """What is known in addition to the results, for people."""
-        lines = [] if self.loss is None else [str(self.loss)]
+        lines = [] if self.faster is None else [str(self.faster)]
+        lines += [] if self.loss is None else [str(self.loss)]
         return lines + ([] if self.remedies is None else self.remedies.lines)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
         from nest.analysis.compare import to_document
 
-        restricted = self.restricted
-        document = to_document(restricted.problem, self.cells, self.results)
+        restricted, results = self.restricted, self.results
+        # The default headroom selects plans of the problem of the model.
+        problem = (restricted.free or restricted).problem
+        if restricted.free is not None:
+            results = [adopted_by(problem, result) for result in results]
+        document = to_document(problem, self.cells, results)
+        if self.faster is not None:
+            document["faster"] = self.faster.to_json()
         if self.loss is not None:
             document["target_loss"] = self.loss.to_json()
         if self.robust is not None:
@@ -401,7 +423,8 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
     """
     problem = session.restricted.problem
     traces = None if session.page.path is None else Traces()
-    is_single = session.target_loss or session.is_robust
+    free = session.restricted.free
+    is_single = session.target_loss or session.is_robust or free is not None
     try:
         with (
             ProgressLine(
@@ -430,16 +453,34 @@ def _answer(
 
     def on_cell(results: Sequence[SolveResult]) -> None:
         progress.clear()
-        session.results = tuple(results)
+        session.results = tuple(
+            replace(x, options=cells[x.solver]) for x in results
+        )
         session.write()
 
-    compare(
-        session.restricted.problem,
-        cells,
-        on_cell=on_cell,
-        on_progress=None if session.engine.log_path == "-" else progress,
-        on_report=None if traces is None else traces.take,
-    )
+    def run(
+        restricted: Restricted, cells: Mapping[str, SolveOptions]
+    ) -> Sequence[SolveResult]:
+        session.restricted = restricted
+        compare(
+            restricted.problem,
+            cells,
+            on_cell=on_cell,
+            on_progress=None if session.engine.log_path == "-" else progress,
+            on_report=None if traces is None else traces.take,
+        )
+        return session.results
+
+    restricted = session.restricted
+    if restricted.free is None:
+        run(restricted, cells)
+    elif session.is_robust:  # which keeps more memory free than the default
+        run(restricted.free, cells)
+    elif session.is_single:
+        _answer_safely(session, cells, run)
+    else:
+        _compare_safely(session, cells, run, progress)
+    session.write()
     if any(x.status is Status.INFEASIBLE for x in session.results):
         _remedy(session, progress)
         session.write()
@@ -455,6 +496,63 @@ def _answer(
     if session.engine.writes:
         _write_models(session)
         session.write()
+
+
+def _answer_safely(
+    session: _Session, cells: Mapping[str, SolveOptions], run: _Run
+) -> None:
+    """Search the recommended plan, and what is faster but may not fit."""
+    from nest.analysis.safe import options_for, solve_safely
+
+    safe, free = session.restricted, session.restricted.free
+    assert free is not None
+    ((name, options),) = cells.items()
+
+    def search(problem: Problem, limit_s: float | None) -> SolveResult:
+        restricted = safe if problem is safe.problem else free
+        limited = options_for(problem, options, limit_s)
+        (result,) = run(restricted, {name: limited})
+        return result
+
+    answer = solve_safely(
+        safe.problem, free.problem, search, options.time_limit_s
+    )
+    session.results, session.faster = (answer.answer,), answer.faster
+    session.restricted = safe if answer.has_margin else free
+
+
+def _compare_safely(
+    session: _Session,
+    cells: Mapping[str, SolveOptions],
+    run: _Run,
+    progress: ProgressLine,
+) -> None:
+    """Compare plans that leave a margin; and what the best solver gains."""
+    from nest.analysis.safe import FREE_SHARE, faster_of, options_for
+    from nest.solvers.run import run_solver
+
+    free = session.restricted.free
+    assert free is not None
+    problem = session.restricted.problem
+    results = run(
+        session.restricted,
+        {
+            name: options_for(problem, options, options.time_limit_s)
+            for name, options in cells.items()
+        },
+    )
+    with_plan = [x for x in results if x.step_quanta is not None]
+    if not with_plan:
+        run(free, cells)
+        return
+    best = min(with_plan, key=lambda x: x.step_quanta or 0)
+    options = replace(cells[best.solver], warm_start=None)
+    if options.time_limit_s is not None:
+        limit_s = FREE_SHARE * options.time_limit_s
+        options = replace(options, time_limit_s=limit_s)
+    other = run_solver(free.problem, best.solver, options, progress)
+    progress.clear()
+    session.faster = faster_of(best, other, free.problem)
 
 
 def _remedy(session: _Session, progress: ProgressLine) -> None:

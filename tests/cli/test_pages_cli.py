@@ -21,6 +21,7 @@ from nest.solvers import registry
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted, run_solver
+from nest.uncertainty.headroom import DEFAULT_HEADROOM
 from nest.util.interrupts import Interrupted
 from tests.cli.conftest import Cli
 from tests.loopback import GOOD_NS, TARGET, tiny_problem
@@ -129,7 +130,7 @@ def test_defaults_of_a_model_are_told_with_their_options(cli: Cli) -> None:
     assert rows["data parallel degree"][2:] == ["default", "--pin dp="]
     assert rows["framework"][1:] == ["any", "default", "--target"]
     assert rows["memory to leave free"][1:] == [
-        "none",
+        DEFAULT_HEADROOM,
         "default",
         "--headroom",
     ]

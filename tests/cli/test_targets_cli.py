@@ -175,7 +175,7 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
     rows = dict(line.split(maxsplit=1) for line in lines[:8])
     assert rows["problem"] == "tiny-dgx-h100x4 (preset standard)"
     assert re.fullmatch(
-        r"dp, \S+ s; optimal: no plan under --target megatron is faster",
+        r"dp, \S+ s; optimal: no plan under --target megatron --headroom",
         rows["solver"],
     )
     assert re.fullmatch(r"time +\S+ ms, simulated \S+ ms", rows["step"])
