@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from nest.cli.declare import option
 from nest.cli.engines import EngineOptions, model_lines
@@ -290,8 +291,7 @@ class _Session:
     @property
     def remarks(self) -> list[str]:
         """What is known in addition to the results, for people."""
-        lines = [] if self.faster is None else [str(self.faster)]
-        lines += [] if self.loss is None else [str(self.loss)]
+        lines = [] if self.loss is None else [str(self.loss)]
         return lines + ([] if self.remedies is None else self.remedies.lines)
 
     def document(self) -> dict[str, Any]:
@@ -665,8 +665,14 @@ def _write_all(
 
 def _show_table(session: _Session) -> None:
     """Print the comparison."""
-    from nest.present.comparison import compare_footer, compare_table
+    from nest.present.comparison import (
+        compare_footer,
+        compare_screen,
+        compare_table,
+    )
+    from nest.present.screen import launch_text, run_text
     from nest.present.table import show
+    from nest.present.verbosity import VERBOSE
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
@@ -681,45 +687,86 @@ def _show_table(session: _Session) -> None:
     ]
     if cold:
         notes.append(f"warm start not used by {', '.join(cold)}")
+    if session.faster is not None:
+        notes.append(f"faster: {session.faster}")
     notes += session.remarks
     ended = {result.solver for result in results}
     waiting = [name for name in session.cells if name not in ended]
     if waiting:
         notes.append(f"stopped before they began: {', '.join(waiting)}")
-    show(
-        session.files.people,
-        compare_table(problem, results),
-        compare_footer(problem, results[0].problem_hash, session.cells, notes),
+    best = min(
+        (x for x in results if x.step_quanta is not None),
+        key=lambda x: x.step_quanta or 0,
+        default=None,
     )
+    if best is not None and best.plan is not None:
+        free = session.restricted.free or session.restricted
+        plan = structs.replace(best.plan, problem_hash=None)
+        text = launch_text(free.problem, plan, session.restricted.target)
+        notes += [f"launch: {text}"] * bool(text)
+        text = run_text(problem, best, session.page.wish(problem))
+        notes += [f"run: {text}"] * bool(text)
+    shown = compare_screen(problem, results, notes)
+    if VERBOSE.get():
+        name = results[0].problem_hash
+        footer = compare_footer(problem, name, session.cells)
+        shown += ["", compare_table(problem, results), footer]
+    show(session.files.people, *shown)
+
+
+def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
+    """Return the labelled rows of the screen of one solver's answer."""
+    from nest.analysis.others import others_of
+    from nest.present.robust import robust_rows
+    from nest.present.screen import answer_rows, launch_text, others_text
+
+    restricted, problem = session.restricted, session.restricted.problem
+    under = restricted.text
+    rows = answer_rows(problem, result, under, session.page.wish(problem))
+    rows += [("target", text) for text in restricted.notes[bool(under) :]]
+    if session.faster is not None:
+        rows.append(("faster", str(session.faster)))
+    if session.loss is not None:
+        rows.append(("limit", str(session.loss)))
+    if session.remedies is not None:
+        rows += [("fits", text) for text in session.remedies.lines]
+    if session.robust is not None:
+        rows += [
+            ("guaranteed", text)
+            for _, text in robust_rows(problem, session.robust)
+        ]
+    assumed = session.request.default_notes(restricted)
+    rows += [("assumed", assumed)] * bool(assumed)
+    is_launched = session.launching is not None
+    if result.step_quanta is None or result.plan is None or is_launched:
+        return rows
+    free = (restricted.free or restricted).problem
+    plan = structs.replace(result.plan, problem_hash=None)
+    text = launch_text(free, plan, restricted.target)
+    rows += [("launch", text)] * bool(text)
+    if session.request.model is not None:
+        others = others_of(problem, plan, result.wall_s)
+        text = others_text(problem, result.step_quanta, others)
+        rows += [("else", text)] * bool(text)
+    return rows
 
 
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
-    from nest.present.launch import launch_screen, launch_texts
-    from nest.present.robust import robust_rows
-    from nest.present.table import key_lines, show, solve_block
+    from nest.present.launch import launch_texts
+    from nest.present.screen import screen
+    from nest.present.table import show, solve_block
+    from nest.present.verbosity import VERBOSE
 
     restricted, problem = session.restricted, session.restricted.problem
-    defaults = session.request.default_notes(restricted)
     for result in session.results:
-        safe = robust_rows(problem, session.robust) if session.robust else []
-        if session.launch_files is not None:
-            _, framework, *costs = restricted.notes
-            rows = [("target", framework), *(("costs", x) for x in costs)]
-            if session.loss is not None:
-                rows.append(("price", str(session.loss)))
-            rows += safe
-            rows += [("defaults", defaults)] * bool(defaults)
-            texts = launch_texts(session.launch_files)
-            parts = launch_screen(
-                problem, result, texts, restricted.text, rows
-            )
-        else:
-            parts = solve_block(problem, result)
-            notes = [*session.request.notes(restricted), *session.remarks]
-            if session.models is not None:
-                notes += model_lines(session.models)
-            parts[1:1] = [*notes, *([key_lines(safe)] if safe else [])]
+        files = session.launch_files
+        texts = [] if files is None else launch_texts(files)
+        parts = screen(problem, _rows(session, result), texts)
+        if session.models is not None:
+            parts += ["", *model_lines(session.models)]
+        if VERBOSE.get():
+            parts += ["", *solve_block(problem, result)]
         if session.no_launch is not None:
             parts.append(f"\nno launch: {session.no_launch}")
         show(session.files.people, *parts)

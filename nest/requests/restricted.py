@@ -91,7 +91,7 @@ class RestrictedRequest(ProblemRequest, GranularityRequest):
     def notes(self, restricted: Restricted) -> list[str]:
         """Return what a report says about restrictions and defaults."""
         defaults = self.default_notes(restricted)
-        return restricted.notes + [f"defaults: {defaults}"] * bool(defaults)
+        return restricted.notes + [f"assumed: {defaults}"] * bool(defaults)
 
 
 def restricted_by(

@@ -91,6 +91,22 @@ def with_headroom(
     return _with_devices(problem, smaller)
 
 
+#: Words for whether a plan fits, by the least probability that it does.
+_FITS = (("yes", 0.95), ("likely", 0.75), ("doubtful", 0.0))
+
+#: What these words mean, for people.
+FITS_MEANING = (
+    "fits: yes = at most 5 % of runs need more memory than the device has,",
+    "      likely = at most 25 %, doubtful = more than 25 %, no = predicted",
+    "      to be too large",
+)
+
+
+def fits_word(probability: float) -> str:
+    """Return whether a plan fits that is predicted to, in a word."""
+    return next(x for x, minimum in _FITS if probability >= minimum)
+
+
 def chance_text(probability: float) -> str:
     """Return a probability as people say it, such as ``3 times in 4``."""
     chance = min(_CHANCES, key=lambda x: abs(x - probability))

@@ -13,6 +13,7 @@ from nest.uncertainty.headroom import (
     DEFAULT_HEADROOM,
     MEMORY_ERROR,
     chance_text,
+    fits_word,
     tightness,
     with_headroom,
     within_memory,
@@ -176,3 +177,18 @@ def test_the_default_is_the_upper_end_of_the_50_percent_interval():
 )
 def test_chances_are_those_that_people_say(probability, text):
     assert chance_text(probability) == text
+
+
+@pytest.mark.parametrize(
+    ("probability", "word"),
+    [
+        (0.96, "yes"),
+        (0.95, "yes"),
+        (0.94, "likely"),
+        (0.75, "likely"),
+        (0.74, "doubtful"),
+        (0.0, "doubtful"),
+    ],
+)
+def test_a_word_says_whether_a_plan_fits(probability, word):
+    assert fits_word(probability) == word
