@@ -25,6 +25,7 @@ from nest import instances
 from nest.analysis import offers
 from nest.analysis.explain import explain
 from nest.analysis.fit import StepTimeLimit, fewest_devices
+from nest.analysis.page_facts import Wish
 from nest.analysis.pareto import Curve, Frontier, FrontierPoint
 from nest.analysis.prove import Proof
 from nest.analysis.robust import Candidate, Robust
@@ -46,17 +47,21 @@ from nest.present import (
     explanation,
     fit,
     frontier,
-    launch,
     network,
     published,
     robust,
     schedule,
+    screen,
     simulation,
     table,
     validation,
 )
 from nest.present import instances as instance_report
-from nest.present.comparison import compare_footer, compare_table
+from nest.present.comparison import (
+    compare_footer,
+    compare_screen,
+    compare_table,
+)
 from nest.search.staircase import Gap
 from nest.simulation.events import Simulation
 from nest.solvers.base import Limit, SolveOptions, Status
@@ -214,22 +219,30 @@ def comparison() -> Parts:
     ]
     cells = {"dp": SolveOptions(time_limit_s=60, num_workers=2)}
     return [
+        *compare_screen(problem, results, ["launch: nest export"]),
         compare_table(problem, results),
         compare_footer(problem, best.problem_hash, cells),
     ]
 
 
 def answer(name: str) -> Parts:
-    """Return what ``nest solve`` says of the best plan known."""
-    return table.solve_block(stored(name)[0], result(*stored(name)))
+    """Return what ``nest solve --verbose`` says of the best plan known."""
+    problem, plan = stored(name)
+    rows = screen.answer_rows(problem, result(problem, plan))
+    return [
+        *screen.screen(problem, rows),
+        *table.solve_block(problem, result(problem, plan)),
+    ]
 
 
 def launched() -> Parts:
     """Return what ``nest solve --launch`` says."""
     problem, plan = stored(EIGHT)
     text = "export CUDA_DEVICE_MAX_CONNECTIONS=1\nARGS=(\n  --bf16\n)"
-    under = "--target megatron"
-    return launch.launch_screen(problem, result(problem, plan), [text], under)
+    answer = result(problem, plan)
+    wish = Wish(5e11, 2.0)
+    rows = screen.answer_rows(problem, answer, "--target megatron", wish)
+    return screen.screen(problem, rows, [text])
 
 
 def guaranteed() -> Parts:

@@ -11,7 +11,7 @@ the memory where nothing fits.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby, permutations
 from typing import Literal, NamedTuple
@@ -103,6 +103,35 @@ def neighbours(
         priced = [_price(problem, move, model) for move in group]
         found.append(min(priced, key=_rank))
     return found
+
+
+def settings_moves(
+    problem: Problem, plan: Plan, model: CostModel
+) -> Iterator[Neighbour]:
+    """Yield the plans with one setting changed in all stages, one by one."""
+    for moves in (_batches(plan), _degrees(plan), _choices(problem, plan)):
+        yield from (_price(problem, move, model) for move in moves)
+
+
+def halved(plan: Plan, recompute: Collection[Recompute]) -> Iterator[Plan]:
+    """Yield plans on half the devices, with every choice of recomputation.
+
+    Half the replicas or data-parallel ranks do the work; a rank has as many
+    samples at a time as before, or twice as many.
+    """
+    bases = []
+    if plan.replicas % 2 == 0:
+        bases.append(replace(plan, replicas=plan.replicas // 2))
+    for move in _changed(plan, "", {"dp": -2}):
+        if isinstance(move.plan, Plan):
+            bases.append(move.plan)
+            if plan.micro_batch % 2 == 0:
+                size = plan.micro_batch // 2
+                bases.append(replace(move.plan, micro_batch=size))
+    for base in bases:
+        yield base
+        for choice in recompute:
+            yield _recomputing(base, choice)
 
 
 def _rank(neighbour: Neighbour) -> tuple[int, int]:
@@ -253,12 +282,22 @@ def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
         yield from _sequences(plan)
     for choice in RECOMPUTE:
         if any(strategy.recompute != choice for strategy in used):
-
-            def redo(old: Strategy, choice: Recompute = choice) -> Strategy:
-                return replace(old, recompute=choice)
-
-            changed = _with_strategies(plan, redo)
+            changed = _recomputing(plan, choice)
             yield Move(f"recompute {choice} everywhere", "", changed)
+
+
+def _recomputing(plan: Plan, choice: Recompute) -> Plan:
+    """Return the plan with one choice of recomputation in all strategies."""
+    stages = tuple(
+        Stage.of(
+            stage.layers,
+            tuple(
+                replace(x, recompute=choice) for x in stage.layer_strategies
+            ),
+        )
+        for stage in plan.stages
+    )
+    return replace(plan, stages=stages)
 
 
 def _sequences(plan: Plan) -> Iterator[Move]:

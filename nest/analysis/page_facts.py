@@ -245,7 +245,7 @@ def answer_facts(problem: Problem, answer: Answer, wish: Wish) -> Document:
         "mfu": found.mfu,
         "memory_bytes": fullest.memory_bytes,
         "memory_left_bytes": found.memory_left_bytes,
-        "run": _run_facts(problem, found, wish),
+        "run": run_facts(problem, found, wish),
         "steady_state": get_rules(problem.preset).steady_state,
     }
 
@@ -259,7 +259,7 @@ def _tflops(problem: Problem, found: Score) -> float | None:
     return flops * samples / problem.cluster.num_devices / 1e12
 
 
-def _run_facts(problem: Problem, found: Score, wish: Wish) -> Document:
+def run_facts(problem: Problem, found: Score, wish: Wish) -> Document:
     """Return what a step and a run cost, as far as prices are known."""
     price = _price_per_hour(problem, wish.price_usd_per_hour)
     steady = get_rules(problem.preset).steady_state

@@ -360,7 +360,7 @@ def known_price(
         raise InvalidOptionError(
             "objective cost: expected a price per device, got none in "
             "$.cluster.device.price_usd_per_hour; pass "
-            "--price-usd-per-device-hour"
+            "--price"
         )
     return price
 

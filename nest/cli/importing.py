@@ -99,7 +99,7 @@ def hf_command(
     write_record(output, problem)
     defaults = defaults_of(problem, model, request.given_job)
     if defaults:
-        say(f"nest: note: {path}: defaults: {defaults}", err=True)
+        say(f"nest: note: {path}: assumed: {defaults}", err=True)
     if model.note:
         say(f"nest: note: {path}: {model.note}", err=True)
     return 0

@@ -13,12 +13,12 @@ import click
 
 from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
-from nest.errors import InvalidOptionError
 from nest.models.named import load_model
+from nest.requests.prices import PRICE_HELP, PRICE_USAGE, mean_price
 from nest.requests.problems import JOB_FIELDS
 from nest.requests.restricted import Restricted, RestrictedRequest
 from nest.requests.settings import option_name
-from nest.requests.values import amount, dollars
+from nest.requests.values import amount
 
 if TYPE_CHECKING:
     from nest.analysis.page_facts import Context, Document, Wish
@@ -37,16 +37,11 @@ HTML = option(
 
 TOKENS = option(
     "--tokens N",
-    "Tokens of the training run, such as 15e12: the page says how many days "
-    "it takes.",
+    "Tokens of the training run, such as 15e12, to show the days that it "
+    "takes.",
     amount,
 )
-PRICE = option(
-    "--price-usd-per-device-hour X",
-    "Price of a device, for the page.  [default: as the problem says]",
-    dollars,
-    "price_usd",
-)
+PRICE = option(PRICE_USAGE, PRICE_HELP, None, "prices")
 
 #: What options and jobs call settings that pins call otherwise.
 _SETTING = {"b": "micro_batches", "v": "virtual_stages", "r": "replicas"}
@@ -60,28 +55,27 @@ class Paging:
     ----------
     path
         Where it goes; ``None`` for nowhere.
-    tokens, price_usd
+    tokens, prices
         Of the training run, and of a device and hour, if they are known.
     """
 
     path: str | None = None
     tokens: Fraction | None = None
-    price_usd: float | None = None
+    prices: str | None = None
 
     @property
     def run_option(self) -> str:
         """The first option that says something of the run, if any."""
         if self.tokens is not None:
             return "--tokens"
-        return "--price-usd-per-device-hour" * (self.price_usd is not None)
+        return "--price" * (self.prices is not None)
 
-    @property
-    def wish(self) -> Wish:
-        """What is known of the training run."""
+    def wish(self, problem: Problem) -> Wish:
+        """Return what is known of the training run."""
         from nest.analysis.page_facts import Wish
 
         tokens = None if self.tokens is None else float(self.tokens)
-        return Wish(tokens, self.price_usd)
+        return Wish(tokens, mean_price(problem, self.prices))
 
     def write(self, document: Document) -> None:
         """Write a page."""
@@ -130,7 +124,7 @@ class Paging:
             best_answer(results),
             solvers=rows,
             context=context_of(request, restricted, cells, notes),
-            wish=self.wish,
+            wish=self.wish(problem),
             unfinished=unfinished,
         )
         self.write(document)
@@ -144,17 +138,11 @@ def paged(command: Command) -> Command:
     def run(
         html_path: str | None,
         tokens: Fraction | None,
-        price_usd: float | None,
+        prices: str | None,
         **values: Any,
     ) -> Any:
         check_page(html_path)
-        page = Paging(html_path, tokens, price_usd)
-        if html_path is None and page.run_option:
-            raise InvalidOptionError(
-                f"{page.run_option}: expected --html too, whose page shows "
-                f"it, got none; add it"
-            )
-        return command(page=page, **values)
+        return command(page=Paging(html_path, tokens, prices), **values)
 
     for add in (PRICE, TOKENS, HTML):
         add(run)

@@ -107,7 +107,7 @@ def pareto_command(
             known_price(
                 restricted.problem,
                 objectives,
-                request.price_usd_per_device_hour,
+                request.price_usd_per_hour(restricted.problem),
             )
         )
     session.run()
@@ -266,7 +266,7 @@ def _check_steps(price_usd: float | None) -> None:
     if price_usd is None:
         raise InvalidOptionError(
             "--steps: expected a price per device and a step time in "
-            "seconds, got none; pass --price-usd-per-device-hour, or leave "
+            "seconds, got none; pass --price, or leave "
             "out --steps"
         )
 

@@ -62,7 +62,7 @@ def fit_command(request: FitRequest, files: Files) -> int:
     )
     defaults = request.default_notes(restricted)
     if defaults:
-        parts.append(f"defaults: {defaults}")
+        parts.append(f"assumed: {defaults}")
     show(files.people, *parts)
     document = to_document(problem, fit, request.solver)
     if remedies is not None:

@@ -49,7 +49,7 @@ def report_command(
     plan: str | None,
     html_path: str | None,
     tokens: Fraction | None,
-    price_usd: float | None,
+    prices: str | None,
 ) -> int:
     """Write a page about a problem and plans for it, for a browser.
 
@@ -69,7 +69,7 @@ def report_command(
         )
     named = "-o" if files.output or html_path is None else "--html"
     path = files.output or html_path or _DEFAULT
-    page = Paging(path, tokens, price_usd)
+    page = Paging(path, tokens, prices)
     plans = texts
     if not request.given_job:
         request = replace(request, problem=texts[0] if texts else None)
@@ -110,7 +110,7 @@ def _of_plans(
         best,
         solvers=plan_rows(answers, problem) if len(answers) > 1 else (),
         context=context_of(request, restricted, {}),
-        wish=page.wish,
+        wish=page.wish(problem),
     )
     page.write(document)
     _end(files, page, document)

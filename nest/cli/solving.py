@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from nest.cli.declare import option
 from nest.cli.engines import EngineOptions, model_lines
@@ -21,6 +22,7 @@ from nest.requests.solving import (
     CompareRequest,
     LimitedRequest,
     SolveRequest,
+    adopted_by,
     check_solvers,
     parse_extra,
     split_solvers,
@@ -32,8 +34,10 @@ from nest.util.versions import num_cpus
 if TYPE_CHECKING:
     from nest.analysis.feasible import Remedies
     from nest.analysis.robust import Robust
+    from nest.analysis.safe import Faster
     from nest.analysis.target_loss import TargetLoss
     from nest.frameworks.settings import Settings
+    from nest.ir.problem import Problem
     from nest.requests.restricted import Restricted
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
@@ -84,6 +88,11 @@ _JOBS = option(
     integer(1, num_cpus()),
     default=1,
 )
+#: Runs solvers on a problem, and returns their answers.
+_Run = Callable[
+    ["Restricted", Mapping[str, "SolveOptions"]], Sequence["SolveResult"]
+]
+
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
@@ -246,9 +255,10 @@ class _Session:
         The options of every solver that runs.
     settings
         What the files of ``--launch`` need.
-    results, loss, remedies, robust
-        The answers of solvers, of ``--target-loss`` and ``--robust``, and
-        what would make an infeasible problem feasible.
+    results, faster, loss, remedies, robust
+        The answers of solvers, the faster plan that may not fit, the answers
+        of ``--target-loss`` and ``--robust``, and what would make an
+        infeasible problem feasible.
     launch_files, no_launch, models
         The files of ``--launch``, or why there are none, and the models that
         are written.
@@ -265,12 +275,18 @@ class _Session:
     settings: Settings | None = None
     engine: EngineOptions = field(default_factory=EngineOptions)
     results: Sequence[SolveResult] = ()
+    faster: Faster | None = None
     loss: TargetLoss | None = None
     remedies: Remedies | None = None
     robust: Robust | None = None
     launch_files: Mapping[str, str] | None = None
     no_launch: str | None = None
     models: Sequence[dict[str, Any]] | None = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one solver's answer, not a comparison."""
+        return isinstance(self.request, SolveRequest)
 
     @property
     def remarks(self) -> list[str]:
@@ -282,8 +298,14 @@ class _Session:
         """Return the JSON document."""
         from nest.analysis.compare import to_document
 
-        restricted = self.restricted
-        document = to_document(restricted.problem, self.cells, self.results)
+        restricted, results = self.restricted, self.results
+        # The default headroom selects plans of the problem of the model.
+        problem = (restricted.free or restricted).problem
+        if restricted.free is not None:
+            results = [adopted_by(problem, result) for result in results]
+        document = to_document(problem, self.cells, results)
+        if self.faster is not None:
+            document["faster"] = self.faster.to_json()
         if self.loss is not None:
             document["target_loss"] = self.loss.to_json()
         if self.robust is not None:
@@ -401,7 +423,8 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
     """
     problem = session.restricted.problem
     traces = None if session.page.path is None else Traces()
-    is_single = session.target_loss or session.is_robust
+    free = session.restricted.free
+    is_single = session.target_loss or session.is_robust or free is not None
     try:
         with (
             ProgressLine(
@@ -430,16 +453,34 @@ def _answer(
 
     def on_cell(results: Sequence[SolveResult]) -> None:
         progress.clear()
-        session.results = tuple(results)
+        session.results = tuple(
+            replace(x, options=cells[x.solver]) for x in results
+        )
         session.write()
 
-    compare(
-        session.restricted.problem,
-        cells,
-        on_cell=on_cell,
-        on_progress=None if session.engine.log_path == "-" else progress,
-        on_report=None if traces is None else traces.take,
-    )
+    def run(
+        restricted: Restricted, cells: Mapping[str, SolveOptions]
+    ) -> Sequence[SolveResult]:
+        session.restricted = restricted
+        compare(
+            restricted.problem,
+            cells,
+            on_cell=on_cell,
+            on_progress=None if session.engine.log_path == "-" else progress,
+            on_report=None if traces is None else traces.take,
+        )
+        return session.results
+
+    restricted = session.restricted
+    if restricted.free is None:
+        run(restricted, cells)
+    elif session.is_robust:  # which keeps more memory free than the default
+        run(restricted.free, cells)
+    elif session.is_single:
+        _answer_safely(session, cells, run)
+    else:
+        _compare_safely(session, cells, run, progress)
+    session.write()
     if any(x.status is Status.INFEASIBLE for x in session.results):
         _remedy(session, progress)
         session.write()
@@ -455,6 +496,63 @@ def _answer(
     if session.engine.writes:
         _write_models(session)
         session.write()
+
+
+def _answer_safely(
+    session: _Session, cells: Mapping[str, SolveOptions], run: _Run
+) -> None:
+    """Search the recommended plan, and what is faster but may not fit."""
+    from nest.analysis.safe import options_for, solve_safely
+
+    safe, free = session.restricted, session.restricted.free
+    assert free is not None
+    ((name, options),) = cells.items()
+
+    def search(problem: Problem, limit_s: float | None) -> SolveResult:
+        restricted = safe if problem is safe.problem else free
+        limited = options_for(problem, options, limit_s)
+        (result,) = run(restricted, {name: limited})
+        return result
+
+    answer = solve_safely(
+        safe.problem, free.problem, search, options.time_limit_s
+    )
+    session.results, session.faster = (answer.answer,), answer.faster
+    session.restricted = safe if answer.has_margin else free
+
+
+def _compare_safely(
+    session: _Session,
+    cells: Mapping[str, SolveOptions],
+    run: _Run,
+    progress: ProgressLine,
+) -> None:
+    """Compare plans that leave a margin; and what the best solver gains."""
+    from nest.analysis.safe import FREE_SHARE, faster_of, options_for
+    from nest.solvers.run import run_solver
+
+    free = session.restricted.free
+    assert free is not None
+    problem = session.restricted.problem
+    results = run(
+        session.restricted,
+        {
+            name: options_for(problem, options, options.time_limit_s)
+            for name, options in cells.items()
+        },
+    )
+    with_plan = [x for x in results if x.step_quanta is not None]
+    if not with_plan:
+        run(free, cells)
+        return
+    best = min(with_plan, key=lambda x: x.step_quanta or 0)
+    options = replace(cells[best.solver], warm_start=None)
+    if options.time_limit_s is not None:
+        limit_s = FREE_SHARE * options.time_limit_s
+        options = replace(options, time_limit_s=limit_s)
+    other = run_solver(free.problem, best.solver, options, progress)
+    progress.clear()
+    session.faster = faster_of(best, other, free.problem)
 
 
 def _remedy(session: _Session, progress: ProgressLine) -> None:
@@ -567,8 +665,14 @@ def _write_all(
 
 def _show_table(session: _Session) -> None:
     """Print the comparison."""
-    from nest.present.comparison import compare_footer, compare_table
+    from nest.present.comparison import (
+        compare_footer,
+        compare_screen,
+        compare_table,
+    )
+    from nest.present.screen import launch_text, run_text
     from nest.present.table import show
+    from nest.present.verbosity import VERBOSE
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
@@ -583,45 +687,86 @@ def _show_table(session: _Session) -> None:
     ]
     if cold:
         notes.append(f"warm start not used by {', '.join(cold)}")
+    if session.faster is not None:
+        notes.append(f"faster: {session.faster}")
     notes += session.remarks
     ended = {result.solver for result in results}
     waiting = [name for name in session.cells if name not in ended]
     if waiting:
         notes.append(f"stopped before they began: {', '.join(waiting)}")
-    show(
-        session.files.people,
-        compare_table(problem, results),
-        compare_footer(problem, results[0].problem_hash, session.cells, notes),
+    best = min(
+        (x for x in results if x.step_quanta is not None),
+        key=lambda x: x.step_quanta or 0,
+        default=None,
     )
+    if best is not None and best.plan is not None:
+        free = session.restricted.free or session.restricted
+        plan = structs.replace(best.plan, problem_hash=None)
+        text = launch_text(free.problem, plan, session.restricted.target)
+        notes += [f"launch: {text}"] * bool(text)
+        text = run_text(problem, best, session.page.wish(problem))
+        notes += [f"run: {text}"] * bool(text)
+    shown = compare_screen(problem, results, notes)
+    if VERBOSE.get():
+        name = results[0].problem_hash
+        footer = compare_footer(problem, name, session.cells)
+        shown += ["", compare_table(problem, results), footer]
+    show(session.files.people, *shown)
+
+
+def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
+    """Return the labelled rows of the screen of one solver's answer."""
+    from nest.analysis.others import others_of
+    from nest.present.robust import robust_rows
+    from nest.present.screen import answer_rows, launch_text, others_text
+
+    restricted, problem = session.restricted, session.restricted.problem
+    under = restricted.text
+    rows = answer_rows(problem, result, under, session.page.wish(problem))
+    rows += [("target", text) for text in restricted.notes[bool(under) :]]
+    if session.faster is not None:
+        rows.append(("faster", str(session.faster)))
+    if session.loss is not None:
+        rows.append(("limit", str(session.loss)))
+    if session.remedies is not None:
+        rows += [("fits", text) for text in session.remedies.lines]
+    if session.robust is not None:
+        rows += [
+            ("guaranteed", text)
+            for _, text in robust_rows(problem, session.robust)
+        ]
+    assumed = session.request.default_notes(restricted)
+    rows += [("assumed", assumed)] * bool(assumed)
+    is_launched = session.launching is not None
+    if result.step_quanta is None or result.plan is None or is_launched:
+        return rows
+    free = (restricted.free or restricted).problem
+    plan = structs.replace(result.plan, problem_hash=None)
+    text = launch_text(free, plan, restricted.target)
+    rows += [("launch", text)] * bool(text)
+    if session.request.model is not None:
+        others = others_of(problem, plan, result.wall_s)
+        text = others_text(problem, result.step_quanta, others)
+        rows += [("else", text)] * bool(text)
+    return rows
 
 
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
-    from nest.present.launch import launch_screen, launch_texts
-    from nest.present.robust import robust_rows
-    from nest.present.table import key_lines, show, solve_block
+    from nest.present.launch import launch_texts
+    from nest.present.screen import screen
+    from nest.present.table import show, solve_block
+    from nest.present.verbosity import VERBOSE
 
     restricted, problem = session.restricted, session.restricted.problem
-    defaults = session.request.default_notes(restricted)
     for result in session.results:
-        safe = robust_rows(problem, session.robust) if session.robust else []
-        if session.launch_files is not None:
-            _, framework, *costs = restricted.notes
-            rows = [("target", framework), *(("costs", x) for x in costs)]
-            if session.loss is not None:
-                rows.append(("price", str(session.loss)))
-            rows += safe
-            rows += [("defaults", defaults)] * bool(defaults)
-            texts = launch_texts(session.launch_files)
-            parts = launch_screen(
-                problem, result, texts, restricted.text, rows
-            )
-        else:
-            parts = solve_block(problem, result)
-            notes = [*session.request.notes(restricted), *session.remarks]
-            if session.models is not None:
-                notes += model_lines(session.models)
-            parts[1:1] = [*notes, *([key_lines(safe)] if safe else [])]
+        files = session.launch_files
+        texts = [] if files is None else launch_texts(files)
+        parts = screen(problem, _rows(session, result), texts)
+        if session.models is not None:
+            parts += ["", *model_lines(session.models)]
+        if VERBOSE.get():
+            parts += ["", *solve_block(problem, result)]
         if session.no_launch is not None:
             parts.append(f"\nno launch: {session.no_launch}")
         show(session.files.people, *parts)

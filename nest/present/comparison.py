@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from nest.analysis.compare import beside_best
 from nest.ir.problem import Problem
+from nest.present.screen import degrees, fits_text, lines, title
 from nest.present.table import (
     needed_bytes,
     note_text,
@@ -28,6 +30,7 @@ from nest.present.table import (
 )
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
+from nest.uncertainty.headroom import FITS_MEANING
 from nest.units import format_bytes, format_sizes
 from nest.util.tables import FOR_PEOPLE, Column, Table, Writer, to_csv
 from nest.util.time_scale import TimeScale
@@ -38,14 +41,6 @@ Fields = Mapping[str, Any]
 _TERMINAL = frozenset({Writer.TERMINAL})
 _PAGE = frozenset({Writer.PAGE})
 _CSV = frozenset({Writer.CSV})
-
-#: Columns of a terminal that are shown only where they have a text.
-_OPTIONAL = (
-    "simulated_step_time_ns",
-    "step_time_90",
-    "own_objective_ns",
-    "tokens_per_s",
-)
 
 _STYLES = {
     "optimal": "green",
@@ -68,7 +63,7 @@ def columns(writer: Writer, scale: TimeScale) -> list[Column]:
         *_status_columns(),
         *_time_columns(scale),
         *_effort_columns(),
-        *_note_columns(scale),
+        *_note_columns(),
     ]
     return [column for column in every_column if writer in column.writers]
 
@@ -98,12 +93,6 @@ def _time_columns(scale: TimeScale) -> list[Column]:
             return f"({scale(fields['score']['step_time_ns'])})"
         return scale(fields["step_time_ns"])
 
-    def interval_90(fields: Fields) -> str:
-        intervals = fields["intervals"]
-        if intervals is None or fields["step_time_ns"] is None:
-            return ""
-        return scale.interval(intervals["step_time_90_ns"])
-
     def time(
         key: str,
         name: str,
@@ -118,7 +107,6 @@ def _time_columns(scale: TimeScale) -> list[Column]:
         Column("step_time_ns", writers=_CSV),
         time("shown_step_time", "step time", shown_step_time),
         time("simulated_step_time_ns", "simulated", None, 7, _TERMINAL),
-        time("step_time_90", "90 %", interval_90, 4, _TERMINAL),
         *_csv_columns("step_time_quanta", "over_best"),
         Column(
             "shown_over_best",
@@ -145,24 +133,8 @@ def _effort_columns() -> list[Column]:
     ]
 
 
-def _note_columns(scale: TimeScale) -> list[Column]:
-    def note_with_bound(fields: Fields) -> str:
-        """Return the note, and the bound where no gap tells it."""
-        texts = [note_text(fields)]
-        if fields["gap"] is None and fields["lower_bound_ns"]:
-            bound = scale.bound(fields["lower_bound_ns"])
-            texts.append(f"lower bound {bound}")
-        return "; ".join(filter(None, texts))
-
+def _note_columns() -> list[Column]:
     return [
-        Column(
-            "note_with_bound",
-            "note",
-            value=note_with_bound,
-            rank=2,
-            min_width=16,
-            writers=_TERMINAL,
-        ),
         Column("note", value=note_text, writers=_PAGE),
         Column("detail", writers=_CSV),
     ]
@@ -213,6 +185,7 @@ def answer_fields(
             {
                 **result.to_json(),
                 **near.to_json(),
+                "plan_intervals": near.intervals,
                 "problem": problem.name,
                 "seed": result.options.seed,
                 "longer_than_best": longer,
@@ -229,82 +202,181 @@ def answer_fields(
 # Terminals
 
 
+def compare_screen(
+    problem: Problem, results: Sequence[SolveResult], notes: Sequence[str] = ()
+) -> list[RenderableType]:
+    """Return the first screen of a comparison: a row per solver, and notes.
+
+    ``notes`` are lines for people below the table.
+    """
+    answers = answer_fields(problem, results)
+    below: list[str] = []
+    if any(answer["intervals"] for answer in answers):
+        below += FITS_MEANING
+    if any(x["equal_to_best"] and x["longer_than_best"] for x in answers):
+        below.append(
+            "* within the prediction error: a measurement may reverse the "
+            "order"
+        )
+    for answer in answers:
+        texts = [note_text(answer)]
+        if answer["gap"] is None and answer["lower_bound_ns"]:
+            bound = scale_of(problem, results).bound(answer["lower_bound_ns"])
+            texts.append(f"lower bound {bound}")
+        text = "; ".join(filter(None, texts))
+        if text:
+            below.append(f"{answer['solver']}: {text}")
+    best = min(
+        (x for x in results if x.step_quanta is not None),
+        key=lambda x: x.step_quanta or 0,
+        default=None,
+    )
+    if best is not None and best.plan is not None and best.score is not None:
+        plan = degrees(problem, best.plan, best.score.num_micro_batches)
+        below.append(f"plan of {best.solver}: {plan}")
+    below += notes
+    return [
+        lines([title(problem)]),
+        terminal_table(Table.of(_screen_columns(problem, results), answers)),
+        *([lines(below)] if below else []),
+    ]
+
+
+def _screen_columns(
+    problem: Problem, results: Sequence[SolveResult]
+) -> list[Column]:
+    """Return the columns of the first screen."""
+    scale = scale_of(problem, results)
+    cluster = problem.cluster
+    whole = format_bytes(cluster.memory_bytes() + cluster.headroom_bytes())
+    size, unit = whole.split()
+
+    def fits(fields: Fields) -> str:
+        if not fields["score"]:
+            return "–"
+        text = fits_text(problem, fields["score"], fields["plan_intervals"])
+        return re.split("[,:]", text)[0]
+
+    def memory(fields: Fields) -> str:
+        if not fields["score"]:
+            return "–"
+        return format_bytes(needed_bytes(fields["score"])).removesuffix(
+            f" {unit}"
+        )
+
+    def step(fields: Fields) -> str:
+        if not fields["score"]:
+            return "–"
+        step_ns, intervals = (
+            fields["score"]["step_time_ns"],
+            fields["plan_intervals"],
+        )
+        text = scale(step_ns)
+        if intervals is not None:
+            interval = scale.interval(intervals.step_90_ns).replace(" – ", "–")
+            text = f"{scale.short(step_ns)} ({interval})"
+        text = text.replace(f" {scale.unit}", "")
+        return f"[{text}]" if fields["step_time_ns"] is None else text
+
+    def slower(fields: Fields) -> str:
+        longer = fields["longer_than_best"]
+        if longer is None:
+            return "–"
+        text = f"{100 * longer:.1f}" if longer else "fastest"
+        return text + " *" * bool(longer and fields["equal_to_best"])
+
+    return [
+        Column("solver"),
+        Column("fits", value=fits),
+        Column(
+            "memory", f"memory, {unit} of {size}", value=memory, right=True
+        ),
+        Column(
+            "step", f"step time, {scale.unit} (90 %)", value=step, right=True
+        ),
+        Column("slower", "slower than fastest, %", value=slower, right=True),
+        Column("proof", value=_proof, style=_style, min_width=8),
+        Column("wall_s", "search time, s", _seconds, right=True),
+    ]
+
+
+#: Headings of the first screen, without units; entries of the glossary.
+HEADINGS = (
+    *("solver", "fits", "memory", "step time", "slower than fastest"),
+    *("proof", "search time"),
+)
+
+
+def _proof(fields: Fields) -> str:
+    """Return what is proven, or why there is no answer."""
+    status, gap = fields["status"], fields["gap"]
+    if fields["outcome"] == "solved":
+        if status == "optimal":
+            error = f"{gap or 0:.0e}".replace("e-0", "e-")
+            return f"optimal ±{error}" if gap else "optimal"
+        if status == "feasible":
+            return "none" if gap is None else f"within {percent(gap)} %"
+    return status_of(fields["outcome"], status)
+
+
+def _style(text: str) -> str:
+    return "bold red" if text.isupper() else ""
+
+
 def compare_table(
     problem: Problem, results: Sequence[SolveResult]
 ) -> RenderableType:
-    """Return the table of a comparison, one row per solver.
-
-    Where prediction errors are known, a second table has their intervals.
-    """
+    """Return all figures of a comparison, for ``--verbose``."""
     answers = answer_fields(problem, results)
     scale = scale_of(problem, results)
-    table = _table(columns(Writer.TERMINAL, scale), answers)
-    with_intervals = [a for a in answers if a["intervals"] and a["score"]]
-    if not with_intervals:
-        return table
-    return Group(table, "", _table(_interval_columns(scale), with_intervals))
-
-
-def _table(
-    shown: Iterable[Column], answers: Sequence[Fields]
-) -> RenderableType:
-    """Return a table without the optional columns that have no text."""
-    return terminal_table(
-        Table.of(
-            (
-                column
-                for column in shown
-                if column.key not in _OPTIONAL
-                or any(column.text(column.value_of(a)) for a in answers)
-            ),
-            answers,
-        )
-    )
+    shown = columns(Writer.TERMINAL, scale)
+    if any(answer["intervals"] for answer in answers):
+        shown += _interval_columns(scale)
+    return terminal_table(Table.of(shown, answers))
 
 
 def _interval_columns(scale: TimeScale) -> list[Column]:
-    """Return the columns of the second table of a comparison."""
+    """Return the columns of what the intervals add."""
 
     def memory(name: str, key: str, rank: int) -> Column:
         return Column(
             key,
             name,
             _sizes,
-            value=lambda answer: answer["intervals"][key],
+            value=lambda answer: (answer["intervals"] or {}).get(key),
             right=True,
             rank=rank,
         )
 
     return [
-        Column("solver"),
         Column(
             "tokens_per_s",
             "tokens/s",
             _speed,
-            value=lambda answer: answer["score"]["throughput_tokens_per_s"],
+            value=lambda answer: (answer["score"] or {}).get(
+                "throughput_tokens_per_s"
+            ),
             right=True,
             rank=1,
         ),
         Column(
             "step_time_50_ns",
             "step 50 %",
-            scale.interval,
-            value=lambda answer: answer["intervals"]["step_time_50_ns"],
+            lambda ends: scale.interval(ends) if ends else "",
+            value=lambda answer: (answer["intervals"] or {}).get(
+                "step_time_50_ns"
+            ),
             right=True,
             rank=2,
         ),
-        Column(
-            "memory",
-            form=format_bytes,
-            value=lambda answer: needed_bytes(answer["score"]),
-            right=True,
-        ),
-        memory("90 %", "memory_90_bytes", 3),
-        memory("50 %", "memory_50_bytes", 4),
+        memory("memory 90 %", "memory_90_bytes", 3),
+        memory("memory 50 %", "memory_50_bytes", 4),
     ]
 
 
-def _sizes(interval_bytes: Sequence[float]) -> str:
+def _sizes(interval_bytes: Sequence[float] | None) -> str:
+    if interval_bytes is None:
+        return ""
     low, high = interval_bytes
     return format_sizes(low, high, 1)
 

@@ -240,15 +240,20 @@ class KeyLines:
     ----------
     rows
         Label and text.
+    max_columns
+        What no line exceeds on a wide terminal or in a pipe.
     """
 
     rows: Sequence[tuple[str, str]]
+    max_columns: int = 10**6
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        indent = max(cell_len(label) for label, _ in self.rows) + 2
-        width = max(_LEAST_TEXT, options.max_width - indent)
+        indent = max(cell_len(label) for label, _ in self.rows)
+        indent += 2 * bool(indent)
+        columns = min(options.max_width, self.max_columns)
+        width = max(_LEAST_TEXT, columns - indent)
         yield Text(
             "\n".join(
                 (label if not index else "").ljust(indent) + line

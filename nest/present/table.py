@@ -296,6 +296,12 @@ def percent(share: Fraction | float | None) -> str:
     return f"{value:.2f}" if value >= 0.005 else "<0.01"
 
 
+def signed_percent(fraction: float) -> str:
+    """Return how much longer or shorter, without a negative zero."""
+    text = f"{100 * fraction:+.1f}"
+    return f"{text.lstrip('+-') if float(text) == 0 else text} %"
+
+
 def scale_of(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
     """Return the scale of the step times of some answers."""
     times = [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.errors import InvalidOptionError
+from nest.requests.prices import PRICE_HELP, PRICE_USAGE, values_by_type
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import (
@@ -18,7 +18,6 @@ from nest.requests.solving import (
 from nest.requests.values import (
     Integers,
     Pairs,
-    RefusedValueError,
     amount,
     integer,
     integers,
@@ -27,11 +26,8 @@ from nest.requests.values import (
 
 if TYPE_CHECKING:
     from nest.analysis.fit import Fit, StepTimeLimit
-    from nest.ir.cluster import Device
     from nest.ir.problem import Problem
     from nest.solvers.cell import OnProgress
-
-T = TypeVar("T")
 
 #: Help of the time limit where one question takes several runs of a solver.
 QUESTION_LIMIT = (
@@ -94,9 +90,8 @@ class FitRequest(RestrictedRequest, OneSolverRequest, TimeLimitRequest):
         "--cheapest", "Ask for the cheapest plan that keeps the target."
     )
     price: Pairs = setting(
-        "--price TYPE=USD,…",
-        "Price of a device of a type per hour, such as h100=2.5; repeatable.  "
-        "[default: as the problem says]",
+        PRICE_USAGE,
+        f"{PRICE_HELP}  Repeatable.",
         pairs,
         unit="USD/h",
         multiple=True,
@@ -249,46 +244,11 @@ def priced_problem(
     from nest.analysis import offers
 
     types = problem.cluster.types
-    prices = _by_type("--price", request.price, types, amount)
-    quotas = _by_type("--quota", request.quota, types, integer(0))
+    prices = values_by_type("--price", request.price, types, amount)
+    quotas = values_by_type("--quota", request.quota, types, integer(0))
     return (
         offers.with_prices(
             problem, {name: float(x) for name, x in prices.items()}
         ),
         quotas,
     )
-
-
-def _by_type(
-    option: str,
-    texts: Pairs,
-    types: Sequence[Device],
-    read: Callable[[Any], T],
-) -> dict[str, T]:
-    """Return values by the type of devices that they are for.
-
-    The name of a type, or its beginning, selects the type, in any case.
-    """
-    names = [device.name for device in types]
-    values: dict[str, T] = {}
-    for part in (part for text in texts for part in text.split(",")):
-        key, equals, value = part.partition("=")
-        matches = [n for n in names if n.lower().startswith(key.lower())]
-        exact = [n for n in names if n.lower() == key.lower()]
-        matches = exact or matches
-        if not equals or not key or len(matches) != 1:
-            raise InvalidOptionError(
-                f"{option} {part}: expected TYPE=VALUE with a type of the "
-                f"cluster, {' or '.join(names)}, got {key!r}; correct it"
-            )
-        (name,) = matches
-        if name in values:
-            raise InvalidOptionError(
-                f"{option} {part}: expected {name} once, got it twice; "
-                f"keep one"
-            )
-        try:
-            values[name] = read(value)
-        except RefusedValueError as error:
-            raise InvalidOptionError(f"{option} {part}: {error}") from None
-    return values

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from nest.requests.prices import PRICE_HELP, PRICE_USAGE, priced
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import TimeLimitRequest, WorkersRequest
-from nest.requests.values import Integers, Words, dollars, integers, names
+from nest.requests.values import (
+    Integers,
+    Pairs,
+    Words,
+    integers,
+    names,
+    pairs,
+)
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -38,11 +46,8 @@ class ParetoRequest(RestrictedRequest, TimeLimitRequest, WorkersRequest):
         integers(),
         unit="devices",
     )
-    price_usd_per_device_hour: float | None = setting(
-        "--price-usd-per-device-hour X",
-        "Price of a device.  [default: as the problem says]",
-        dollars,
-        unit="USD per device and hour",
+    price: Pairs = setting(
+        PRICE_USAGE, PRICE_HELP, pairs, unit="USD/h", multiple=True
     )
     workers: int | None = redeclared(
         WorkersRequest,
@@ -58,6 +63,11 @@ class ParetoRequest(RestrictedRequest, TimeLimitRequest, WorkersRequest):
     )
     on_progress: OnProgress | None = record("Called now and then.")
 
+    def price_usd_per_hour(self, problem: Problem) -> float | None:
+        """Return the price of a device, if it is said and of all types."""
+        cluster = priced(problem, self.price)
+        return cluster.price_usd_per_hour if self.price else None
+
 
 def find_frontier(
     request: ParetoRequest,
@@ -71,7 +81,7 @@ def find_frontier(
         problem,
         check_objectives([*request.objectives]),
         devices=request.devices,  # type: ignore[arg-type]
-        price_usd_per_hour=request.price_usd_per_device_hour,
+        price_usd_per_hour=request.price_usd_per_hour(problem),
         time_limit_s=request.time_limit,
         workers=request.workers or num_cpus(),
         on_progress=on_progress or request.on_progress,

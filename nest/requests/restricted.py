@@ -74,6 +74,8 @@ class RestrictedRequest(ProblemRequest, GranularityRequest):
         "--headroom SIZE",
         "Memory of every device that plans leave free, such as 8GB or 10%.",
     )
+    #: Whether plans for a model leave memory free that nobody asked for.
+    SAFE: ClassVar[bool] = False
 
     def restricted(self, problem: Problem | None = None) -> Restricted:
         """Return the problem under everything that narrows down its plans."""
@@ -93,7 +95,7 @@ class RestrictedRequest(ProblemRequest, GranularityRequest):
     def notes(self, restricted: Restricted) -> list[str]:
         """Return what a report says about restrictions and defaults."""
         defaults = self.default_notes(restricted)
-        return restricted.notes + [f"defaults: {defaults}"] * bool(defaults)
+        return restricted.notes + [f"assumed: {defaults}"] * bool(defaults)
 
 
 def restricted_by(
@@ -124,17 +126,28 @@ def restricted_by(
             f"has, {' or '.join(rules.schedule.value)}, got {schedule}; "
             f"leave it out or choose another target"
         )
-    restricted = Restricted.of(
-        problem or request.find_problem(),
-        getattr(request, "pin", ()),
-        getattr(request, "forbid", ()),
-        granularity,
-        framework,
-        getattr(request, "headroom", None),
-        of_model=request.model is not None,
-    )
     calibration = request.calibration and os.fspath(request.calibration)
-    return replace(restricted, calibration=calibration or None)
+    problem = problem or request.find_problem()
+
+    def under(headroom: str | None) -> Restricted:
+        restricted = Restricted.of(
+            problem,
+            getattr(request, "pin", ()),
+            getattr(request, "forbid", ()),
+            granularity,
+            framework,
+            headroom,
+            of_model=request.model is not None,
+        )
+        return replace(restricted, calibration=calibration or None)
+
+    headroom = getattr(request, "headroom", None)
+    is_safe = getattr(request, "SAFE", False) and request.model is not None
+    if headroom is not None or not is_safe:
+        return under(headroom)
+    from nest.uncertainty.headroom import DEFAULT_HEADROOM
+
+    return replace(under(DEFAULT_HEADROOM), free=under("0"))
 
 
 def offered(problem: Problem) -> dict[str, tuple[str, str]]:
@@ -183,6 +196,8 @@ class Restricted:
         The framework, and the memory to leave free; ``None`` for none.
     untargeted
         The problem with the same restrictions, but for any framework.
+    free
+        The same without headroom, if that is only the default.
     calibration
         The file of a user's own calibration, ``None`` for the stored one.
     """
@@ -195,6 +210,7 @@ class Restricted:
     headroom: str | None = None
     untargeted: Problem | None = None
     calibration: str | None = None
+    free: Restricted | None = None
 
     @classmethod
     def of(
@@ -247,7 +263,7 @@ class Restricted:
         from nest.constraints.pins import describe
 
         parts = [describe(self.pins, self.forbids)]
-        if self.headroom is not None:
+        if self.headroom not in (None, "0"):
             parts.insert(0, f"--headroom {self.headroom}")
         if self.target is not None:
             parts.insert(0, f"--target {self.target.name}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from nest.errors import InvalidOptionError, UnknownSolverError
 from nest.requests.plans import SILENT, Talk, plan_of_text, read_plan_like
 from nest.requests.restricted import RestrictedRequest
-from nest.requests.settings import Request, record, setting
+from nest.requests.settings import Request, record, redeclared, setting
 from nest.requests.values import (
     Pairs,
     Reader,
@@ -135,6 +135,14 @@ class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
     """A problem under restrictions, and limits of the solvers it goes to."""
 
     GROUP: ClassVar[str] = "Search"
+    SAFE: ClassVar[bool] = True
+
+    headroom: str | None = redeclared(
+        RestrictedRequest,
+        "headroom",
+        "Memory of every device that plans leave free, such as 8GB or 10%; 0 "
+        "for none.  [default: none; with --model what 3 of 4 runs need]",
+    )
 
     warm_start: PlanLike | None = setting(
         "--warm-start PLAN",
@@ -348,14 +356,28 @@ def parse_extra(
     return options
 
 
+def adopted_by(problem: Problem, result: SolveResult) -> SolveResult:
+    """Return a result whose plan is one of a problem with more memory."""
+    from msgspec import structs
+
+    from nest.ir.io import problem_hash
+
+    name, plan = problem_hash(problem), result.plan
+    plan = plan and structs.replace(plan, problem_hash=name)
+    return replace(result, plan=plan, problem_hash=name)
+
+
 def adopted(restricted: Restricted, result: SolveResult) -> SolveResult:
     """Return a result whose plan is one of the whole problem."""
-    plan = result.plan and restricted.adopt(result.plan)
-    return replace(result, plan=plan, problem=restricted.whole)
+    plan, extra = result.plan and restricted.adopt(result.plan), result.extra
+    if restricted.headroom is not None:
+        extra = {**extra, "headroom": restricted.headroom}
+    return replace(result, plan=plan, problem=restricted.whole, extra=extra)
 
 
 def solve(request: SolveRequest) -> SolveResult:
     """Return the answer of one solver."""
+    from nest.analysis.safe import options_for, solve_safely
     from nest.solvers.run import run_solver
 
     request.check_limits()
@@ -364,21 +386,46 @@ def solve(request: SolveRequest) -> SolveResult:
     options, name = request.options, request.solver
     if options is None:
         options = request.limits([name], restricted.problem)[name]
-    result = run_solver(restricted.problem, name, options, request.on_progress)
-    return adopted(restricted, result)
+
+    def search(problem: Problem, limit_s: float | None) -> SolveResult:
+        limited = options_for(problem, options, limit_s)
+        result = run_solver(problem, name, limited, request.on_progress)
+        return replace(result, options=options)
+
+    free, limit_s = restricted.free, options.time_limit_s
+    if free is None:
+        problem, call = restricted.problem, request.on_progress
+        return adopted(restricted, run_solver(problem, name, options, call))
+    safe = solve_safely(restricted.problem, free.problem, search, limit_s)
+    result = adopted(restricted if safe.has_margin else free, safe.answer)
+    if safe.faster is None:
+        return result
+    extra = {**result.extra, "faster": safe.faster.to_json()}
+    return replace(result, extra=extra)
 
 
 def compare(request: CompareRequest) -> Comparison:
     """Return the answers of several solvers."""
     from nest.analysis.compare import Comparison
     from nest.analysis.compare import compare as run
+    from nest.analysis.safe import options_for
 
     names = split_solvers(str(request.solvers))
     request = request.limited(slow=request.solvers == ALL)
     restricted = request.restricted()
+    limits = request.limits(names, restricted.problem)
+    starts = {
+        name: options_for(restricted.problem, x, x.time_limit_s)
+        for name, x in limits.items()
+    }
     results = run(
-        restricted.problem, request.limits(names, restricted.problem)
+        restricted.problem, limits if restricted.free is None else starts
     )
+    if restricted.free is not None and all(
+        result.step_quanta is None for result in results
+    ):
+        restricted = restricted.free
+        results = run(restricted.problem, limits)
     return Comparison(
         restricted.whole,
         tuple(adopted(restricted, result) for result in results),

@@ -24,6 +24,16 @@ from nest.util.quantities import SIZES, split
 #: the 50 % prediction interval, as a fraction of the predicted memory.
 MEMORY_ERROR = math.expm1(stored_deviations().memory.high_50)
 
+#: What plans for a model leave free by default. A plan that leaves it fits
+#: with the upper end of the 50 % interval of its memory.
+DEFAULT_HEADROOM = f"{math.ceil(1e4 - 1e4 / (1 + MEMORY_ERROR)) / 100}%"
+
+#: Chances that people read, as times in a number of times.
+_CHANCES = sorted(
+    {*(Fraction(i, 10) for i in range(1, 10)), Fraction(1, 4), Fraction(3, 4)}
+    | {Fraction(1, 20), Fraction(19, 20), Fraction(1, 100), Fraction(99, 100)}
+)
+
 #: Mean relative error of predicted memory. ``nest validate`` decides with this
 #: headroom whether runs fit.
 MEAN_ERROR = math.expm1(stored_deviations().memory_error)
@@ -39,8 +49,8 @@ def with_headroom(
     problem
         The problem.
     text
-        A size such as ``8GB`` or ``8GiB``, or a part of the memory of each
-        type of devices such as ``10%``; bytes are rounded up.
+        A size such as ``8GB`` or ``8GiB``, a part of the memory of each
+        type of devices such as ``10%``, or ``0``; bytes are rounded up.
     option
         What it comes from, for messages.
 
@@ -50,7 +60,7 @@ def with_headroom(
         If the text is neither, or a type of devices has no more memory than
         that.
     """
-    quantity = split(text, (*SIZES, "%"))
+    quantity = split("0%" if text == "0" else text, (*SIZES, "%"))
     if quantity is None:
         raise InvalidOptionError(
             f"{option}: expected a size such as 8GB or 8GiB, or a part such "
@@ -79,6 +89,29 @@ def with_headroom(
         )
 
     return _with_devices(problem, smaller)
+
+
+#: Words for whether a plan fits, by the least probability that it does.
+_FITS = (("yes", 0.95), ("likely", 0.75), ("doubtful", 0.0))
+
+#: What these words mean, for people.
+FITS_MEANING = (
+    "fits: yes = at most 5 % of runs need more memory than the device has,",
+    "      likely = at most 25 %, doubtful = more than 25 %, no = predicted",
+    "      to be too large",
+)
+
+
+def fits_word(probability: float) -> str:
+    """Return whether a plan fits that is predicted to, in a word."""
+    return next(x for x, minimum in _FITS if probability >= minimum)
+
+
+def chance_text(probability: float) -> str:
+    """Return a probability as people say it, such as ``3 times in 4``."""
+    chance = min(_CHANCES, key=lambda x: abs(x - probability))
+    times = "time" if chance.numerator == 1 else "times"
+    return f"{chance.numerator} {times} in {chance.denominator}"
 
 
 def within_memory(

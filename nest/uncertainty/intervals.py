@@ -17,12 +17,14 @@ the place of ``D²``, ``N²`` and ``H²``.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 from nest.cost.model import CostModel
+from nest.cost.rules import get_rules
 from nest.cost.scaled import Factors, scaled
 from nest.cost.score import Score, score
 from nest.hardware.calibration import calibrated_family
@@ -48,6 +50,10 @@ Covariance = tuple[Row, Row, Row]
 ENOUGH_SOURCES = 3
 
 
+#: Standard normal quantiles of the ends of intervals of 50 % and 90 %.
+_Z_50, _Z_90 = 0.6744897501960817, 1.6448536269514722
+
+
 class Quantiles(Struct, frozen=True, kw_only=True):
     """Where half and nine tenths of the deviations lie.
 
@@ -59,6 +65,21 @@ class Quantiles(Struct, frozen=True, kw_only=True):
     low_50: float
     high_50: float
     high_90: float
+
+    def probability_below(self, deviation: float) -> float:
+        """Return the probability of a smaller deviation.
+
+        The normal scores of deviations are taken to be linear between the
+        ends of the intervals, and beyond them as next to them.
+        """
+        ends = (self.low_90, self.low_50, self.high_50, self.high_90)
+        scores = (-_Z_90, -_Z_50, _Z_50, _Z_90)
+        after = min(3, max(1, bisect_left(ends, deviation)))
+        low, high = ends[after - 1], ends[after]
+        fraction = (deviation - low) / (high - low)
+        score = scores[after - 1]
+        score += fraction * (scores[after] - score)
+        return math.erfc(-score / math.sqrt(2)) / 2
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -166,6 +187,8 @@ class Intervals:
         Within which its step time is with a probability of 50 and 90 %.
     memory_50_bytes, memory_90_bytes
         The same of the memory of the fullest device.
+    fit_probability
+        With which its memory fits every device, headroom included.
     shares
         What its step time depends on.
     rests_on
@@ -176,6 +199,7 @@ class Intervals:
     step_90_ns: Interval
     memory_50_bytes: Interval
     memory_90_bytes: Interval
+    fit_probability: float
     shares: Shares
     rests_on: tuple[str, ...]
 
@@ -186,6 +210,7 @@ class Intervals:
             "step_time_90_ns": list(self.step_90_ns),
             "memory_50_bytes": [round(x) for x in self.memory_50_bytes],
             "memory_90_bytes": [round(x) for x in self.memory_90_bytes],
+            "fit_probability": round(self.fit_probability, 4),
             "shares": {
                 name: round(share, 6)
                 for name, share in self.shares._asdict().items()
@@ -367,9 +392,42 @@ def intervals_of(
         around(step_ns, s * step.low_90, s * step.high_90),
         around(memory_bytes, memory.low_50, memory.high_50),
         around(memory_bytes, memory.low_90, memory.high_90),
+        fit_probability(problem, plan, verdict, deviations),
         shares,
         rests_on(problem, deviations),
     )
+
+
+def fit_probability(
+    problem: Problem,
+    plan: Plan,
+    verdict: Score,
+    deviations: Deviations | None = None,
+) -> float:
+    """Return the probability that a plan's memory fits every device.
+
+    What the problem keeps free as headroom counts as memory of the device.
+
+    Parameters
+    ----------
+    problem, plan, verdict
+        As :func:`intervals_of` takes them.
+    deviations
+        How far predictions are off; as stored by default.
+    """
+    deviations, cluster = deviations or stored_deviations(), problem.cluster
+    ranges = get_rules(problem.preset).blocks(
+        plan, cluster.num_devices // plan.replicas
+    )
+    whole_bytes = [
+        cluster.memory_bytes(x.ranges()) + cluster.headroom_bytes(x.ranges())
+        for x in ranges
+    ]
+    least_deviation = min(
+        math.log(max(1, whole) / max(1, block.memory_bytes))
+        for whole, block in zip(whole_bytes, verdict.blocks, strict=False)
+    )
+    return deviations.memory.probability_below(least_deviation)
 
 
 def equal(

@@ -57,9 +57,9 @@ class TimeScale:
         low, high = self(min(times_ns)), self(max(times_ns))
         return high if low == high else f"{low.split()[0]} – {high}"
 
-    def short(self, time_ns: float) -> str:
+    def short(self, time_ns: float, num_digits: int = 4) -> str:
         """Return the time with its unit, to four digits."""
-        return f"{_digits(time_ns / self.unit_ns, 4)} {self.unit}"
+        return f"{_digits(time_ns / self.unit_ns, num_digits)} {self.unit}"
 
     def interval(self, interval: tuple[float, float]) -> str:
         """Return an interval with its unit, to three digits."""
@@ -69,3 +69,8 @@ class TimeScale:
 
 def _digits(value: float, digits: int) -> str:
     return f"{float(f'{value:.{digits}g}'):.10g}"
+
+
+def digits(value: float, num_digits: int) -> str:
+    """Return a number to some digits, its thousands apart."""
+    return f"{float(f'{value:.{num_digits}g}'):,.10g}"

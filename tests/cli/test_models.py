@@ -23,13 +23,13 @@ ONE_DEVICE = (1, 1, 1, False, 1)
 def test_compare_a_model_on_a_cluster(cli: Cli, config: str) -> None:
     """Three exact solvers agree; 60 s each unless said otherwise."""
     arguments = f"compare --model {config} --cluster h100x4 {SMALL}"
-    cli.succeeds(f"{arguments} --time-limit 600 --json -")
+    cli.succeeds(f"{arguments} --time-limit 600 --verbose --json -")
     document = json.loads(cli.out)
     times = {cell["step_time_ns"] for cell in document["cells"]}
     assert [cell["status"] for cell in document["cells"]] == ["optimal"] * 3
     assert max(times) == pytest.approx(min(times), rel=1e-6)
     assert "time limit 600 s" in cli.err
-    cli.succeeds(f"{arguments} --solvers dp")
+    cli.succeeds(f"{arguments} --solvers dp --verbose")
     assert "time limit 60 s" in cli.out
 
 
@@ -42,21 +42,21 @@ def test_answers_say_what_nobody_chose(cli: Cli, config: str) -> None:
     sizes = "micro-batches 1,2,4,8 (--micro-batches), "
     length = "sequence 1024 (--sequence-length), "
     cli.succeeds(arguments)
-    assert f"\ndefaults: {length}{batch}{sizes}{cp}\n" in cli.out
+    assert f" assumed {length}{batch}{sizes}{cp}" in " ".join(cli.out.split())
     chosen = f"{arguments} --sequence-length 8192 --cp 1,2"
     cli.succeeds(f"{chosen} --pin b=1")
-    assert "\ndefaults: batch 512 (--global-batch)\n" in cli.out
+    assert "\nassumed    batch 512 (--global-batch)\n" in cli.out
     cli.succeeds(f"{chosen} --global-batch 4 --micro-batches 1,2")
-    assert "defaults" not in cli.out
+    assert "assumed" not in cli.out
     cli.succeeds("solve llama2-7b-8 --solver dp --gap 0.5")
-    assert "defaults" not in cli.out
+    assert "assumed" not in cli.out
 
 
 def test_a_length_that_a_model_fixes_is_no_default(cli: Cli) -> None:
     """Images of 257 tokens."""
     arguments = "solve --model vit-large --cluster h100x2"
     cli.succeeds(f"{arguments} --solver dp --gap 0.5")
-    assert "\ndefaults: batch " in cli.out
+    assert "\nassumed    batch " in cli.out
 
 
 SEQUENCES = (
@@ -72,10 +72,10 @@ def test_plans_choose_where_sequences_are_split(cli: Cli, config: str) -> None:
         "--solver dp --pin tp=2 -o plan.json"
     )
     both = f"{arguments} --sequence-parallel on,off"
-    cli.succeeds(both)
+    cli.succeeds(f"{both} --verbose")
     assert "tp2 " in cli.out
     assert "·sp" not in cli.out
-    cli.succeeds(f"{both} --headroom 95%")
+    cli.succeeds(f"{both} --headroom 95% --verbose")
     assert "tp2·sp" in cli.out
     found = read_plan("plan.json")
     assert {
@@ -326,7 +326,7 @@ def test_text_models_are_imported_with_a_note(cli: Cli) -> None:
     cli.succeeds(f"{arguments} -o p.json")
     defaults, note = cli.err.splitlines()
     assert defaults.startswith(
-        "nest: note: gemma.json: defaults: sequence 8192 "
+        "nest: note: gemma.json: assumed: sequence 8192 "
     )
     assert note == "nest: note: gemma.json: the text model of gemma3 alone"
 
@@ -346,7 +346,7 @@ def test_other_answers_say_what_nobody_chose_too(
 ) -> None:
     """Comparisons, frontiers, sizes and imports; files say what they have."""
     defaults = (
-        "defaults: sequence 1024 (--sequence-length), batch 4096 "
+        "assumed: sequence 1024 (--sequence-length), batch 4096 "
         "(--global-batch), micro-batches 1,2,4,8 (--micro-batches), cp 1 "
         "(--cp)"
     )
@@ -361,7 +361,7 @@ def test_other_answers_say_what_nobody_chose_too(
         assert defaults in " ".join(cli.out.split())
     chosen = ("--micro-batches", "1,2", "--sequence-length", "1024")
     cli.succeeds(*command, *chosen)
-    assert "\ndefaults: batch 4096 (--global-batch), cp 1 (--cp)\n" in cli.out
+    assert "\nassumed: batch 4096 (--global-batch), cp 1 (--cp)\n" in cli.out
     imported = f"import hf {config} --cluster h100x4"
     cli.succeeds(f"{imported} -o problem.json")
     assert f"nest: note: {config}: {defaults}" in cli.err

@@ -21,6 +21,7 @@ from nest.solvers import registry
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted, run_solver
+from nest.uncertainty.headroom import DEFAULT_HEADROOM
 from nest.util.interrupts import Interrupted
 from tests.cli.conftest import Cli
 from tests.loopback import GOOD_NS, TARGET, tiny_problem
@@ -107,7 +108,7 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(cli: Cli) -> None:
 
 def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
     arguments = "solve problem.json --solver brute"
-    price = "--tokens 2e3 --price-usd-per-device-hour 1.5"
+    price = "--tokens 2e3 --price 1.5"
     cli.succeeds(f"{arguments} {price} --html page.html")
     text = Path("page.html").read_text()
     assert "90.0000 ns" in cli.out
@@ -129,7 +130,7 @@ def test_defaults_of_a_model_are_told_with_their_options(cli: Cli) -> None:
     assert rows["data parallel degree"][2:] == ["default", "--pin dp="]
     assert rows["framework"][1:] == ["any", "default", "--target"]
     assert rows["memory to leave free"][1:] == [
-        "none",
+        DEFAULT_HEADROOM,
         "default",
         "--headroom",
     ]
@@ -344,7 +345,7 @@ def test_a_frontier_as_a_page(cli: Cli) -> None:
     """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
     write("small.json", small())
     arguments = "pareto small.json --steps 1000"
-    price = f"--price-usd-per-device-hour {PRICE}"
+    price = f"--price {PRICE}"
     cli.succeeds(f"{arguments} {price} --html page.html")
     page = page_of()
     assert "Frontier of" in page.text

@@ -75,7 +75,7 @@ def test_prices_steps_and_sizes(cli: Cli) -> None:
     """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
     cli.succeeds(
         "pareto problem.json --objectives time,cost "
-        f"--price-usd-per-device-hour {PRICE} --steps 1000"
+        f"--price {PRICE} --steps 1000"
     )
     assert [row[1:6] for row in rows(cli.out)] == [
         ["120.0000 ns", "20 bytes", "1", "0.12", "120"],

@@ -199,7 +199,7 @@ def _could_say(document: Document) -> list[str]:
         return []
     options = []
     if run["usd_per_step"] is None:
-        options.append("--price-usd-per-device-hour what a step costs")
+        options.append("--price what a step costs")
     if run["days"] is None:
         options.append(f"{_RUN[kind]} the days of a training run")
     return [f"Options add more: {', '.join(options)}."] if options else []

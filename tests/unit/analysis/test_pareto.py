@@ -712,7 +712,7 @@ def test_an_interrupt_leaves_no_process():
             InvalidOptionError,
             r"^objective cost: expected a price per device, got none in "
             r"\$\.cluster\.device\.price_usd_per_hour; pass "
-            r"--price-usd-per-device-hour$",
+            r"--price$",
         ),
         (
             {"price_usd_per_hour": 0.0},

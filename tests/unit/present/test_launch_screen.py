@@ -1,18 +1,41 @@
-"""The screen of ``nest solve --launch``: rows, and arguments side by side."""
+"""The screen of ``nest solve``: its rows, and arguments side by side."""
 
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 import nest
-from nest.present.launch import launch_screen, launch_texts
+from nest.analysis import others
+from nest.analysis.others import others_of
+from nest.analysis.page_facts import Wish
+from nest.constraints.targets import target
+from nest.cost.score import score
+from nest.instances import best_known
+from nest.instances import problem as problem_of
+from nest.present import comparison
+from nest.present.comparison import HEADINGS
+from nest.present.launch import launch_texts
+from nest.present.screen import (
+    LABELS,
+    answer_rows,
+    degrees,
+    launch_text,
+    others_text,
+    run_text,
+)
+from nest.present.screen import screen as screen_of
 from nest.present.table import show
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import SolveResult
+from nest.uncertainty.intervals import intervals_of
+from nest.util.time_scale import digits
 from tests.builders import make_cost, make_levels, make_problem
 
 TEXTS = ["# what starts it"]
@@ -32,7 +55,7 @@ def one_layer(**job: object) -> nest.Problem:
 
 def screen(problem: nest.Problem, result: SolveResult, under: str = "") -> str:
     file = io.StringIO()
-    show(file, *launch_screen(problem, result, TEXTS, under))
+    show(file, *screen_of(problem, answer_rows(problem, result, under), TEXTS))
     return file.getvalue()
 
 
@@ -42,10 +65,13 @@ def test_rows_that_are_not_known_are_left_out() -> None:
     assert "MFU" not in text
     assert "tokens" not in text
     assert re.search(
-        r"^solver      dp, \S+ s; optimal: no plan is faster$", text, re.M
+        r"^proof      optimal: no plan is faster; dp, \S+ s$", text, re.M
     )
-    assert "batch       4 samples, 4 micro-batches of 1 per replica\n" in text
-    assert "plan        1 replica × 1 stage of " in text
+    assert "4 samples per step\n" in text
+    assert (
+        "plan TP 1 · PP 1 · DP 1 · CP 1 · ZeRO 0 · no recomputation · "
+        "micro-batch size 1 per data-parallel rank, 4 microbatches proof"
+    ) in " ".join(text.split())
     assert text.endswith("\n\n# what starts it\n")
 
 
@@ -72,12 +98,12 @@ def test_how_much_is_proven(
         limit=limit,
         detail="",
     )
-    assert f" s; {line}\n" in screen(problem, found)
+    assert f"proof      {line}; dp, " in screen(problem, found)
     under = line.replace("plan", "plan under --pin tp=1").replace(
         "feasible", "feasible under --pin tp=1"
     )
     text = screen(problem, found, "--pin tp=1")
-    assert f" s; {under} " in f"{' '.join(text.split())} "
+    assert f" proof {under}; dp, " in f"{' '.join(text.split())} "
 
 
 def test_arguments_stand_side_by_side() -> None:
@@ -112,3 +138,130 @@ def test_the_last_column_is_79() -> None:
         array = f"ARGS=(\n  --{'a' * 36}\n  --{'b' * (36 + more)}\n)\n"
         (text,) = launch_texts({"args.sh": array, "README": "x\ny\n"})
         assert len(text.splitlines()) == lines + 3
+
+
+def model_problem(**changes: Any) -> tuple[nest.Problem, nest.Plan]:
+    """Return a stored problem made from a model, and its best known plan."""
+    problem = problem_of("llama3-70b-dgx-h100x64-megatron")
+    plan = best_known(problem.name).plan
+    assert plan is not None
+    return problem, structs.replace(plan, **changes)
+
+
+def test_degrees_are_those_of_frameworks() -> None:
+    """Replicas multiply the data-parallel degree, and dp divides B."""
+    problem, plan = model_problem()
+    assert degrees(problem, plan, 128) == (
+        "TP 2 · PP 8 · DP 4 · CP 1 · ZeRO 1 · selective recomputation · "
+        "micro-batch size 1 per data-parallel rank, 128 microbatches"
+    )
+    first, *others = plan.stages
+    assert first.strategy is not None
+    wide = structs.replace(
+        first.strategy, dp=2, cp=2, ep=4, zero=0, recompute="none"
+    )
+    stages = (structs.replace(first, strategy=wide), *others)
+    mixed = structs.replace(plan, stages=stages, replicas=2, micro_batch=8)
+    assert degrees(problem, mixed, 1) == (
+        "TP 2 · PP 8 · DP 4–8 · CP 1–2 · EP 1–4 · ZeRO 0–1 · no or selective "
+        "recomputation · micro-batch size 2 or 4 per data-parallel rank, "
+        "1 microbatch · stages differ, see --verbose"
+    )
+
+
+def test_a_run_has_the_interval_of_its_step() -> None:
+    """Without a number of tokens only the price of a step is known."""
+    problem, plan = model_problem()
+    verdict = score(problem, plan)
+    result = replace(
+        nest.solve(one_layer(), "dp"),
+        plan=plan,
+        score=verdict,
+        lower_bound_quanta=verdict.step_quanta,
+    )
+    known = intervals_of(problem, plan, verdict)
+    assert known is not None
+    low, high = (end / verdict.step_time_ns for end in known.step_90_ns)
+
+    def run(tokens: float | None = None, price: float | None = None) -> str:
+        return run_text(problem, result, Wish(tokens, price))
+
+    assert run() == ""
+    step_usd = 64 * 2.0 * verdict.step_time_ns / 3.6e12
+    assert run(price=2.0).startswith(f"{digits(step_usd, 3)} USD per step (")
+    steps = math.ceil(2e12 / (512 * 8192))
+    days = steps * verdict.step_time_ns / 8.64e13
+    usd = steps * step_usd
+    assert run(2e12, 2.0) == (
+        f"2,000 billion tokens take {digits(days, 3)} days "
+        f"({digits(days * low, 3)} – {digits(days * high, 3)}) and "
+        f"{digits(usd, 3)} USD ({digits(usd * low, 3)} – "
+        f"{digits(usd * high, 3)})"
+    )
+    other = one_layer()
+    text = run_text(other, nest.solve(other, "dp"), Wish(2e12))
+    assert text == "days unknown: no tokens per sample, or no seconds"
+
+
+def test_the_launch_row_says_who_runs_a_plan() -> None:
+    problem, plan = model_problem()
+    assert launch_text(one_layer(), plan) == ""
+    assert launch_text(problem, plan).startswith("Megatron-LM can run it: ")
+    first, *others = plan.stages
+    assert first.strategy is not None
+    other = structs.replace(first.strategy, recompute="none")
+    stages = (structs.replace(first, strategy=other), *others)
+    text = launch_text(problem, structs.replace(plan, stages=stages))
+    assert text.startswith(
+        "no framework runs it as it is; Megatron-LM: stage 2: expected "
+        "recompute=none as in stage 1"
+    )
+    assert text.endswith("--target megatron --launch")
+    assert launch_text(problem, plan, target("megatron")) == (
+        "--launch shows the arguments for Megatron-LM"
+    )
+
+
+def test_what_else_is_said_of_a_plan() -> None:
+    """Half the devices take longer; changes come in the order of time."""
+    problem, plan = model_problem()
+    step = score(problem, plan).step_quanta
+    answer = others_of(problem, plan, 1e3)
+    assert answer.complete
+    assert answer.half is not None
+    assert answer.half.step_quanta > 1.5 * step
+    steps = [x.score.step_quanta for x in answer.changes if x.score]
+    assert steps == sorted(steps)
+    assert {x.verdict for x in answer.changes} == {"fits"}
+    text = others_text(problem, step, answer)
+    assert text.startswith("half the devices: at most ")
+    left = "searches, see 'nest fit' and 'nest explain'"
+    assert text.endswith(f". Left out: {left}")
+    hasty = replace(answer, half=None, complete=False)
+    text = others_text(problem, step, hasty)
+    assert "half the devices" not in text
+    assert text.endswith(", and changes beyond the time for them")
+
+
+def test_what_else_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is scored beyond the first change once the time is over."""
+    problem, plan = model_problem()
+    monkeypatch.setattr(others, "LIMIT_S", 0.0)
+    found = others_of(problem, plan, 0.0)
+    assert found.half is None
+    assert len(found.changes) <= 1
+    assert not found.complete
+
+
+def test_labels_and_headings_are_words_of_the_glossary() -> None:
+    """Rows have the order of LABELS; columns are named by HEADINGS."""
+    problem = one_layer()
+    result = nest.solve(problem, "dp")
+    rows = answer_rows(problem, result)
+    assert {label for label, _ in rows} <= set(LABELS)
+    file = io.StringIO()
+    show(file, *screen_of(problem, [*reversed(rows)]))
+    text, *_ = screen(problem, result).partition("\n\n")
+    assert file.getvalue() == f"{text}\n"
+    columns = comparison._screen_columns(problem, [result])
+    assert [x.heading.partition(",")[0] for x in columns] == [*HEADINGS]

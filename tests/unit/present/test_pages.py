@@ -118,7 +118,7 @@ def test_options_that_add_figures_are_named(made: Any):
         return " ".join(part.text)
 
     assert said().endswith(
-        "Options add more: --price-usd-per-device-hour what a step costs, "
+        "Options add more: --price what a step costs, "
         "--tokens the days of a training run."
     )
     assert "more: --tokens the days" in said(price_usd_per_hour=2.0)

@@ -70,4 +70,6 @@ def test_every_table_is_among_them() -> None:
 def test_notes_say_what_is_left_out() -> None:
     lines = on_terminal(80, made("compare"))
     note = " ".join(lines).partition("not shown for want of width: ")[2]
-    assert note.startswith("simulated, own objective, wall s; --verbose")
+    assert note.startswith(
+        "simulated, own objective, wall s, memory 90 %, memory "
+    )

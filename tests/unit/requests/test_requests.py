@@ -34,7 +34,7 @@ from nest.requests.solving import SolveRequest
 SCREEN = {
     *("help", "quiet", "verbose", "json_path", "output", "plan_option"),
     *("html_path", "csv_path", "plot_path", "details_path", "next_path"),
-    *("tokens", "price_usd", "steps", "top", "folder", "describe"),
+    *("tokens", "prices", "steps", "top", "folder", "describe"),
     *("published", "promises", "template", "launch", "launch_dir"),
     *("model_path", "log_path"),
 }

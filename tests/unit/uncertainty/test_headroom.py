@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
 from nest.ir import Device, DeviceRange
 from nest.uncertainty.headroom import (
+    DEFAULT_HEADROOM,
     MEMORY_ERROR,
+    chance_text,
+    fits_word,
     tightness,
     with_headroom,
     within_memory,
@@ -38,6 +43,7 @@ def on(memory_bytes: int, other_bytes: int):
         ("3.3%", (9_670, 4_835)),
         ("0.001%", (9_999, 4_999)),
         ("0%", (10_000, 5_000)),
+        ("0", (10_000, 5_000)),
     ],
 )
 def test_every_type_keeps_its_part_free(text, left):
@@ -147,3 +153,42 @@ def test_the_reserve_is_nothing_that_plans_may_use():
         r"may use of a device \(device\), got 8\.00 GiB; leave less free",
     ):
         with_headroom(problem, "8GiB")
+
+
+def test_the_default_is_the_upper_end_of_the_50_percent_interval():
+    """A plan that leaves it needs at most the whole memory there."""
+    whole = 80 * 10**9
+    usable = with_headroom(on(whole, whole), DEFAULT_HEADROOM).cluster
+    upper = math.exp(stored_deviations().memory.high_50)
+    assert whole * 0.9998 < usable.device.memory_bytes * upper <= whole
+
+
+@pytest.mark.parametrize(
+    ("probability", "text"),
+    [
+        (0.0, "1 time in 100"),
+        (0.04, "1 time in 20"),
+        (0.52, "1 time in 2"),
+        (0.59, "3 times in 5"),
+        (0.74, "3 times in 4"),
+        (0.94, "19 times in 20"),
+        (1.0, "99 times in 100"),
+    ],
+)
+def test_chances_are_those_that_people_say(probability, text):
+    assert chance_text(probability) == text
+
+
+@pytest.mark.parametrize(
+    ("probability", "word"),
+    [
+        (0.96, "yes"),
+        (0.95, "yes"),
+        (0.94, "likely"),
+        (0.75, "likely"),
+        (0.74, "doubtful"),
+        (0.0, "doubtful"),
+    ],
+)
+def test_a_word_says_whether_a_plan_fits(probability, word):
+    assert fits_word(probability) == word

@@ -24,6 +24,7 @@ from nest.uncertainty.intervals import (
     covariance_of,
     deviation,
     equal,
+    fit_probability,
     intervals_of,
     noise_of,
     rests_on,
@@ -311,7 +312,8 @@ def test_intervals_of_a_pipeline() -> None:
     assert document["step_time_90_ns"] == list(known.step_90_ns)
     assert set(document) == {
         *("step_time_50_ns", "step_time_90_ns"),
-        *("memory_50_bytes", "memory_90_bytes", "shares", "rests_on"),
+        *("memory_50_bytes", "memory_90_bytes", "fit_probability"),
+        *("shares", "rests_on"),
     }
 
 
@@ -507,3 +509,44 @@ def test_stored_intervals_hold_each_other(figure: str) -> None:
     found = getattr(stored_deviations(), figure)
     assert found.low_90 < found.low_50 < found.high_50 < found.high_90
     assert found.low_90 < 0 < found.high_90
+
+
+def test_the_probability_of_fitting_is_that_of_the_intervals() -> None:
+    """A quarter lies above the 50 % interval, a twentieth above the other."""
+    memory = Quantiles(low_90=-0.2, low_50=-0.1, high_50=0.05, high_90=0.1)
+    for end, expected in (
+        (-0.2, 0.05),
+        (-0.1, 0.25),
+        (-0.025, 0.5),
+        (0.05, 0.75),
+        (0.1, 0.95),
+    ):
+        assert memory.probability_below(end) == pytest.approx(expected)
+    # Beyond the ends the slope goes on: 0.05 more is as much again.
+    assert memory.probability_below(0.15) == pytest.approx(0.99554, abs=1e-5)
+    assert memory.probability_below(math.inf) == 1
+
+
+def test_every_device_must_have_the_memory() -> None:
+    """Of 1500 bytes the second device keeps 300 free; the first has more."""
+    costs = {"a": make_cost(1, 2, kept_bytes=1000)}
+    costs["b"] = costs["a"]
+    problem = make_problem(costs, edges=(("a", "b", 0),), devices=2)
+    second = replace(
+        problem.cluster.device,
+        name="other",
+        memory_bytes=1200,
+        headroom_bytes=300,
+    )
+    others = (DeviceRange(first=1, count=1, device=second),)
+    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    plan = make_plan(("a", SINGLE), ("b", SINGLE))
+    verdict = score(problem, plan)
+    assert [block.memory_bytes for block in verdict.blocks] == [1000, 1000]
+    memory = replace(NUMBERS.memory, high_50=0.5, high_90=1.0)
+    found = fit_probability(
+        problem, plan, verdict, replace(NUMBERS, memory=memory)
+    )
+    expected = memory.probability_below(math.log(1500 / 1000))
+    assert found == pytest.approx(expected)
+    assert 0.5 < found < 0.75

@@ -1,0 +1,82 @@
+"""What else a user may do: half the devices, and one setting changed.
+
+Every figure is the score of a plan that is near the answer, so it is an upper
+bound on what the best such plan takes. Nothing is searched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from nest.analysis.neighbors import Neighbour, halved, settings_moves
+from nest.cost.model import CostModel
+from nest.cost.score import Score, score
+from nest.errors import InvalidPlanError
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.solvers.base import Deadline
+
+#: Seconds that these scores may take, or this share of the search, if longer.
+LIMIT_S, SEARCH_SHARE = 1.0, 0.2
+
+
+@dataclass(frozen=True)
+class Others:
+    """Plans near an answer, with their scores.
+
+    Attributes
+    ----------
+    half
+        The fastest of some plans that fit half the devices; ``None`` if none
+        of them does.
+    changes
+        Plans with one setting changed that fit, the fastest first.
+    complete
+        Whether the time was enough for all of them.
+    """
+
+    half: Score | None
+    changes: tuple[Neighbour, ...]
+    complete: bool
+
+
+def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
+    """Return what else a user may do.
+
+    Parameters
+    ----------
+    problem, plan
+        The problem, and the plan that answers it.
+    search_s
+        How long the search for it took.
+    """
+    clock = Deadline(max(LIMIT_S, SEARCH_SHARE * search_s))
+    plan = replace(plan, problem_hash=None, solver=None)
+    cluster = problem.cluster
+    smaller = replace(
+        problem, cluster=cluster.first_devices(cluster.num_devices // 2)
+    )
+    scores = []
+    if cluster.num_devices % 2 == 0:
+        model = CostModel(smaller)
+        for other in halved(plan, problem.job.recompute):
+            if clock.passed:
+                break
+            try:
+                verdict = score(smaller, other, model)
+            except InvalidPlanError:
+                continue
+            scores += [verdict] * verdict.feasible
+    model, changes = CostModel(problem), []
+    for change in settings_moves(problem, plan, model):
+        changes += [change] * (change.verdict == "fits")
+        if clock.passed:
+            break
+    changes.sort(key=lambda x: x.score.step_quanta if x.score else 0)
+    return Others(
+        min(scores, key=lambda x: x.step_quanta, default=None),
+        tuple(changes),
+        not clock.passed,
+    )

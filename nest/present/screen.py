@@ -1,0 +1,321 @@
+"""The first screen of an answer: does it fit, how fast, how sure, what next.
+
+Rows in the order of a reader's decisions. ``--verbose`` adds the block of
+:func:`nest.present.table.solve_block` with the stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from nest.analysis.others import Others
+from nest.analysis.page_facts import Wish, run_facts
+from nest.constraints.targets import ANY, Framework, inexpressible, names
+from nest.constraints.targets import target as framework_of
+from nest.ir.plan import RECOMPUTE, Plan
+from nest.ir.problem import Problem
+from nest.present.fitted import KeyLines
+from nest.present.stages import rank_text
+from nest.present.table import (
+    count,
+    needed_bytes,
+    note,
+    percent,
+    signed_percent,
+    status_text,
+)
+from nest.solvers.base import Status
+from nest.solvers.result import Outcome, SolveResult
+from nest.uncertainty.headroom import chance_text, fits_word
+from nest.uncertainty.intervals import (
+    NOT_CALIBRATED,
+    Intervals,
+    intervals_of,
+    why_none,
+)
+from nest.units import format_bytes
+from nest.util.time_scale import TimeScale, digits
+
+#: Labels of the rows, in their order; each is an entry of the glossary.
+LABELS = (
+    *("fits", "faster", "step time", "speed", "run", "plan", "proof"),
+    *("target", "limit", "guaranteed", "launch", "else", "assumed"),
+)
+
+#: Columns of a terminal that nothing here exceeds, but what cannot be broken.
+WIDTH = 79
+
+#: Changes of a setting that are shown.
+_MOST_CHANGES = 3
+
+Rows = list[tuple[str, str]]
+
+
+def screen(
+    problem: Problem, rows: Rows, texts: Sequence[str] = ()
+) -> list[RenderableType]:
+    """Return a title, labelled rows, and texts that are not to be broken."""
+    shown, before = [], ""
+    for label, text in sorted(rows, key=lambda row: LABELS.index(row[0])):
+        shown.append((label if label != before else "", text))
+        before = label
+    return [
+        lines([title(problem)]),
+        KeyLines(shown, WIDTH),
+        *(Text(f"\n{text}", no_wrap=True) for text in texts),
+    ]
+
+
+def lines(texts: Iterable[str]) -> RenderableType:
+    """Return texts in lines that a terminal of 80 columns shows whole."""
+    return KeyLines([("", text) for text in texts], WIDTH)
+
+
+def title(problem: Problem) -> str:
+    """Return what is trained on what."""
+    cluster, job = problem.cluster, problem.job
+    devices = " + ".join(
+        f"{cluster.devices_of(index)} × {device.name}"
+        for index, device in enumerate(cluster.types)
+    )
+    size = min(cluster.topology.unit_sizes, default=1)
+    if 1 < size < cluster.num_devices:
+        nodes = len({*cluster.topology.nodes_of(range(cluster.num_devices))})
+        devices += f" ({count(nodes, 'node')})"
+    batch = count(job.global_batch, "sample")
+    if job.sequence_length is not None:
+        batch += f" of {job.sequence_length:,} tokens"
+    return f"{problem.name}: {devices}, {batch} per step"
+
+
+def answer_rows(
+    problem: Problem,
+    result: SolveResult,
+    under: str = "",
+    wish: Wish | None = None,
+) -> Rows:
+    """Return what is known of the answer of a solver.
+
+    Parameters
+    ----------
+    problem, result
+        The problem, and the answer.
+    under
+        What restricts plans, such as ``--target megatron``.
+    wish
+        What is known of the training run.
+    """
+    proof = f"{proven(result, under)}; {result.solver}, {result.wall_s:.2f} s"
+    plan, verdict = result.plan, result.score
+    if plan is None or verdict is None:
+        return [("proof", proof)]
+    document, intervals = (
+        verdict.to_json(),
+        intervals_of(problem, plan, verdict),
+    )
+    scale = TimeScale.fitting(verdict.step_time_ns, problem.time_unit)
+    step = scale(verdict.step_time_ns)
+    if intervals is not None:
+        step = (
+            f"{scale.short(verdict.step_time_ns, 3)}; 9 of 10 measured steps "
+            f"take {scale.interval(intervals.step_90_ns)} "
+            f"(from {', '.join(intervals.rests_on)})"
+        )
+    elif NOT_CALIBRATED in problem.source:
+        step += f"; from {problem.source.partition('costs: ')[2]}"
+    rows = [
+        ("fits", fits_text(problem, document, intervals)),
+        ("step time", step),
+        ("speed", _speed(problem, document)),
+        ("run", run_text(problem, result, wish or Wish())),
+        ("plan", degrees(problem, plan, document["num_micro_batches"])),
+        ("proof", proof),
+    ]
+    return [(label, text) for label, text in rows if text]
+
+
+def fits_text(
+    problem: Problem, document: dict[str, Any], intervals: Intervals | None
+) -> str:
+    """Return whether a plan fits, how sure that is, and by how much.
+
+    ``document`` is the JSON of its score.
+    """
+    needed, free = needed_bytes(document), document["memory_left_bytes"]
+    whole = needed + free + problem.cluster.headroom_bytes()
+    used, limit = format_bytes(needed), format_bytes(whole)
+    if used.split()[1] == limit.split()[1]:
+        used = used.split()[0]
+    text = f"{used} of {limit} on the fullest device"
+    if needed > whole:
+        return f"no: {text}, {format_bytes(needed - whole)} too much"
+    if free < 0:
+        text += f", {format_bytes(-free)} more than --headroom leaves"
+    if intervals is None:
+        return f"{'no' if free < 0 else 'yes, as predicted'}: {text}"
+    probability = intervals.fit_probability
+    return (
+        f"{fits_word(probability)}, {chance_text(probability)}: {text}; the "
+        f"upper end of the "
+        f"50 % interval is {format_bytes(intervals.memory_50_bytes.high, 1)}"
+    )
+
+
+def _speed(problem: Problem, document: dict[str, Any]) -> str:
+    unit, mfu = problem.time_unit, document.get("mfu")
+    tokens = document["throughput_tokens_per_s"]
+    samples = document["throughput_samples_per_s"]
+    if tokens is not None:
+        each = document["throughput_tokens_per_s_per_device"]
+        text = (
+            f"{digits(tokens, 4)} tokens/{unit}, {digits(each, 4)} per device"
+        )
+    elif samples is not None:
+        text = f"{digits(samples, 4)} samples/{unit}"
+    else:
+        return ""
+    return text if mfu is None else f"{text}; MFU {100 * mfu:.1f} %"
+
+
+def run_text(problem: Problem, result: SolveResult, wish: Wish) -> str:
+    """Return how long a training run takes and what it costs."""
+    if result.plan is None or result.score is None:
+        return ""
+    run = run_facts(problem, result.score, wish)
+    intervals = intervals_of(problem, result.plan, result.score)
+    step_ns = result.score.step_time_ns
+
+    def around(amount: float, unit: str) -> str:
+        text = f"{digits(amount, 3)} {unit}"
+        if intervals is None:
+            return text
+        ends = (amount * end / step_ns for end in intervals.step_90_ns)
+        return f"{text} ({' – '.join(digits(end, 3) for end in ends)})"
+
+    texts = []
+    if run["days"] is not None:
+        days = around(run["days"], "days")
+        texts.append(f"{tokens_text(run['tokens'])} take {days}")
+    elif wish.tokens is not None:
+        texts.append("days unknown: no tokens per sample, or no seconds")
+    usd, what = run["usd_per_run"], ""
+    if usd is None:
+        usd, what = run["usd_per_step"], " per step"
+    if usd is not None:
+        texts.append(around(usd, f"USD{what}"))
+    return " and ".join(texts)
+
+
+def tokens_text(tokens: float) -> str:
+    """Return a number of tokens, in billions from one on."""
+    if tokens < 1e9:
+        return f"{digits(tokens, 4)} tokens"
+    return f"{digits(tokens / 1e9, 4)} billion tokens"
+
+
+def degrees(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
+    """Return a plan as frameworks count it: its degrees and its batch."""
+    used = [s for stage in plan.stages for s in stage.layer_strategies]
+
+    def span(values: Iterable[int]) -> str:
+        low, *_, high = sorted({*values}) * 2
+        return str(low) if low == high else f"{low}–{high}"
+
+    degree_texts = [
+        f"TP {span(s.tp for s in used)}",
+        f"PP {plan.num_blocks}",
+        f"DP {span(plan.replicas * s.dp for s in used)}",
+        f"CP {span(s.cp for s in used)}",
+        f"EP {span(s.ep for s in used)}",
+        f"ZeRO {span(s.zero for s in used)}",
+    ]
+    degree_texts.remove("EP 1") if "EP 1" in degree_texts else None
+    if plan.virtual_stages > 1:
+        degree_texts.insert(2, f"VP {plan.virtual_stages}")
+    choices = sorted({RECOMPUTE.index(s.recompute) for s in used})
+    kinds = ["no" if i == 0 else RECOMPUTE[i] for i in choices]
+    degree_texts.append(f"{' or '.join(kinds)} recomputation")
+    degree_texts.append(
+        f"micro-batch size {rank_text(plan)}, "
+        f"{count(num_micro_batches, 'microbatch')}"
+    )
+    num_used, num_devices = (
+        plan.replicas * plan.devices_used,
+        problem.cluster.num_devices,
+    )
+    if num_used < num_devices:
+        degree_texts.append(f"{num_used} of {num_devices} devices")
+    if len({*used}) > 1:
+        degree_texts.append("stages differ, see --verbose")
+    return " · ".join(degree_texts)
+
+
+def proven(result: SolveResult, under: str = "") -> str:
+    """Return what is proven of an answer."""
+    among = f" under {under}" if under else ""
+    if result.status is Status.OPTIMAL:
+        return f"optimal: no plan{among} is faster"
+    reason = note(result)
+    because = f" ({reason})" if reason else ""
+    if result.status is Status.INFEASIBLE:
+        return f"infeasible: no plan{among} fits{because}"
+    if result.outcome is not Outcome.SOLVED:
+        return status_text(result) + because
+    if result.gap is not None:
+        return (
+            f"within {percent(result.gap)} % of the best plan{among}{because}"
+        )
+    return f"nothing proven, {status_text(result)}{among}{because}"
+
+
+def launch_text(
+    problem: Problem, plan: Plan, target: Framework | None = None
+) -> str:
+    """Return which frameworks run a plan, or why none does.
+
+    Empty for problems that are not made from a model. ``target`` is the
+    framework that the plan is for.
+    """
+    if target is not None:
+        return f"--launch shows the arguments for {target.title}"
+    if why_none(problem):
+        return ""
+    frameworks = [framework_of(name) for name in names() if name != ANY]
+    obstacles = {x.name: inexpressible(x, problem, plan) for x in frameworks}
+    able = [x for x in frameworks if not obstacles[x.name]]
+    if able:
+        titles = ", ".join(x.title for x in able)
+        return (
+            f"{titles} can run it: add -o plan.json, then use 'nest export' "
+            f"with --to {able[0].name}"
+        )
+    near = min(frameworks, key=lambda x: len(obstacles[x.name]))
+    first = obstacles[near.name][0]
+    return (
+        f"no framework runs it as it is; {near.title}: {first.field}: "
+        f"expected {first.rule}, got {first.value}. The nearest plan that "
+        f"{near.title} runs: --target {near.name} --launch"
+    )
+
+
+def others_text(problem: Problem, step_quanta: int, others: Others) -> str:
+    """Return what half the devices and changed settings cost."""
+    texts = []
+    if others.half is not None:
+        ns = others.half.step_time_ns
+        scale = TimeScale.fitting(ns, problem.time_unit)
+        texts.append(
+            f"half the devices: at most {scale.short(ns, 3)} per step"
+        )
+    for change in others.changes[:_MOST_CHANGES]:
+        assert change.score is not None
+        longer = change.score.step_quanta / step_quanta - 1
+        texts.append(f"{change.name}: {signed_percent(longer)}")
+    omitted = "searches, see 'nest fit' and 'nest explain'"
+    if not others.complete:
+        omitted += ", and changes beyond the time for them"
+    return f"{'; '.join(texts)}. Left out: {omitted}" if texts else ""
