@@ -6,6 +6,12 @@ hosts are off by independent normal deviations
 predicted step time is its shares times these, beside the noise. A calibration
 takes from that what devices and hosts may explain; networks are not fitted:
 what is unknown of theirs stays, and is in part mistaken for the others'.
+
+With the shares ``A`` of the runs, ``V = diag(D², N², H²)`` before them, and
+``F = diag(D², 0, H²)``, the covariance after them is ``C``::
+
+    K = F Aᵀ (A F Aᵀ + noise² I)⁻¹
+    C = (I − K A) V (I − K A)ᵀ + noise² K Kᵀ
 """
 
 from __future__ import annotations
