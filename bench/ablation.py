@@ -239,6 +239,10 @@ def summary(
     }
 
 
+#: Classes on the page; the results have all of them.
+SHOWN = {"all", "experts"}
+
+
 def tables(document: dict[str, Any]) -> str:
     """Return the table of docs/results/ablation.md: medians by class.
 
@@ -246,7 +250,7 @@ def tables(document: dict[str, Any]) -> str:
     """
     ablated = document["without"]
     complete = ablated["all mechanisms"]
-    names = [name for name in CLASSES if name in complete]
+    names = [name for name in CLASSES if name in SHOWN & complete.keys()]
     rows = [complete[name]["fitted"]["rows"] for name in names]
 
     def cell(figures: dict[str, Any] | None) -> str:

@@ -188,15 +188,14 @@ def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
     ]
     head = [
         "solver",
-        "cells",
-        *KINDS,
-        *(f"{name}: step time / `dp`" for name in sets),
+        *("answered", "out of time"),
+        f"{SMALL}: step time / `dp`",
     ]
-    counts = {
+    num_problems = {
         name: len({r["problem_hash"] for r in rows if r["set"] == name})
         for name in sets
     }
-    places = ", ".join(f"{n} of *{name}*" for name, n in counts.items())
+    places = ", ".join(f"{n} of *{name}*" for name, n in num_problems.items())
     lines = [
         f"{len(rows)} of {num_all} cells were run, on {places}. "
         f"{_verdict(rows)}",
@@ -207,9 +206,9 @@ def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
     for solver in solvers:
         of_one = [row for row in rows if row["solver"] == solver]
         count = Counter(row["kind"] for row in of_one)
-        cells = [solver, len(of_one), *(count[kind] or "" for kind in KINDS)]
-        cells += [over_best(rows, solver, [name]) for name in sets]
-        counted.append(cells)
+        answered = sum(count[kind] for kind in ANSWERED)
+        ratio = over_best(rows, solver, [SMALL])
+        counted.append([solver, answered, count["out of time"], ratio])
     lines.append(table(" | ".join(head), counted))
     return "\n".join(lines)
 

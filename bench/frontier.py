@@ -69,22 +69,27 @@ def run(arguments: list[str]) -> dict[str, object]:
     }
 
 
+def problem_text(command: str) -> str:
+    """Return the problem of a command, and its other options."""
+    model, given, options = command.rpartition("--model ")
+    assert not model
+    return options.replace("--cluster", "on") if given else command
+
+
 def markdown(rows: list[dict[str, object]]) -> str:
     """Return the table of the docs."""
     return table(
-        "`nest pareto …` | points | proven | wall | CPU | peak memory",
+        "problem | points | time, s | peak memory, MB",
         (
             (
-                f"`{row['command']}`",
-                row["points"],
-                "yes" if row["proven"] else "in part",
-                f"{row['wall_s']:.1f} s",
-                f"{row['cpu_s']:.1f} s",
-                f"{row['peak_rss_mb']} MB",
+                problem_text(str(row["command"])),
+                f"{row['points']}{'' if row['proven'] else ' (not proven)'}",
+                f"{row['wall_s']:.1f}",
+                row["peak_rss_mb"],
             )
             for row in rows
         ),
-        "lrlrrr",
+        "lrrr",
     )
 
 

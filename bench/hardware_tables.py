@@ -71,11 +71,8 @@ def links_table() -> str:
             f"{fitted.latency_ns / 1e3:g}",
             f"{fitted.launch_ns / 1e3:g}",
             f"{fitted.group_loss:g}",
-            str(fitted.num_points),
             f"{fitted.mean_error_before:.1%}",
             f"{fitted.mean_error:.1%}",
-            f"{fitted.median_error:.1%}",
-            f"{fitted.max_error:.1%}",
             ", ".join(
                 spec.name
                 for spec in link_specs()
@@ -86,9 +83,9 @@ def links_table() -> str:
     ]
     return table(
         "link | efficiency | step, µs | launch, µs | loss of small groups | "
-        "points | mean error before | after | median | max | also used for",
+        "mean error before | after | also used for",
         rows,
-        "l" * 11,
+        "l" * 8,
     )
 
 

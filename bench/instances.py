@@ -239,18 +239,16 @@ def told(
 
 
 def tables() -> str:
-    """Return the tables of docs/results/instances.md: classes, open ones."""
+    """Return the figures of docs/results/instances.md: classes, open ones."""
     names = list(store.index())
-    states = {name: store.state(name) for name in names}
-    groups = [
-        (item.name, item.dimension, item.meaning, store.names([item.name]))
-        for item in CLASSES
-    ]
-    classes_rows = []
-    for *cells, inside in (*groups, ("all", "", "", names)):
-        count = Counter(states[name] for name in inside)
-        counts = (len(inside), count["closed"], count["open"])
-        classes_rows.append((*cells, *counts))
+    count = Counter(store.state(name) for name in names)
+    sizes = ", ".join(
+        f"{item.name} ({len(store.names([item.name]))})" for item in CLASSES
+    )
+    total = (
+        f"Of {len(names)} instances, {count['closed']} are closed and "
+        f"{count['open']} open. By class: {sizes}."
+    )
     rows = []
     records = store.known()
     for name in store.names([], "open"):
@@ -269,12 +267,9 @@ def tables() -> str:
             else "–"
         )
         texts = (f"{x:.6g}" if x else "–" for x in (value_s, bound_s))
-        rows.append((name, ", ".join(store.classes(name)), *texts, gap))
-    heads = "open instance | classes | best known, s | lower bound, s | gap, %"
-    about = "class | about | meaning | instances | closed | open"
-    return "\n\n".join(
-        (table(about, classes_rows, "lllrrr"), table(heads, rows, "llrrr"))
-    )
+        rows.append((name, *texts, gap))
+    heads = "open instance | best known, s | lower bound, s | gap, %"
+    return f"{total}\n\n{table(heads, rows)}"
 
 
 def main() -> None:

@@ -487,14 +487,12 @@ def own_runs_draw(
 
 def own_runs_text(figures: dict[str, dict[str, float | int]]) -> str:
     """Return the table of what intervals cover that rest on own runs."""
+    width = "median_half_width_90"
+    keys = ("within_90", width, f"{width}_without")
     return table(
-        f"with {OWN} runs of | rows | within 50 %, % | within 90 %, % | "
-        f"median ±, % | without them ±, %",
+        f"with {OWN} runs of | within 90 %, % | median ±, % | without them, %",
         (
-            (
-                *(short_source(name), row["rows"]),
-                *(percent(x) for key, x in row.items() if key != "rows"),
-            )
+            (short_source(name), *(percent(row[key]) for key in keys))
             for name, row in figures.items()
         ),
     )
@@ -569,7 +567,7 @@ CLASSES: dict[str, Callable[[Case], str]] = {
     "by_parallelism": lambda case: parallelism(case.row),
     "by_precision": lambda case: case.row.precision_class or "",
     "by_tier": lambda case: case.row.time_tier or "",
-    "by_experts": lambda case: "experts" if case.experts else "dense",
+    "by_experts": lambda case: BY_EXPERTS[bool(case.experts)],
 }
 
 
@@ -609,20 +607,24 @@ def pairs_text(pairs: dict[str, dict[str, float | int]]) -> str:
     return ". ".join(parts) + "."
 
 
+#: The two classes of models.
+BY_EXPERTS = ("dense", "experts")
+
+
 def memory_text(figures: dict[str, dict[str, float | int]]) -> str:
     """Return the table of errors of memory by class."""
     return table(
-        "memory of | rows | sources | of one source at most | 5 % below, % | "
-        "median, % | 5 % above, %",
+        "memory of | rows | sources | 5 % below, % | median, % | 5 % above, %",
         (
             (
-                *(name, row["rows"], row["sources"], row["rows_of_largest"]),
+                *(name, row["rows"], row["sources"]),
                 *(
                     f"{100 * np.expm1(row[key]):+.1f}"
                     for key in ("low_90", "median", "high_90")
                 ),
             )
             for name, row in figures.items()
+            if name in ("all", *BY_EXPERTS)
         ),
     )
 
@@ -631,19 +633,16 @@ def page(document: dict[str, Any]) -> str:
     """Return the tables of docs/results/intervals.md."""
     figures = document["held_out"]
     shown = {"all held-out sources": figures["all"]}
-    for key, prefix in (
-        ("by_experts", ""),
-        ("by_tier", "tier "),
-        ("by_precision", ""),
-    ):
-        shown |= {
-            f"{prefix}{name or 'not stated'}": x
-            for name, x in figures[key].items()
-        }
-    for key in ("by_family", "by_parallelism", "by_source"):
+    for key in ("by_experts", "by_family", "by_parallelism"):
         shown |= {
             name: x for name, x in figures[key].items() if x["rows"] >= SHOWN
         }
+    sources = [
+        (name, row)
+        for name, row in figures["by_source"].items()
+        if row["rows"] >= SHOWN
+    ]
+    name, lowest = min(sources, key=lambda item: item[1]["within_90"])
     keys = ("within_50", "within_90", "median_half_width_90")
     covered = table(
         "rows of | rows | within 50 %, % | within 90 %, % | median ±, %",
@@ -659,10 +658,11 @@ def page(document: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             "## How many step times do the intervals contain?",
-            "Held-out sources, and devices, parallelism and sources with "
-            f"{SHOWN} rows or more. *±* is half the width of the 90 % "
-            "interval.",
+            f"Held-out sources, and classes with {SHOWN} rows or more. *±* is "
+            "half the width of the 90 % interval.",
             covered,
+            f"Of the sources, {short_source(name)} has the lowest coverage of "
+            f"90 % intervals: {percent(lowest['within_90'])} %.",
             "## Are plans that are called equal hard to order?",
             pairs_text(document["pairs"]),
             "## What do runs of your own change?",

@@ -84,7 +84,7 @@ def cell(row: dict[str, Any]) -> str:
     if row["fraction"] is None:
         return "no plan" if row["status"] == "infeasible" else "not found"
     proof = "" if row["proven"] else " (not proven)"
-    return f"{100 * row['fraction']:.2f} %{proof}"
+    return f"{100 * row['fraction']:.1f} %{proof}"
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -103,7 +103,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             if row["target"] == target and row.get("fraction") is not None
         ]
         mean = math.expm1(sum(logs) / len(logs)) if logs else math.nan
-        means.append(f"{100 * mean:.2f} % ({len(logs)})")
+        means.append(f"{100 * mean:.1f} % ({len(logs)})")
     lines.append(["geometric mean (problems)", *means])
     return table(" | ".join(("", *TARGETS)), lines)
 

@@ -207,6 +207,12 @@ def main() -> None:
     fill(page_path("own-runs"), "own runs", table(results))
 
 
+def devices_text(devices: str) -> str:
+    """Return the device of some runs, or the number of several devices."""
+    number = len(devices.split(", "))
+    return devices if number == 1 else f"all {number}"
+
+
 def table(results: list[dict[str, Any]]) -> str:
     """Return the table of docs/results/own-runs.md."""
     return markdown_table(
@@ -215,7 +221,8 @@ def table(results: list[dict[str, Any]]) -> str:
         (
             (
                 short_source(result["source"]),
-                *(result[key] for key in ("devices", "rows")),
+                devices_text(result["devices"]),
+                result["rows"],
                 *(f"{result[key]:.1f}" for key in ("before", "after")),
             )
             for result in results

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import time
 from itertools import product
 from pathlib import Path
@@ -297,16 +296,11 @@ def searched(
     if part is None:
         return ""
     if "step_time_s" in part:
-        return f"{part['step_time_s']:.2f} ({part['status']})"
+        proof = "" if part["status"] == "optimal" else f" ({part['status']})"
+        return f"{part['step_time_s']:.2f}{proof}"
     if plain is None or "step_time_s" not in plain:
         return str(part["status"])
     return f"{part['status']}; plain {plain['step_time_s']:.2f}"
-
-
-def publication(record: dict[str, Any]) -> str:
-    """Return the arXiv number of a run's source, else its first words."""
-    number = re.search(r"arXiv [\d.]+\d", record["source"])
-    return number[0] if number else str(record["source"]).split(",")[0]
 
 
 def markdown(records: dict[str, Any]) -> str:
@@ -318,25 +312,17 @@ def markdown(records: dict[str, Any]) -> str:
         lines.append(
             [
                 name,
-                publication(record),
-                "" if measured_s is None else f"{measured_s:.2f}",
-                "" if then_s is None else f"{then_s:.2f}",
                 "" if measured_s is None else ratio(then_s, measured_s),
-                f"{published['step_time_s']:.2f}",
-                f"{record['layout']['step_time_s']:.2f}",
-                searched(record["dp"], record.get("plain")),
-                searched(record.get("dp_interleaved")),
+                searched(best_of(record), record.get("plain")),
                 against(published, best),
                 against(record["layout"], best),
             ]
         )
     return table(
-        "run | source | measured, s | `nest validate`, s | error | "
-        "published plan, s | its layout, s | `dp`, s | "
-        "`dp` with interleaving, s | published against best | "
+        "run | prediction error | "
+        "`dp`, s | published against best | "
         "its layout against best",
         lines,
-        "ll" + "r" * 9,
     )
 
 

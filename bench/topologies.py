@@ -248,11 +248,10 @@ def line(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def losses_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the losses by network, by model, and of all."""
+    """Return the losses by network, and of all."""
     lines = [
-        line(value, [row for row in rows if row[name] == value])
-        for name in ("network", "model")
-        for value in dict.fromkeys(row[name] for row in rows)
+        line(value, [row for row in rows if row["network"] == value])
+        for value in dict.fromkeys(row["network"] for row in rows)
     ]
     return table(
         "64 equal GPUs on | blind: mean | largest | contention-blind: mean | "
@@ -287,17 +286,22 @@ def spreads(
 
 
 def together_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the spread for each purpose of communication."""
-    return table(
+    """Return the spread for each purpose of communication that has one."""
+    parts = spreads(rows, "what")
+    same = [part for part in parts if part["equal"] == part["plans"]]
+    text = table(
         "what | plans | equal | median | least | largest",
         (
             (
                 *(row[key] for key in ("what", "plans", "equal")),
                 *(f"{row[x]:.2f}" for x in ("median", "least", "largest")),
             )
-            for row in spreads(rows, "what")
+            for row in parts
+            if row not in same
         ),
     )
+    names = ", ".join(f"{part['what']} ({part['plans']})" for part in same)
+    return f"{text}\n\nEqual in all plans (number of plans): {names}."
 
 
 def inputs_table(rows: Sequence[Mapping[str, Any]]) -> str:

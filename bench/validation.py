@@ -62,11 +62,10 @@ def percent(value: float | None, signed: bool = False) -> str:
 
 
 def errors(figures: dict[str, Any]) -> list[str]:
-    """Return rows, median and mean absolute error, bias as cells."""
+    """Return rows, median absolute error and bias as cells."""
     return [
         str(figures.get("used", figures.get("rows"))),
         percent(figures["median_abs_error"]),
-        percent(figures["mean_abs_error"]),
         percent(figures["bias"], signed=True),
     ]
 
@@ -85,7 +84,22 @@ def intervals(figures: dict[str, Any]) -> str:
     )
 
 
-HEADS = "rows | median error, % | mean error, % | bias, %"
+def sources_text(figures: Mapping[str, dict[str, Any]]) -> str:
+    """Return a sentence on the sources with the least and largest error."""
+    medians = {
+        short_source(name): row["median_abs_error"]
+        for name, row in figures.items()
+        if row["rows"] >= SHOWN
+    }
+    ends = [pick(medians, key=medians.__getitem__) for pick in (min, max)]
+    low, high = (f"{percent(medians[end])} % ({end})" for end in ends)
+    return (
+        f"The held-out median of a source with {SHOWN} rows or more is "
+        f"{low} to {high}."
+    )
+
+
+HEADS = "rows | median error, % | bias, %"
 
 #: Words of the source whose rows ``host_share`` of their software was set to.
 IN_SAMPLE = "CI golden"
@@ -225,32 +239,19 @@ def golden(outcomes: Sequence[Assessment]) -> dict[str, dict[str, Any]]:
     return {name: error_figures(errors[name]) for name in sorted(errors)}
 
 
-def rooms(documents: Mapping[str, dict[str, Any]]) -> str:
-    """Return a table of rows used and who is predicted to fit, by file."""
-    lines = []
-    for name, document in documents.items():
-        fits, oom = (document["memory"][key] for key in ("fits", "oom"))
-        lines.append(
-            [
-                name,
-                str(document["rows"]),
-                str(document["used"]),
-                str(sum(document["used_for_memory"].values())),
-                str(sum(document["skipped"].values())),
-                str(fits["ran"]),
-                f"{fits['predicted_to_fit']} ({percent(fits['share'])} %)",
-                f"{fits['predicted_to_fit_with_headroom']} "
-                f"({percent(fits['share_with_headroom'])} %)",
-                str(oom["rows"]),
-                str(oom["predicted_not_to_fit"]),
-                str(oom["predicted_not_to_fit_with_headroom"]),
-            ]
-        )
-    return table(
-        "file | rows | used | for memory only | skipped | ran | "
-        "predicted to fit | with headroom | out of memory | "
-        "predicted not to fit | with headroom",
-        lines,
+def rooms(document: Mapping[str, Any]) -> str:
+    """Return a sentence on runs that are predicted to fit, and not to fit."""
+    fits, oom = (document["memory"][key] for key in ("fits", "oom"))
+    headroom = percent(fits["share_with_headroom"])
+    refused, refused_with_headroom = (
+        oom[f"predicted_not_to_fit{end}"] for end in ("", "_with_headroom")
+    )
+    return (
+        f"Of {fits['ran']} runs that ran, {percent(fits['share'])} % are "
+        f"predicted to fit, and {headroom} % if the model's mean memory error "
+        f"stays free. Of {oom['rows']} runs that ran out of memory, {refused} "
+        f"are predicted not to fit, and {refused_with_headroom} with that "
+        f"memory free."
     )
 
 
@@ -262,28 +263,30 @@ def ranked(name: str, figures: dict[str, Any]) -> list[str]:
         str(figures["groups"]),
         percent(figures["share_best_within_5_percent"]),
         percent(figures["mean_regret"]),
-        percent(figures["median_regret"]),
         percent(figures["median_bias_of_predicted_best"], True),
-        str(figures["spearman_groups"]),
         "" if spearman is None else f"{spearman:.3f}",
     ]
 
 
 RANKED = (
-    "groups | best within 5 %, % | mean regret, % | median regret, % | "
-    "bias of the predicted best, % | ranked | median Spearman"
+    "groups | best within 5 %, % | mean regret, % | "
+    "bias of the predicted best, % | median Spearman"
 )
 
-#: Rows that a source or a device needs for a line of its own.
+#: Rows that a class or a source needs to be on the page, and a device.
 SHOWN = 20
+FEW = 3
 
-#: Groups that a source needs for a line of its own in the ranking.
-SHOWN_GROUPS = 5
+#: Classes that check the fit and are not on the page.
+CHECKS = {
+    "configuration of another source",
+    "configuration of no other",
+    *(path.stem for path in FILES),
+}
 
 
 def accuracy(
     documents: Mapping[str, dict[str, Any]],
-    tests: Mapping[str, dict[str, Any]],
     fitted: dict[str, Any],
     held_out: dict[str, Any],
 ) -> str:
@@ -292,65 +295,52 @@ def accuracy(
     chosen = together["selected"][TIER_A]
     own = documents[PACKAGED]["selected"][TIER_A]
     rankings = {
-        **{
-            f"tier A in 16 bit: {short_source(name)}": figures
-            for name, figures in chosen["ranking"]["by_source"].items()
-            if figures["groups"] >= SHOWN_GROUPS
-        },
         "tier A in 16 bit": chosen["ranking"],
         "all rows": together["ranking"],
     }
     parts = [
         "## How far off are step times?",
-        "Rows of tiers A and B of both shared files. *Held out*: each source "
-        "is predicted by a fit to all other sources. *Fitted*: one fit to "
-        "all rows. Bias is the median of the signed errors.",
+        "Rows of tiers A and B. Each source is predicted by a fit to all "
+        "other sources, except in the last column, which has one fit to all "
+        "rows. Bias is the median of the signed errors.",
         table(
-            "rows of | rows | held out: median error, % | mean error, % | "
-            "bias, % | fitted: median error, % | mean error, % | bias, %",
+            f"rows of | {HEADS} | fitted: median error, %",
             [
                 [
-                    short_source(name),
-                    *errors(held_out[kind][name]),
-                    *errors(figures)[1:],
+                    name,
+                    *errors(held_out["classes"][name]),
+                    percent(figures["median_abs_error"]),
                 ]
-                for kind, least in (("classes", 0), ("sources", SHOWN))
-                for name, figures in fitted[kind].items()
-                if figures["rows"] >= least
+                for name, figures in fitted["classes"].items()
+                if name not in CHECKS
             ],
         ),
         intervals(held_out["classes"]["all"]),
-        f"Sources with fewer than {SHOWN} rows are in "
-        f"`bench/results/calibration.json`. `nest validate` alone predicts "
-        f"{PACKAGED}. In tier A and 16 bit these are {own['used']} rows with "
-        f"a median error of {percent(own['median_abs_error'])} % and a mean "
-        f"of {percent(own['mean_abs_error'])} %; they were fitted.",
+        sources_text(held_out["sources"]),
+        f"Other classes and sources are in `bench/results/calibration.json`. "
+        f"`nest validate` alone predicts {PACKAGED}, which were fitted: in "
+        f"tier A and 16 bit {own['used']} rows with a median error of "
+        f"{percent(own['median_abs_error'])} %.",
         "## On which devices and configurations?",
-        "All usable rows with the stored parameters, which were fitted to "
-        "tiers A and B. Bias is the mean of the signed errors.",
+        "All usable rows, also of tier C, with the stored parameters, which "
+        "were fitted to tiers A and B. Bias is the mean of the signed errors.",
         table(
             f"rows of | {HEADS}",
             [
                 *(
-                    [
-                        name if key == "by_family" else f"{key[3:]} {name}",
-                        *errors(figures),
-                    ]
-                    for key in (
-                        *("by_family", "by_tier"),
-                        *("by_precision", "by_parallelism"),
-                    )
+                    [name, *errors(figures)]
+                    for key in ("by_family", "by_parallelism")
                     for name, figures in together[key].items()
-                    if figures["used"] >= SHOWN or key == "by_family"
+                    if figures["used"] >= (FEW, SHOWN)[key != "by_family"]
                 ),
                 *(
-                    [f"functional tests on {name} \\*", *errors(figures)]
-                    for name, figures in tests.items()
+                    ["tier C", *errors(figures)]
+                    for name, figures in together["by_tier"].items()
+                    if name == "C"
                 ),
             ],
         ),
-        "\\* Megatron-Core's tests of tiny models, in tier C. `host_share` of "
-        "that software was set to these rows, so they do not test it.",
+        f"Devices with fewer than {FEW} rows are left out.",
         "## Is the fastest configuration found?",
         "Groups of at least three configurations of one model, cluster and "
         "batch. *Regret* is the extra time of the configuration predicted "
@@ -367,9 +357,7 @@ def accuracy(
                 for name, figures in together["memory"]["by_mem_class"].items()
             ],
         ),
-        "Runs that ran and that ran out of memory; *headroom* is the mean "
-        "memory error of the model:",
-        rooms(documents),
+        rooms(together),
     ]
     return "\n\n".join(parts)
 
@@ -378,26 +366,22 @@ def mfu_table(plans: Sequence[dict[str, Any]]) -> str:
     """Return the table of best plans beside published runs."""
     lines = []
     for plan in plans:
-        cells = [plan["problem"], plan["family"], percent(plan["mfu"])]
+        cells = [plan["problem"], percent(plan["mfu"])]
         best = plan.get("best")
         if best is None:
-            lines.append([*cells, "0", "", "", "", ""])
+            lines.append([*cells, "", "", "none"])
             continue
         lines.append(
             [
                 *cells,
-                str(plan["similar"]),
                 percent(best["mfu"]),
                 percent(best["predicted_mfu"]),
-                percent(plan["bias"], signed=True),
-                f"{best['model']} on {best['num_devices']}, "
-                f"{short_source(best['source'])}",
+                f"{best['model']} on {best['num_devices']}",
             ]
         )
     return table(
-        "problem | device | predicted MFU of the best plan, % | "
-        "similar runs | best published MFU, % | predicted for that run, % | "
-        "bias, % | that run",
+        "problem | predicted MFU of the best plan, % | "
+        "best published MFU, % | predicted for that run, % | that run",
         lines,
     )
 
@@ -425,7 +409,7 @@ def main() -> None:
     )
     calibration = json.loads(result_path("calibration").read_text())
     fitted, held_out = calibration["fitted"], calibration["held_out"]
-    text = accuracy(documents, tests, fitted, held_out)
+    text = accuracy(documents, fitted, held_out)
     fill(page_path("accuracy"), "validation", text)
     fill(page_path("published-plans"), "best plans", mfu_table(plans))
 

@@ -115,13 +115,17 @@ def test_the_table_has_fitted_and_held_out_errors() -> None:
         {
             "rows": 3,
             "without": {
-                "all mechanisms": {"all": both, "fp8": both, "paper": both},
+                "all mechanisms": {
+                    "all": both,
+                    "experts": both,
+                    "paper": both,
+                },
                 "host time": {"all": fewer},
             },
         }
     )
     lines = text.splitlines()
-    assert lines[0] == "| mechanism that is left out | all (3) | fp8 (3) |"
+    assert lines[0] == "| mechanism that is left out | all (3) | experts (3) |"
     assert lines[2:4] == [
         "| none | 10.0 / 20.0 | 10.0 / 20.0 |",
         "| host time | 30.0 / 20.0 |  |",

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from bench import aceso, every_cell, instances, launchability, planners
-from bench.planners import REFERENCE, SOLVERS, details, markdown
+from bench.planners import (
+    DETAILED,
+    PIPELINED,
+    REFERENCE,
+    SOLVERS,
+    details,
+    markdown,
+)
 from bench.result_files import page_path, read_rows
 from nest.models import builtin
 from nest.solvers.base import SolveOptions
@@ -18,7 +25,7 @@ from nest.solvers.run import run_solver
 
 def row(solver: str, kind: str, shared_ns: float | None, **more: Any) -> Any:
     return {
-        "instance": "x",
+        "instance": "x-64",
         "solver": solver,
         "kind": kind,
         "status": "feasible",
@@ -28,7 +35,6 @@ def row(solver: str, kind: str, shared_ns: float | None, **more: Any) -> Any:
         "shared_step_time_ns": shared_ns,
         "repaired_step_time_ns": None,
         "wall_s": 1.25,
-        "peak_rss_bytes": 2_600_000,
         **more,
     }
 
@@ -36,7 +42,7 @@ def row(solver: str, kind: str, shared_ns: float | None, **more: Any) -> Any:
 def line(text: str, head: str) -> dict[str, str]:
     """Return the line of a problem by solver."""
     (found,) = re.findall(rf"^\| {head} \| (.*) \|$", text, re.M)
-    return dict(zip(SOLVERS, found.split(" | "), strict=True))
+    return dict(zip(DETAILED, found.split(" | "), strict=True))
 
 
 def summary(text: str, solver: str) -> list[str]:
@@ -55,38 +61,37 @@ def test_tables() -> None:
     over = {"over_memory_bytes": 1_500_000_000}
     rows = [
         row(REFERENCE, "plan", 2e9, **best),
-        row(REFERENCE, "plan", 4e9, instance="y", **best),
+        row(REFERENCE, "plan", 4e9, instance="y-8", **best),
         row("alpa", "plan", 4e9, own_objective_ns=3e9),
-        row("alpa", "plan", 18e9, instance="y"),
+        row("alpa", "plan", 18e9, instance="y-8"),
         row("piper", "over memory", 3e9, repaired_step_time_ns=4e9, **over),
         row("phaze", "over memory", 3e9, own_objective_ns=1.5e9, **over),
-        row("ft", "no plan", None),
+        row("galvatron", "no plan", None),
         row("uniap", "out of time", None, limit="time", wall_s=60.04),
-        row("mcmc", "skipped", None, peak_rss_bytes=None),
+        row(PIPELINED, "skipped", None),
     ]
-    text = markdown(["x", "y"], rows)
-    assert line(text, "x") == dict.fromkeys(SOLVERS, "") | {
-        REFERENCE: "2 s (optimal)",
-        "alpa": "2.000",
-        "piper": "(1.500) +1.5 GB, repaired 2.000",
-        "phaze": "(1.500) +1.5 GB, no repair",
-        "ft": "no plan",
+    text = markdown(["x-64", "y-8"], rows)
+    assert line(text, "x-64") == dict.fromkeys(DETAILED, "") | {
+        REFERENCE: "2 s",
+        "alpa": "2.00",
+        "piper": "2.00 \\*",
+        "phaze": "over memory",
+        "galvatron": "no plan",
         "uniap": "out of time",
-        "mcmc": "skipped",
+        PIPELINED: "skipped",
     }
     assert summary(text, REFERENCE) == ["1.000 (2)"] * 2 + [
         "–",
         "1.2, 1.2",
-        "3",
     ]
     assert summary(text, "alpa") == [
-        *("3.000 (2)", "3.000 (2)", "0.75 to 0.75", "1.2, 1.2", "3"),
+        *("3.000 (2)", "3.000 (2)", "0.75 to 0.75", "1.2, 1.2"),
     ]
-    assert summary(text, "piper") == ["–", "2.000 (1)", "–", "1.2, 1.2", "3"]
+    assert summary(text, "piper") == ["–", "2.000 (1)", "–", "1.2, 1.2"]
     assert summary(text, "phaze")[2] == "0.50 to 0.50"
     assert summary(text, "uniap")[3] == "60.0, 60.0"
-    assert summary(text, "mcmc")[4] == "–"
-    assert summary(text, "random") == ["–"] * 5
+    assert "y-8" not in text
+    assert summary(text, "random") == ["–"] * 4
 
 
 def test_plans_are_repaired_as_the_runner_does_it() -> None:

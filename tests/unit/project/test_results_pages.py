@@ -22,7 +22,6 @@ def accuracy() -> str:
     found, fits = stored("validation"), stored("calibration")
     return validation.accuracy(
         found["files"],
-        found["functional_tests"],
         fits["fitted"],
         fits["held_out"],
     )
@@ -68,6 +67,23 @@ TABLES: list[tuple[str, str, Callable[[], str]]] = [
         "intervals",
         "intervals",
         lambda: script("intervals", "page", stored("intervals")),
+    ),
+    (
+        "device-order",
+        "device-order",
+        lambda: script("device_order", "markdown", read_rows("device_order")),
+    ),
+    (
+        "frontier",
+        "speed",
+        lambda: script("frontier", "markdown", read_rows("frontier")),
+    ),
+    (
+        "frontier",
+        "tracking",
+        lambda: script(
+            "frontier_tracking", "markdown", read_rows("frontier_tracking")
+        ),
     ),
     (
         "networks",

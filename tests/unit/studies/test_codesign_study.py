@@ -114,13 +114,14 @@ def test_regrets_of_other_searches():
         "limits": limits,
     }
     assert of_gpt2["regret_phaze"] == [0.0, 0.25]
-    (line,) = markdown([of_gpt2]).splitlines()[2:]
+    more = {**of_gpt2, "devices": 8}
+    (line,) = markdown([of_gpt2, more]).splitlines()[2:]
     assert line == (
-        "| gpt2 | 4 | 2.00, not proven | 7.8 | 2.00 | 0.50 | "
+        "| gpt2 | 2.00, not proven | 7.8 | "
         "8, 0.00 to 25.00 % | 9, 1.00 to 10.00 % |"
     )
     (line,) = attention_markdown([of_gpt2]).splitlines()[2:]
-    assert line == ("| gpt2 | 4 | chip 1 | 2.00 | chip 5 | 0.40 |")
+    assert line == ("| gpt2 | chip 1: 2.00 | chip 5: 0.40 |")
 
 
 def test_the_page_has_the_regrets_of_the_results():
