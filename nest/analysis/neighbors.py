@@ -201,16 +201,16 @@ def _changed(plan: Plan, name: str, factors: dict[str, int]) -> Iterator[Move]:
                     f"got {value}"
                 )
             values[degree] = value * factor if factor > 0 else value // -factor
-        return _with_degrees(strategy, values)
+        return with_degrees(strategy, values)
 
     halved = [degree for degree, factor in factors.items() if factor < 0]
     for degree in halved:
         if all(getattr(s, degree) % 2 for s in _strategies(plan)):
             return
-    yield Move(name, "", _with_strategies(plan, change))
+    yield Move(name, "", with_strategies(plan, change))
 
 
-def _with_degrees(strategy: Strategy, values: dict[str, int]) -> Strategy:
+def with_degrees(strategy: Strategy, values: dict[str, int]) -> Strategy:
     """Return a strategy with other degrees; one tensor rank splits nothing."""
     split = strategy.sequence_parallel and values.get("tp", strategy.tp) > 1
     return replace(strategy, sequence_parallel=split, **values)
@@ -224,7 +224,7 @@ def _strategies(plan: Plan) -> set[Strategy]:
     }
 
 
-def _with_strategies(
+def with_strategies(
     plan: Plan, change: Callable[[Strategy], Strategy]
 ) -> Plan | str:
     """Return the plan with all strategies changed, or why none can be."""
@@ -247,7 +247,7 @@ def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
             def shard(old: Strategy, step: int = step) -> Strategy:
                 return replace(old, zero=old.zero + step)
 
-            changed = _with_strategies(plan, shard)
+            changed = with_strategies(plan, shard)
             yield Move(f"zero {word} by 1", "", changed)
     if problem.job.plans_split_sequences:
         yield from _sequences(plan)
@@ -257,7 +257,7 @@ def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
             def redo(old: Strategy, choice: Recompute = choice) -> Strategy:
                 return replace(old, recompute=choice)
 
-            changed = _with_strategies(plan, redo)
+            changed = with_strategies(plan, redo)
             yield Move(f"recompute {choice} everywhere", "", changed)
 
 
@@ -269,7 +269,7 @@ def _sequences(plan: Plan) -> Iterator[Move]:
             return replace(old, sequence_parallel=split and old.tp > 1)
 
         if any(change(strategy) != strategy for strategy in _strategies(plan)):
-            changed = _with_strategies(plan, change)
+            changed = with_strategies(plan, change)
             yield Move(f"sequence parallelism {word}", "", changed)
 
 
@@ -316,7 +316,7 @@ def _splits(plan: Plan) -> Iterator[Move]:
             value, odd = divmod(getattr(stage.strategy, degree), 2)
             if not odd:
                 try:
-                    ways.append(_with_degrees(stage.strategy, {degree: value}))
+                    ways.append(with_degrees(stage.strategy, {degree: value}))
                 except ValueError:  # fewer ranks than experts are spread over
                     continue
         for strategy in ways:

@@ -74,6 +74,8 @@ class LaunchFileRequest(Request):
     """A file that a framework starts with, and what the file leaves open."""
 
     COMMAND: ClassVar[str] = "nest import"
+    #: The framework whose export writes such files.
+    FRAMEWORK: ClassVar[str]
 
     path: str = setting("FILE", "The file.", required=True)
     cluster: str = setting(
@@ -166,8 +168,10 @@ class LaunchFileRequest(Request):
         """Return what the file says, for a number of ranks."""
         raise NotImplementedError
 
-    def imported(self) -> Imported:
+    def imported(self, any_sequences: bool = False) -> Imported:
         """Return the problem and the plan of the file, with all notes.
+
+        ``any_sequences`` as of :class:`nest.frameworks.importing.Freedom`.
 
         Raises
         ------
@@ -175,7 +179,7 @@ class LaunchFileRequest(Request):
             If the plan is none of the problem.
         """
         from nest.cost.score import score
-        from nest.frameworks.importing import build, overlap_of
+        from nest.frameworks.importing import Freedom, build, overlap_of
         from nest.ir.io import problem_hash
 
         self.check()
@@ -186,7 +190,7 @@ class LaunchFileRequest(Request):
         )
         made = build(
             *(reading.launch, reading.model, site, overlap),
-            *(self.layers_per_node, devices),
+            *(Freedom(self.layers_per_node, any_sequences), devices),
             *(reading.mesh_inside, reading.target),
         )
         score(made.problem, made.plan)
@@ -204,6 +208,8 @@ def read_text(path: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class MegatronRequest(LaunchFileRequest):
     """A launch of Megatron-LM."""
+
+    FRAMEWORK: ClassVar[str] = "megatron"
 
     variables: tuple[tuple[str, str], ...] = VARIABLES
     say: tuple[tuple[str, str], ...] = SAY
@@ -230,6 +236,8 @@ class MegatronRequest(LaunchFileRequest):
 class TorchtitanRequest(LaunchFileRequest):
     """A job file of torchtitan."""
 
+    FRAMEWORK: ClassVar[str] = "torchtitan"
+
     say: tuple[tuple[str, str], ...] = SAY
 
     def read(self, num_ranks: int) -> LaunchReading:
@@ -247,6 +255,8 @@ class TorchtitanRequest(LaunchFileRequest):
 @dataclass(frozen=True, kw_only=True)
 class DeepSpeedRequest(LaunchFileRequest):
     """A launch with DeepSpeed."""
+
+    FRAMEWORK: ClassVar[str] = "deepspeed"
 
     sequence_length: int | None = setting(
         "--sequence-length N", "Tokens per sample.", integer()
