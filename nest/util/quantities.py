@@ -60,7 +60,8 @@ RATE = Kind(
         **{f"{unit}/s": count for unit, count in SIZE.units.items()},
         **{
             unit: Fraction(count, 8)
-            for unit, count in _powers("bit/s", " kMGT").items()
+            for spelling in ("bit/s", "b/s", "bps")
+            for unit, count in _powers(spelling, " kMGT").items()
         },
     },
 )
