@@ -18,7 +18,9 @@ from nest.requests.launch_files import (
 )
 from nest.requests.problems import JobRequest
 from nest.requests.restricted import defaults_of
+from nest.requests.values import quantity
 from nest.util.files import check_output
+from nest.util.quantities import RATE, SIZE
 
 _IN_FILE = "  [default: as the file says]"
 
@@ -45,11 +47,15 @@ def nest_artifact_command(path: str, output: str) -> int:
 @click.argument("path", metavar="FILE")
 @option("--devices K", f"Number of devices.{_IN_FILE}", int)
 @option("--micro-batches N", f"Micro-batches per step.{_IN_FILE}", int)
-@option("--memory-bytes M", f"Memory of a device.{_IN_FILE}", int)
+@option(
+    "--memory-bytes M",
+    f"Memory of a device, in bytes or such as 16GB.{_IN_FILE}",
+    quantity(SIZE, "B", reads=int),
+)
 @option(
     "--bandwidth-bytes-per-s W",
-    f"Bandwidth of the flat network.{_IN_FILE}",
-    float,
+    f"Bandwidth of the flat network, in bytes/s or such as 100Gb/s.{_IN_FILE}",
+    quantity(RATE, "B/s"),
 )
 @output_option("problem")
 def piper_command(path: str, output: str, **changes: Any) -> int:
