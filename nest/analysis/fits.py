@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, combinations, islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -23,13 +24,13 @@ from msgspec.structs import replace
 from nest.analysis.feasible import larger, remedies_within
 from nest.analysis.neighbors import with_degrees, with_strategies
 from nest.constraints.targets import inexpressible
-from nest.cost.axes import AXES
 from nest.cost.magnitude import in_range
 from nest.cost.model import CostModel
 from nest.cost.score import Score, lay_out, score
 from nest.errors import InvalidPlanError
 from nest.ir.base import LayerId
 from nest.ir.io import plan_to_json, problem_hash
+from nest.ir.job import Job
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
@@ -373,15 +374,16 @@ def _stages(
     return tuple(sorted(stages, key=free_fraction))
 
 
-#: A problem and a plan of it.
-_Case = tuple[Problem, Plan]
-
-
 class _Option(NamedTuple):
-    """Another value of a setting, and how a plan gets it."""
+    """Another value of a setting: what all strategies get, or a factor.
+
+    With ``merges`` all replicas become one, whose ranks are data-parallel.
+    """
 
     name: str
-    apply: Callable[[Problem, Plan], _Case | None]
+    values: Mapping[str, Any] = MappingProxyType({})
+    factor: Fraction = Fraction(1)
+    merges: bool = False
 
 
 class _Search:
@@ -404,7 +406,8 @@ class _Search:
         if target is not None and inexpressible(target, problem, plan):
             self.target = None
         self.models = {self.devices: CostModel(self.problem)}
-        self.options = list(_options(self.problem, cut))
+        self.options = list(_options(self.problem.job))
+        self.cut = cut
 
     def singles(self) -> tuple[Change, ...]:
         """Return changes of one setting, the cheapest value of each."""
@@ -439,12 +442,12 @@ class _Search:
 
     def _change(self, options: Sequence[_Option]) -> Change | None:
         """Return what options lead to, if that is a plan that fits."""
-        case: _Case | None = (self.problem, self.plan)
-        for option in options:
-            case = case and option.apply(*case)
-        if case is None:
+        problem, plan = self.problem, self.plan
+        try:
+            for option in options:
+                problem, plan = self._applied(option, problem, plan)
+        except ValueError:  # no plan has such settings
             return None
-        problem, plan = case
         after = settings_of_plan(problem, plan)
         changed = tuple(
             SettingChange(name, value, after[name])
@@ -465,7 +468,10 @@ class _Search:
                 return None
         except InvalidPlanError:
             return None
-        fits_how = _verdict_on(problem, plan, verdict, model)
+        if not verdict.feasible:
+            return None
+        stages = _stages(problem, plan, verdict, model)
+        fits_how = max((x.fits for x in stages), key=FITS.index)
         if fits_how not in ("yes", "likely"):
             return None
         time_ns = verdict.step_time_ns * devices
@@ -479,20 +485,68 @@ class _Search:
             fits_how,
         )
 
+    def _applied(
+        self, option: _Option, problem: Problem, plan: Plan
+    ) -> tuple[Problem, Plan]:
+        """Return a plan with another value of a setting.
 
-def _verdict_on(
-    problem: Problem, plan: Plan, verdict: Score, model: CostModel
-) -> FitsWord:
-    """Return how sure it is that the fullest stage of a plan fits."""
-    sizes = [block.memory_bytes for block in verdict.blocks]
-    if len(problem.cluster.types) == 1:
-        return fits_word(problem, max(sizes))
-    ranges = [x.ranges() for x in lay_out(problem, plan, model).blocks]
-    verdicts = (
-        fits_word(problem, size, tuple(ranks))
-        for size, ranks in zip(sizes, ranges, strict=False)
-    )
-    return max(verdicts, key=FITS.index)
+        Raises
+        ------
+        ValueError
+            If no plan has it.
+        """
+        name, factor = option.name, option.factor
+        if name == "devices":
+            num_devices = factor * problem.cluster.num_devices
+            for wider in larger(problem):
+                if wider.cluster.num_devices == num_devices:
+                    return wider, _resized(plan, factor)
+            raise ValueError("expected equal devices, got several types")
+        if name == "distributed optimizer":
+            return problem, replace(plan, distributed_optimizer=True)
+        if name == "micro-batch size":
+            size = _whole(plan.micro_batch * factor)
+            for strategy in plan_strategies(plan):
+                _whole(Fraction(size, strategy.dp))
+            return problem, replace(plan, micro_batch=size)
+        if name in ("pp", "virtual stages"):
+            chunks = option.values.get("chunks", plan.virtual_stages)
+            return problem, self._recut(problem, plan, factor, chunks)
+        if not option.values:
+            scale = Fraction(1) if name == "ep" else 1 / factor
+            return problem, _resized(plan, scale, {name: factor})
+        replicas = plan.replicas if option.merges else 1
+        plan = replace(
+            plan,
+            replicas=plan.replicas // replicas,
+            micro_batch=plan.micro_batch * replicas,
+        )
+
+        def change(old: Strategy) -> Strategy:
+            return replace(old, dp=old.dp * replicas, **option.values)
+
+        return problem, _changed(plan, change)
+
+    def _recut(
+        self, problem: Problem, plan: Plan, factor: Fraction, chunks: int
+    ) -> Plan:
+        """Return a plan with other stages, which have equally many layers."""
+        count = _whole(plan.num_blocks * factor)
+        layers_of_stages = self.cut(problem, count * chunks)
+        strategies = plan_strategies(plan)
+        if (
+            layers_of_stages is None
+            or len(strategies) > 1
+            or plan.placement != "loop"
+        ):
+            raise ValueError("expected equal stages, got others")
+        resized = _resized(plan, 1 / factor)
+        (strategy,) = plan_strategies(resized)
+        stages = tuple(
+            Stage.of(layers, (strategy,) * len(layers))
+            for layers in layers_of_stages
+        )
+        return replace(resized, stages=stages, virtual_stages=chunks)
 
 
 def _with_all_batches(problem: Problem) -> Problem:
@@ -553,104 +607,27 @@ def plan_strategies(plan: Plan) -> list[Strategy]:
 # Changes
 
 
-def _options(problem: Problem, cut: EvenCut) -> Iterator[_Option]:
+def _options(job: Job) -> Iterator[_Option]:
     """Yield other values of every setting.
 
     More devices come first, as other changes need the ranks that they add.
     """
-    job = problem.job
     for factor in _FACTORS:
         if factor > 1:
-            yield _Option("devices", _with_devices(int(factor)))
+            yield _Option("devices", factor=factor)
     for choice in RECOMPUTE:
-        yield _option("recomputation", recompute=choice)
-    for stage in range(4):
-        yield _option("ZeRO stage", zero=stage)
-        yield _Option("ZeRO stage", _sharded_by_all(stage))
-    if job.distributed_optimizer:
-        yield _Option(
-            "distributed optimizer",
-            lambda problem, plan: (
-                problem,
-                replace(plan, distributed_optimizer=True),
-            ),
-        )
-    if job.plans_split_sequences:
-        for split in (False, True):
-            yield _option("sequence parallelism", sequence_parallel=split)
+        yield _Option("recomputation", {"recompute": choice})
+    for zero in job.zero:
+        for merges in (False, True):
+            yield _Option("ZeRO stage", {"zero": zero}, merges=merges)
+    yield _Option("distributed optimizer")
+    for split in (False, True):
+        yield _Option("sequence parallelism", {"sequence_parallel": split})
     for factor in _FACTORS:
-        yield _Option("micro-batch size", _with_batch(factor))
-        for axis in AXES:
-            if axis.name != "dp":
-                yield _Option(axis.name, _with_degree(axis.name, factor))
-        yield _Option("pp", _with_stages(cut, factor))
+        for name in ("micro-batch size", "tp", "cp", "ep", "pp"):
+            yield _Option(name, factor=factor)
     for chunks in job.virtual_stages:
-        yield _Option("virtual stages", _with_stages(cut, Fraction(1), chunks))
-
-
-def _option(name: str, **values: Any) -> _Option:
-    """Return the option that all strategies have these values."""
-
-    def change(strategy: Strategy) -> Strategy:
-        if strategy.tp == 1 and values.get("sequence_parallel"):
-            return strategy
-        return replace(strategy, **values)
-
-    def apply(problem: Problem, plan: Plan) -> _Case | None:
-        return _case(problem, with_strategies(plan, change))
-
-    return _Option(name, apply)
-
-
-def _case(problem: Problem, plan: Plan | str | None) -> _Case | None:
-    return (problem, plan) if isinstance(plan, Plan) else None
-
-
-def _sharded_by_all(zero: int) -> Callable[[Problem, Plan], _Case | None]:
-    """Return what shards over all data-parallel ranks, as one replica."""
-
-    def apply(problem: Problem, plan: Plan) -> _Case | None:
-        replicas = plan.replicas
-        if replicas == 1 or not zero:
-            return None
-        merged = replace(
-            plan, replicas=1, micro_batch=replicas * plan.micro_batch
-        )
-
-        def change(old: Strategy) -> Strategy:
-            return replace(old, dp=replicas * old.dp, zero=zero)
-
-        return _case(problem, with_strategies(merged, change))
-
-    return apply
-
-
-def _with_batch(factor: Fraction) -> Callable[[Problem, Plan], _Case | None]:
-    """Return what multiplies the samples of a micro-batch."""
-
-    def apply(problem: Problem, plan: Plan) -> _Case | None:
-        size = plan.micro_batch * factor
-        degrees = {strategy.dp for strategy in plan_strategies(plan)}
-        if any((size / degree).denominator > 1 for degree in degrees):
-            return None
-        return problem, replace(plan, micro_batch=int(size))
-
-    return apply
-
-
-def _with_degree(
-    name: str, factor: Fraction
-) -> Callable[[Problem, Plan], _Case | None]:
-    """Return what multiplies a degree, at the cost of data-parallel ranks."""
-    scale = Fraction(1) if name == "ep" else 1 / factor
-
-    def change(old: Strategy) -> dict[str, int]:
-        return {name: _whole(getattr(old, name) * factor)}
-
-    def apply(problem: Problem, plan: Plan) -> _Case | None:
-        return _case(problem, _with_data_ranks(plan, scale, change))
-
-    return apply
+        yield _Option("virtual stages", {"chunks": chunks})
 
 
 def _whole(value: Fraction) -> int:
@@ -659,71 +636,33 @@ def _whole(value: Fraction) -> int:
     return int(value)
 
 
-def _with_data_ranks(
+def _changed(plan: Plan, change: Callable[[Strategy], Strategy]) -> Plan:
+    changed = with_strategies(plan, change)
+    if isinstance(changed, str):
+        raise ValueError(changed)
+    return changed
+
+
+def _resized(
     plan: Plan,
     scale: Fraction,
-    change: Callable[[Strategy], dict[str, int]] = lambda _: {},
-) -> Plan | str | None:
+    factors: Mapping[str, Fraction] = MappingProxyType({}),
+) -> Plan:
     """Return a plan with so many times the data-parallel ranks.
 
-    Their micro-batch size stays. ``change`` gives other degrees.
+    Their micro-batch size stays; ``factors`` multiply other degrees.
     """
     more, fewer = scale.numerator, scale.denominator
     common = math.gcd(plan.replicas, fewer)
     replicas, fewer = plan.replicas // common, fewer // common
     if plan.replicas > 1:
         replicas, more = replicas * more, 1
-    size = plan.micro_batch * Fraction(more, fewer)
-    if size.denominator > 1:
-        return None
-    resized = replace(plan, replicas=replicas, micro_batch=int(size))
+    ratio = Fraction(more, fewer)
+    size = _whole(plan.micro_batch * ratio)
 
-    def degrees(old: Strategy) -> Strategy:
-        dp = _whole(old.dp * Fraction(more, fewer))
-        return with_degrees(old, {**change(old), "dp": dp})
+    def change(old: Strategy) -> Strategy:
+        values = {x: _whole(getattr(old, x) * f) for x, f in factors.items()}
+        return with_degrees(old, {**values, "dp": _whole(old.dp * ratio)})
 
-    return with_strategies(resized, degrees)
-
-
-def _with_stages(
-    cut: EvenCut, factor: Fraction, chunks: int | None = None
-) -> Callable[[Problem, Plan], _Case | None]:
-    """Return what multiplies the stages, and perhaps sets their chunks.
-
-    All stages get equally many layers; they must have one strategy.
-    """
-
-    def apply(problem: Problem, plan: Plan) -> _Case | None:
-        virtual = chunks or plan.virtual_stages
-        count = plan.num_blocks * factor
-        if count.denominator > 1 or len(plan_strategies(plan)) > 1:
-            return None
-        if plan.placement != "loop" or (count == 1 and virtual > 1):
-            return None
-        resized = _with_data_ranks(plan, 1 / factor)
-        if not isinstance(resized, Plan):
-            return None
-        layers_of_stages = cut(problem, int(count) * virtual)
-        if layers_of_stages is None:
-            return None
-        (strategy,) = plan_strategies(resized)
-        stages = tuple(
-            Stage.of(layers, (strategy,) * len(layers))
-            for layers in layers_of_stages
-        )
-        return problem, replace(resized, stages=stages, virtual_stages=virtual)
-
-    return apply
-
-
-def _with_devices(factor: int) -> Callable[[Problem, Plan], _Case | None]:
-    """Return what multiplies the devices, for more data-parallel ranks."""
-
-    def apply(problem: Problem, plan: Plan) -> _Case | None:
-        num_devices = factor * problem.cluster.num_devices
-        for wider in larger(problem):
-            if wider.cluster.num_devices == num_devices:
-                return _case(wider, _with_data_ranks(plan, Fraction(factor)))
-        return None
-
-    return apply
+    resized = replace(plan, replicas=replicas, micro_batch=size)
+    return _changed(resized, change)

@@ -11,7 +11,6 @@ from rich.padding import Padding
 
 from nest.analysis.fits import Change, Fits, StageMemory, settings_of_plan
 from nest.present.table import key_lines, terminal_table
-from nest.uncertainty.headroom import FitsWord
 from nest.units import GIB
 from nest.util.plots import MEMORY_LABELS
 from nest.util.tables import Column, Table
@@ -22,13 +21,6 @@ _MAX_GROUPS = 4
 
 #: Changes, and lines of a framework's files, that the screen shows at most.
 _MAX_CHANGES, _MAX_LINES = 8, 6
-
-#: What a word says about the risk, for people.
-_RISKS: dict[FitsWord, str] = {
-    "yes": "at most 5 % of runs need more memory than a device has",
-    "likely": "at most 25 % of runs need more memory than a device has",
-    "doubtful": "more than 25 % of runs need more memory than a device has",
-}
 
 _LEGEND = (
     "fits: yes = at most 5 % of runs need more memory than a device has,\n"
@@ -63,7 +55,6 @@ def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
             f" (90 % interval {scale.interval(answer.intervals.step_90_ns)})"
         )
     largest = sorted(full.bytes_by_kind.items(), key=lambda kind: -kind[1])[:3]
-    risk = _RISKS.get(answer.fits) if answer.intervals is not None else ""
     return [
         (
             "problem",
@@ -75,7 +66,7 @@ def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
             "fits",
             f"{answer.fits}: {_gib(full.memory_bytes)} of "
             f"{_gib(full.device_bytes)} GiB on the fullest rank (stage "
-            f"{full.stage}), {spare}" + (f"; {risk}" if risk else ""),
+            f"{full.stage}), {spare}",
         ),
         (
             "why",

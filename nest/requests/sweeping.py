@@ -34,6 +34,9 @@ _SAME = (
     *("dtype", "optimizer", "price"),
 )
 
+#: Options that count with ``--vary`` only.
+_OF_VARY = ("tokens", "price", "target", "pin", "forbid", "headroom")
+
 #: The value that leaves everything as it is.
 AS_IT_IS = "default"
 
@@ -323,34 +326,27 @@ def document_of(
 
 def check_vary(request: SweepRequest) -> None:
     """Refuse options of a grid with ``--vary``, and the other way round."""
-    of_grid = ("output", "jobs", "dask", "resume", "solvers")
-    of_vary = [
-        *request.given_job,
-        *("tokens", "price", "target", "pin", "forbid", "headroom"),
-    ]
     settings = settings_of(type(request))
-    is_vary = bool(request.vary)
-    names = of_grid if is_vary else [x for x in of_vary if x != "calibration"]
-    for name in names:
-        if getattr(request, name) != settings[name].default:
-            other = "GRID" if is_vary else "--vary"
+    unused, other = ("output", "jobs", "dask", "resume", "solvers"), "GRID"
+    if not request.vary:
+        unused, other = (*request.given_job, *_OF_VARY), "--vary"
+    for name in unused:
+        is_given = getattr(request, name) != settings[name].default
+        if is_given and name != "calibration":
             raise InvalidOptionError(
                 f"{settings[name].flags[-1]}: expected {other} with it, got "
                 f"none; add it, or remove the option"
             )
-    if is_vary and request.grid is not None:
+    if request.vary and request.grid is not None:
         raise InvalidOptionError(
             f"--vary: expected either it or GRID, got {request.grid} too; "
             f"remove one"
         )
-    if is_vary:
-        request.check_model()
-        if request.model is None:
-            raise InvalidOptionError(
-                "--vary: expected --model and --cluster too, got none; add "
-                "them"
-            )
-    elif request.grid is None:
+    if request.vary and request.model is None:
+        raise InvalidOptionError(
+            "--vary: expected --model and --cluster too, got none; add them"
+        )
+    if not request.vary and request.grid is None:
         raise InvalidOptionError(
             f"{request.COMMAND}: expected GRID or --vary, got none; for "
             f"example --model llama3-8b --cluster h100x64 --vary "
