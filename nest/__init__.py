@@ -17,6 +17,7 @@ which are the options of the command of that name:
 ``simulate``, ``trace``   which passes run when?
 ``pareto``                which trade-offs of time, memory and cost are best?
 ``fit``                   how few devices, or how little memory, are enough?
+``fits``                  does a launch fit, and which change makes it fit?
 ``export``                which files start the plan?
 ``certify``               what proves that no plan is faster?
 ``sweep``, ``bench``      what changes with the cluster, and with the solver?

@@ -104,19 +104,20 @@ def _with_count(
     request: SweepRequest, axis: str, value: str
 ) -> tuple[SweepRequest, None]:
     """Return a request on so many devices, or nodes."""
-    from nest.hardware import machine
+    from nest.hardware.cluster_file import SUFFIXES
+    from nest.hardware.machines import parse_cluster
 
     count = integer()(value)
     text = os.fspath(request.cluster or "")
-    match = re.fullmatch(r"([\w.-]+)[x×]\d+", text)
-    if match is None:
+    if "+" in text or text.endswith(SUFFIXES):
         raise InvalidOptionError(
             f"expected --cluster <machine>x<devices> with it, got {text!r}; "
             f"for example --cluster h100x64"
         )
+    site, _ = parse_cluster(text)
     if axis == "nodes":
-        count *= machine(match[1]).node.fan_out
-    return replace(request, cluster=f"{match[1]}x{count}"), None
+        count *= site.node.fan_out
+    return replace(request, cluster=f"{site.name}x{count}"), None
 
 
 def _factor(value: str, kind: Kind, present: float) -> Fraction:
@@ -327,7 +328,8 @@ def document_of(
 def check_vary(request: SweepRequest) -> None:
     """Refuse options of a grid with ``--vary``, and the other way round."""
     settings = settings_of(type(request))
-    unused, other = ("output", "jobs", "dask", "resume", "solvers"), "GRID"
+    unused: tuple[str, ...] = ("output", "jobs", "dask", "resume", "solvers")
+    other = "GRID"
     if not request.vary:
         unused, other = (*request.given_job, *_OF_VARY), "--vary"
     for name in unused:

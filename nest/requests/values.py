@@ -145,8 +145,7 @@ def quantity(
     """Return a reader of quantities in a range, whose unit may be left out."""
 
     def parse(value: Any) -> Any:
-        text = isinstance(value, str)
-        return reads(read_in(value, kind, unit) if text else _number(value))
+        return reads(read_in(str(value), kind, unit))
 
     limits = f" from {lowest:g} to {highest:g}" * (highest < math.inf)
     return Reader(

@@ -185,7 +185,7 @@ def without_units(document: Any) -> Any:
     if not isinstance(document, dict):
         return document
 
-    def number(key: Any, value: Any) -> Any:
+    def converted(key: Any, value: Any) -> Any:
         kind = RATE if str(key).endswith("_bytes_per_s") else SIZE
         is_quantity = str(key).endswith(("_bytes", "_bytes_per_s"))
         if not is_quantity or not isinstance(value, str):
@@ -196,7 +196,7 @@ def without_units(document: Any) -> Any:
         result = amount[0] * kind.units[amount[1]]
         return float(result) if kind is RATE else int(result)
 
-    return {key: number(key, value) for key, value in document.items()}
+    return {key: converted(key, value) for key, value in document.items()}
 
 
 def _shown(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ def request(**more: Any) -> SweepRequest:
         tp=1,
         **more,
     )
+
+
+def replace_cluster(cluster: str, vary: str) -> SweepRequest:
+    return dataclasses.replace(request(vary=vary), cluster=cluster)
 
 
 def points_of(vary: str, **more: Any) -> list[Point]:
@@ -82,6 +87,8 @@ def test_counts_of_devices_and_of_nodes() -> None:
             for point in points_of(f"{axis}={values}")
         ]
         assert counts == [8, 32]
+    (point,) = points(replace_cluster("8xH100", "nodes=2"))
+    assert point.problem.cluster.num_devices == 16
 
 
 def test_the_others_have_their_first_values() -> None:

@@ -154,7 +154,7 @@ def _read(where: str, parameter: Parameter, text: str) -> Value:
     """Return the value of a parameter from its text."""
     readers: dict[type, tuple[str, Callable[[str], Value]]] = {
         int: ("a whole number", int),
-        float: ("a number", partial(_number, parameter.unit)),
+        float: ("a number", partial(_real, parameter.unit)),
         bool: ("yes or no", lambda value: _YES[value.lower()]),
         tuple: (
             "a shape such as 4x4",
@@ -174,7 +174,7 @@ def _read(where: str, parameter: Parameter, text: str) -> Value:
         )
 
 
-def _number(unit: str, text: str) -> float:
+def _real(unit: str, text: str) -> float:
     """Return a number; bandwidths may have a unit, such as 400Gb/s."""
     return read_in(text, RATE, "B/s") if unit == "bytes/s" else float(text)
 
