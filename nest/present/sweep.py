@@ -99,16 +99,18 @@ def sweep_page(document: Mapping[str, Any]) -> str:
     for axis, values in document["axes"].items():
         first = {**base, "axis": axis, "value": values[0]}
         rows = [first, *(row for row in others if row["axis"] == axis)]
-        best = max(rows, key=lambda row: row["speed_up"] or 0.0)
-        title = f"{axis}: no value is faster than {values[0]}"
-        if best is not first and (best["speed_up"] or 0.0) > 1:
-            title = f"{_label(best)} buys a factor of {best['speed_up']:.3f}"
-        shown = [row for row in rows if row["tokens_per_s"]]
-        spec = _bars(shown)
+        key, unit = ("tokens_per_s", "tokens/s")
+        title = _gain(axis, rows)
+        if axis == "price":
+            key, unit = ("usd", "USD")
+            title = "What the run costs at each price"
+        shown = [row for row in rows if row[key]]
+        texts = [f"{row[key]:,.0f} {unit}" for row in shown]
         summary = "; ".join(
-            f"{_label(row)}: {row['tokens_per_s']:,.0f} tokens/s"
-            for row in shown
+            f"{_label(row)}: {text}"
+            for row, text in zip(shown, texts, strict=True)
         )
+        spec = _bars(shown, key, unit)
         charts = (Chart(axis, title, summary, spec),) if shown else ()
         table = _table(rows, f"What {axis} buys")
         sections.append(Section(axis, title, (), (), charts, (table,)))
@@ -119,19 +121,27 @@ def sweep_page(document: Mapping[str, Any]) -> str:
     return page_html(Page("What each value buys", lead, tuple(sections)))
 
 
-def _bars(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return a bar of throughput for every value of an axis."""
+def _gain(axis: str, rows: Sequence[Row]) -> str:
+    """Return what the fastest value of an axis buys against the first."""
+    best = max(rows, key=lambda row: row["speed_up"] or 0.0)
+    if (best["speed_up"] or 0.0) <= 1:
+        return f"{axis}: no value is faster than {rows[0]['value']}"
+    return f"{_label(best)} buys a factor of {best['speed_up']:.3f}"
+
+
+def _bars(rows: Sequence[Row], key: str, unit: str) -> dict[str, Any]:
+    """Return a bar of throughput, or of dollars, for every value."""
     values = [
         {
             "value": str(row["value"]),
-            "rate": row["tokens_per_s"],
-            "text": f"{row['tokens_per_s']:,.0f}",
-            "tip": f"{_label(row)}: {row['tokens_per_s']:,.0f} tokens/s",
+            "amount": row[key],
+            "text": f"{row[key]:,.0f}",
+            "tip": f"{_label(row)}: {row[key]:,.0f} {unit}",
         }
         for row in rows
     ]
-    largest = max((row["tokens_per_s"] for row in rows), default=1.0)
-    x = number_axis("rate", "tokens per second", maximum=1.2 * largest)
+    largest = max((row[key] for row in rows), default=1.0)
+    x = number_axis("amount", unit, maximum=1.2 * largest)
     y = names("value", [value["value"] for value in values])
     beyond = mark("text", align="left", dx=5)
     return chart(

@@ -348,6 +348,11 @@ def check_vary(request: SweepRequest) -> None:
         raise InvalidOptionError(
             "--vary: expected --model and --cluster too, got none; add them"
         )
+    if "price" in axes_of(tuple(request.vary)) and request.tokens is None:
+        raise InvalidOptionError(
+            "--vary price: expected --tokens too, which the price is for, got "
+            "none; add it"
+        )
     if not request.vary and request.grid is None:
         raise InvalidOptionError(
             f"{request.COMMAND}: expected GRID or --vary, got none; for "
