@@ -17,6 +17,7 @@ which are the options of the command of that name:
 ``simulate``, ``trace``   which passes run when?
 ``pareto``                which trade-offs of time, memory and cost are best?
 ``fit``                   how few devices, or how little memory, are enough?
+``fits``                  does a launch fit, and which change makes it fit?
 ``export``                which files start the plan?
 ``certify``               what proves that no plan is faster?
 ``sweep``, ``bench``      what changes with the cluster, and with the solver?
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         explain,
         export,
         fit,
+        fits,
         load,
         pareto,
         problem,
@@ -106,6 +108,7 @@ __all__ = [
     "explain",
     "export",
     "fit",
+    "fits",
     "load",
     "load_problem",
     "pareto",
@@ -140,6 +143,7 @@ _PLACES = {
     "explain": "nest.api:explain",
     "export": "nest.api:export",
     "fit": "nest.api:fit",
+    "fits": "nest.api:fits",
     "load": "nest.api:load",
     "load_problem": "nest.models.builtin:load",
     "pareto": "nest.api:pareto",

@@ -31,6 +31,7 @@ from nest.requests import (
     measured,
     solving,
 )
+from nest.requests import fits as memory
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import (
     Request,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from nest.analysis.compare import Comparison
     from nest.analysis.explain import Explanation
     from nest.analysis.fit import Fit
+    from nest.analysis.fits import Fits
     from nest.analysis.pareto import Frontier
     from nest.cost.verdict import Score
     from nest.hardware.calibration import CalibrationFile
@@ -221,6 +223,20 @@ def fit(request: fitting.FitRequest) -> Fit:
     (8, True)
     """
     return fitting.fit(request)
+
+
+@_asks(memory.FitsRequest)
+def fits(request: memory.FitsRequest) -> Fits:
+    """Return whether a launch or a plan fits, as ``nest fits`` does.
+
+    Examples
+    --------
+    >>> import nest
+    >>> answer = nest.fits("llama2-7b-8", "tp=1,pp=4,r=1")
+    >>> answer.fits, answer.stages[0].stage
+    ('likely', 1)
+    """
+    return memory.fits(request)
 
 
 @_asks(accelerators.CodesignRequest)

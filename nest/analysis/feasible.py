@@ -34,6 +34,7 @@ from nest.ir.problem import Problem
 from nest.solvers.base import Deadline, SolveOptions
 from nest.solvers.cell import OnProgress, Running
 from nest.units import MAX_TOTAL, ceil_div, format_bytes
+from nest.util.plots import MEMORY_LABELS
 
 if TYPE_CHECKING:
     from nest.search.least import MemoryBounds
@@ -46,17 +47,6 @@ NEAR = 16
 
 #: At most so many times the devices are tried.
 MOST_TIMES = 64
-
-#: What the parts of a device's memory are called.
-_PARTS = {
-    "weight_bytes": "weights",
-    "gradient_bytes": "gradients",
-    "state_bytes": "optimizer state",
-    "buffer_bytes": "buffers",
-    "kept_bytes": "activations",
-    "working_bytes": "working memory",
-    "reserve_bytes": "reserve",
-}
 
 
 @dataclass(frozen=True)
@@ -196,7 +186,9 @@ def _holds(problem: Problem, plan: Plan) -> str:
     block = max(score(problem, plan).blocks, key=lambda x: x.memory_bytes)
     parts = sorted(block.memory.items(), key=lambda part: -part[1])[:3]
     texts = [
-        f"{_PARTS[name]} {format_bytes(size)}" for name, size in parts if size
+        f"{MEMORY_LABELS[name]} {format_bytes(size)}"
+        for name, size in parts
+        if size
     ]
     return f"the fullest device then holds {', '.join(texts)}"
 
@@ -268,14 +260,14 @@ def remedies(
         )
     if Remedies(problem, memory, None, refuted).fits:
         return Remedies(problem, memory, None, refuted)
-    for larger in _larger(problem):
-        answer = _fits(larger, clock, solver, on_progress)
+    for wider in larger(problem):
+        answer = _fits(wider, clock, solver, on_progress)
         if answer == "open":
             break
         if answer == "yes":
-            num_devices = larger.cluster.num_devices
+            num_devices = wider.cluster.num_devices
             break
-        refuted = larger.cluster.num_devices
+        refuted = wider.cluster.num_devices
     return Remedies(problem, memory, num_devices, refuted, why)
 
 
@@ -465,7 +457,7 @@ def _ask(
     return ask(problem, MAX_TOTAL)
 
 
-def _larger(problem: Problem) -> Iterator[Problem]:
+def larger(problem: Problem) -> Iterator[Problem]:
     """Yield the problem on twice, four times, … as many devices.
 
     More units of the highest level of the network, which stays as it is

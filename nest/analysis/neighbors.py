@@ -230,16 +230,16 @@ def _changed(plan: Plan, name: str, factors: dict[str, int]) -> Iterator[Move]:
                     f"got {value}"
                 )
             values[degree] = value * factor if factor > 0 else value // -factor
-        return _with_degrees(strategy, values)
+        return with_degrees(strategy, values)
 
     halved = [degree for degree, factor in factors.items() if factor < 0]
     for degree in halved:
         if all(getattr(s, degree) % 2 for s in _strategies(plan)):
             return
-    yield Move(name, "", _with_strategies(plan, change))
+    yield Move(name, "", with_strategies(plan, change))
 
 
-def _with_degrees(strategy: Strategy, values: dict[str, int]) -> Strategy:
+def with_degrees(strategy: Strategy, values: dict[str, int]) -> Strategy:
     """Return a strategy with other degrees; one tensor rank splits nothing."""
     split = strategy.sequence_parallel and values.get("tp", strategy.tp) > 1
     return replace(strategy, sequence_parallel=split, **values)
@@ -253,7 +253,7 @@ def _strategies(plan: Plan) -> set[Strategy]:
     }
 
 
-def _with_strategies(
+def with_strategies(
     plan: Plan, change: Callable[[Strategy], Strategy]
 ) -> Plan | str:
     """Return the plan with all strategies changed, or why none can be."""
@@ -276,7 +276,7 @@ def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
             def shard(old: Strategy, step: int = step) -> Strategy:
                 return replace(old, zero=old.zero + step)
 
-            changed = _with_strategies(plan, shard)
+            changed = with_strategies(plan, shard)
             yield Move(f"zero {word} by 1", "", changed)
     if problem.job.plans_split_sequences:
         yield from _sequences(plan)
@@ -288,16 +288,9 @@ def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
 
 def _recomputing(plan: Plan, choice: Recompute) -> Plan:
     """Return the plan with one choice of recomputation in all strategies."""
-    stages = tuple(
-        Stage.of(
-            stage.layers,
-            tuple(
-                replace(x, recompute=choice) for x in stage.layer_strategies
-            ),
-        )
-        for stage in plan.stages
-    )
-    return replace(plan, stages=stages)
+    changed = with_strategies(plan, lambda old: replace(old, recompute=choice))
+    assert isinstance(changed, Plan)
+    return changed
 
 
 def _sequences(plan: Plan) -> Iterator[Move]:
@@ -308,7 +301,7 @@ def _sequences(plan: Plan) -> Iterator[Move]:
             return replace(old, sequence_parallel=split and old.tp > 1)
 
         if any(change(strategy) != strategy for strategy in _strategies(plan)):
-            changed = _with_strategies(plan, change)
+            changed = with_strategies(plan, change)
             yield Move(f"sequence parallelism {word}", "", changed)
 
 
@@ -355,7 +348,7 @@ def _splits(plan: Plan) -> Iterator[Move]:
             value, odd = divmod(getattr(stage.strategy, degree), 2)
             if not odd:
                 try:
-                    ways.append(_with_degrees(stage.strategy, {degree: value}))
+                    ways.append(with_degrees(stage.strategy, {degree: value}))
                 except ValueError:  # fewer ranks than experts are spread over
                     continue
         for strategy in ways:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from nest.cli.inputs import write_text
 from nest.cli.options import Files, takes
-from nest.cli.progress import StatusLine, hint, share_left
+from nest.cli.progress import ProgressLine, StatusLine, hint, share_left
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.requests.benchmarks import (
@@ -23,6 +23,7 @@ from nest.requests.benchmarks import (
     planned_run,
 )
 from nest.requests.solving import CompareRequest, split_solvers
+from nest.requests.sweeping import check_vary, document_of, points, solved
 
 if TYPE_CHECKING:
     from nest.benchmarks.cells import BenchmarkSpec, Finished
@@ -52,17 +53,56 @@ def bench_command(request: BenchRequest, files: Files) -> int:
 
 
 @click.command("sweep")
-@takes(SweepRequest, "json_path")
+@takes(SweepRequest, "json_path", "html_path")
 def sweep_command(request: SweepRequest, files: Files) -> int:
-    """Solve a grid of problems: models × clusters × batches × bandwidths.
+    """Show what each value of a setting buys, or solve a grid of problems.
 
-    GRID is a YAML file, see docs/benchmarks.md. The report says what more
-    bandwidth buys.
+    With --model, --cluster and --vary there is no GRID: the first value of
+    every axis is the base, and each other value is solved for its best plan.
+    memory and network take units (141GB, 400Gb/s) or a factor (2x), rails the
+    ports of a device, oversubscription the ratio between nodes; 'default'
+    leaves a setting as it is. Values of topology are separated by |.
 
-    Exits with 1 if a run of a solver failed.
+    GRID is a YAML file with models, clusters, batches and bandwidths, see
+    docs/benchmarks.md; its run goes to -o DIR.
+
+    Exits with 1 if a run of a solver failed, or no plan fits for a value.
     """
+    check_vary(request)
+    if request.vary:
+        return _vary(request, files)
     files.check(reads={"-o": request.folder})
     return _run(request, files)
+
+
+def _vary(request: SweepRequest, files: Files) -> int:
+    """Solve one value after the other; Ctrl-C shows what is known."""
+    from nest.present.sweep import sweep_block, sweep_page
+    from nest.present.table import show
+    from nest.solvers.cell import about
+
+    files.check(request)
+    rows: list[dict[str, Any]] = []
+    stopped: KeyboardInterrupt | None = None
+    limit_s = request.limited().time_limit
+    with ProgressLine("s", limit_s=limit_s) as progress:
+        for point in list(points(request)):
+            name = f"{point.axis}={point.value}" if point.axis else "base"
+            base = rows[0] if rows else None
+            try:
+                rows.append(solved(point, base, about(name, progress)))
+            except KeyboardInterrupt as interrupt:
+                stopped = interrupt
+                break
+    document = document_of(request, rows)
+    if rows:
+        show(files.people, *sweep_block(document))
+        files.write_json(document)
+        if files.html_path is not None:
+            write_text(files.html_path, sweep_page(document))
+    if stopped is not None:
+        raise stopped
+    return int(any(row["step_time_ns"] is None for row in rows))
 
 
 def _run(request: BenchRequest | SweepRequest, files: Files) -> int:

@@ -143,6 +143,12 @@ def _overlaps() -> Iterable[str]:
     return [f"{name}=" for name in OVERLAP]
 
 
+def _axes() -> Iterable[str]:
+    from nest.requests.sweeping import AXES
+
+    return [f"{name}=" for name in AXES]
+
+
 def _solver_options() -> Iterable[str]:
     from nest.errors import SolverNotInstalledError
     from nest.solvers.registry import solver_class, solver_names
@@ -173,6 +179,7 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "--machine": _machines,
     "--zero": lambda: "0123",
     "--overlap": _overlaps,
+    "--vary": _axes,
     "--option": _solver_options,
     "SETTING=VALUE,": _settings,
     "PROBLEM": _problems,

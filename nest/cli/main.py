@@ -41,6 +41,7 @@ COMMANDS = {
     "trace": "simulating",
     "check": "inspecting",
     "fit": "questions",
+    "fits": "questions",
     "explain": "questions",
     "pareto": "pareto",
     "solvers": "inspecting",

@@ -26,9 +26,10 @@ from nest.requests.values import (
     integer,
     number_between,
     one_of,
+    quantity,
 )
 from nest.util.files import check_output
-from nest.util.quantities import SIZES, split
+from nest.util.quantities import RATE, SIZES, split
 from nest.util.text import closest
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ _TFLOPS = number_between(1e-3, 1e9, "TFLOP/s", "for example 989")
 #: Whose kernels those of an unknown device are like, unless it is said.
 LIKE = "h100"
 
-_RATE = number_between(
-    *(1e-3, 1e9, "gigabytes per second", "data-sheet figures are fine")
-)
+_RATE = quantity(RATE, "GB/s", 1e-3, 1e9)
 
 _DEVICES = integer(1, MAX_DEVICES)
 
@@ -74,7 +73,8 @@ class NewClusterRequest(Request):
     )
     network_gb_per_s: float | None = setting(
         "--network-gb-per-s X",
-        "Bandwidth between nodes: GB/s per device, one direction, data sheet.",
+        "Bandwidth between nodes: GB/s per device, one direction, data sheet; "
+        "or with another unit, such as 400Gb/s.",
         _RATE,
     )
     price: float | None = setting(
@@ -84,7 +84,7 @@ class NewClusterRequest(Request):
     )
     node_gb_per_s: float | None = setting(
         "--node-gb-per-s X",
-        "Bandwidth inside a node: GB/s per device, one direction, data sheet.",
+        "Bandwidth inside a node, likewise.",
         _RATE,
     )
     name: str | None = setting(
@@ -97,7 +97,7 @@ class NewClusterRequest(Request):
         "--tflops X", "Dense peak of a device in 16 bits, in TFLOP/s.", _TFLOPS
     )
     hbm_gb_per_s: float | None = setting(
-        "--hbm-gb-per-s X", "Memory bandwidth of a device, in GB/s.", _RATE
+        "--hbm-gb-per-s X", "Memory bandwidth of a device, likewise.", _RATE
     )
 
 

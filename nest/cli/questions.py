@@ -1,4 +1,4 @@
-"""``nest fit`` and ``nest explain``: questions about problems and plans."""
+"""``nest fit``, ``fits`` and ``explain``: questions about plans."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import click
 
 from nest.cli.options import TALK, Files, takes
 from nest.cli.progress import ProgressLine
+from nest.cli.saying import say
 from nest.requests.explaining import ExplainRequest, explain_plan
+from nest.requests.fits import FitsRequest, find_fits
 from nest.requests.fitting import FitRequest, fit_problem, priced_problem
 from nest.requests.restricted import offered
 from nest.util.interrupts import until_interrupted
@@ -113,3 +115,32 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
         raise stop
     is_fine = explanation.score.feasible and not explanation.failed
     return 0 if is_fine else 1
+
+
+@click.command("fits")
+@takes(FitsRequest, "json_path")
+def fits_command(request: FitsRequest, files: Files) -> int:
+    """Say whether a launch or a plan fits, and what would make it fit.
+
+    PROBLEM may be a launch file, which is read and never run: a script or a
+    configuration of Megatron-LM or DeepSpeed, or a job file of torchtitan.
+    For every pipeline stage nest shows the memory of a rank by its parts, its
+    prediction intervals, and how sure it is that the rank fits. If that is
+    doubtful, nest shows the smallest changes of one setting that make the
+    plan fit, with what each costs.
+
+    Exits with 1 if the predicted memory is larger than that of a device.
+    """
+    from nest.present.fits import fits_block
+    from nest.present.table import show
+
+    path = request.launch_path
+    files.check(request)
+    with ProgressLine("ns", limit_s=None) as progress:
+        answer = find_fits(request, TALK, progress)
+    name = path or answer.problem.name
+    for note in answer.notes:
+        say(f"nest: note: {note}", err=True)
+    show(files.people, *fits_block(answer, name))
+    files.write_json(answer.to_json())
+    return int(answer.fits == "no")

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nest.constraints.targets import inexpressible, optimizer_of
 from nest.constraints.targets import target as find
 from nest.errors import InvalidPlanError, NestError, UnknownNameError
-from nest.frameworks.hosts import Hosts, node_size
+from nest.frameworks.hosts import HOSTS, RANK_MAP, Hosts, node_size
 from nest.frameworks.launch import (
     Groups,
     Launch,
@@ -217,6 +217,28 @@ def export(
         )
     )
     return files
+
+
+def lines_of(
+    target: str, model: Architecture | None, problem: Problem, plan: Plan
+) -> list[str]:
+    """Return the lines of the files that run a plan, without hosts.
+
+    Empty if the target has no files, or cannot say the plan.
+    """
+    if target not in TARGETS:
+        return []
+    try:
+        files = export(problem, plan, target, Settings(model))
+    except NestError:
+        return []
+    return [
+        line.strip().rstrip(",")
+        for name, text in files.items()
+        if name not in ("README", HOSTS, RANK_MAP)
+        for line in text.splitlines()
+        if not line.startswith("#")
+    ]
 
 
 def check(

@@ -17,7 +17,7 @@ from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine
 from nest.ir.cluster import Cluster
 from nest.ir.job import Optimizer
-from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan
+from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan, Stage
 from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Request, choose, read_overlap
@@ -54,12 +54,32 @@ class Site(NamedTuple):
         return sum(count for _, count in self.machines)
 
 
+class Freedom(NamedTuple):
+    """What plans of the problem may choose.
+
+    Attributes
+    ----------
+    layers_per_node
+        Consecutive blocks that plans do not cut apart.
+    any_sequences
+        Whether they may be with or without sequence parallelism, where the
+        framework has it; otherwise all are as the launch.
+    """
+
+    layers_per_node: int = 1
+    any_sequences: bool = False
+
+
+_CLOSED = Freedom()
+
+
 class Imported(NamedTuple):
-    """A problem, a plan of it, and notes for the user."""
+    """A problem, a plan of it, notes for the user, and the model."""
 
     problem: Problem
     plan: Plan
     notes: tuple[str, ...]
+    model: Architecture
 
 
 def build(
@@ -67,7 +87,7 @@ def build(
     model: Architecture,
     site: Site,
     overlap: Mapping[Overlap, float] | None = None,
-    layers_per_node: int = 1,
+    freedom: Freedom = _CLOSED,
     devices: Sequence[int] | None = None,
     mesh_inside: bool = False,
     target: str = ANY,
@@ -86,8 +106,8 @@ def build(
     overlap
         Which fraction of communication is hidden where it overlaps; by
         default that of the site's calibration.
-    layers_per_node
-        Consecutive blocks that plans do not cut apart.
+    freedom
+        What plans may choose.
     devices
         The plan's device of every rank; ``None`` for all in order.
     mesh_inside
@@ -119,10 +139,14 @@ def build(
     if devices is None:
         devices = range(launch.world)
     launch = placed(launch, site.num_devices, devices, mesh_inside)
-    problem = _problem(launch, model, site, overlap, layers_per_node, target)
+    any_sequences = freedom.any_sequences and not _has_no_sequences(target)
+    freedom = freedom._replace(any_sequences=any_sequences and launch.tp > 1)
+    problem = _problem(launch, model, site, overlap, freedom, target)
     problem = replace(problem, own_runs=site.own_runs)
     plan = plan_of(launch, placement_of(problem.graph))
-    return Imported(problem, plan, notes)
+    if freedom.any_sequences and launch.sequence_parallel:
+        plan = _with_sequences(plan)
+    return Imported(problem, plan, notes, model)
 
 
 def placed(
@@ -201,7 +225,7 @@ def _problem(
     model: Architecture,
     site: Site,
     overlap: Mapping[Overlap, float],
-    layers_per_node: int,
+    freedom: Freedom,
     target: str,
 ) -> Problem:
     machine, _ = site.machines[0]
@@ -210,7 +234,7 @@ def _problem(
         global_batch=launch.global_batch,
         sequence_length=launch.sequence_length,
         dtype=_dtype(launch),
-        layers_per_node=layers_per_node,
+        layers_per_node=freedom.layers_per_node,
         recompute=RECOMPUTE,
         virtual_stages=_with({1}, launch.virtual_stages),
     )
@@ -225,7 +249,9 @@ def _problem(
         ep=_with({key.ep for key in usual.degrees}, launch.ep),
     )
     choices = choose(model, machine, total, request)
-    if launch.tp > 1:
+    if freedom.any_sequences:
+        choices = replace(choices, sequence_parallel=(False, True))
+    elif launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
     elif choices.sequence_parallel and _has_no_sequences(target):
         choices = replace(choices, sequence_parallel=(False, True))
@@ -245,6 +271,17 @@ def _problem(
         distributed_optimizer=launch.distributed_optimizer,
     )
     return with_quantum(replace(problem, job=job))
+
+
+def _with_sequences(plan: Plan) -> Plan:
+    """Return a plan of one strategy with sequence parallelism stated."""
+
+    def split(stage: Stage) -> Stage:
+        assert stage.strategy is not None
+        strategy = replace(stage.strategy, sequence_parallel=True)
+        return replace(stage, strategy=strategy)
+
+    return replace(plan, stages=tuple(map(split, plan.stages)))
 
 
 def _has_no_sequences(target: str) -> bool:

@@ -20,7 +20,7 @@ from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import batch_splits, strategies
 from nest.cost.verdict import Score
-from nest.errors import InvalidPlanError
+from nest.errors import InvalidPlanError, NestError
 from nest.frameworks.export import as_run_by, export
 from nest.frameworks.launch import even_chunks
 from nest.frameworks.layers import Placement, placement_of
@@ -148,7 +148,7 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
         cut = [stage.layers for stage in plan.stages]
         yield list(_with_each(base, cut, choices))
     placement = placement_of(problem.graph)
-    equal = _even_cut(placement, plan.num_blocks * virtual)
+    equal = even_cut(placement, plan.num_blocks * virtual)
     if equal is not None:
         yield list(_with_each(base, equal, choices))
     groups: tuple[list[Plan], list[Plan]] = ([], [])
@@ -165,7 +165,7 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
         )
         choices_there = strategies(problem, split.micro_batch)
         for stages in range(1, min(split.devices, placement.layers) + 1):
-            equal = _even_cut(placement, stages)
+            equal = even_cut(placement, stages)
             if equal is not None:
                 fitting = [
                     x
@@ -192,7 +192,7 @@ def _with_each(
         )
 
 
-def _even_cut(placement: Placement, count: int) -> list[list[LayerId]] | None:
+def even_cut(placement: Placement, count: int) -> list[list[LayerId]] | None:
     """Return stages of equally many blocks, ``None`` if there are none."""
     chunks = even_chunks(placement.layers, count, placement.mtp)
     if chunks is None:
@@ -200,4 +200,15 @@ def _even_cut(placement: Placement, count: int) -> list[list[LayerId]] | None:
     try:
         return placement.cut(chunks)
     except InvalidPlanError:
+        return None
+
+
+def even_stages(problem: Problem, count: int) -> list[list[LayerId]] | None:
+    """Return the layers of so many stages of equally many blocks.
+
+    ``None`` if the blocks do not divide, or the graph is no chain of blocks.
+    """
+    try:
+        return even_cut(placement_of(problem.graph), count)
+    except NestError:
         return None

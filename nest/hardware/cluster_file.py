@@ -15,6 +15,7 @@ from nest.hardware.machines import Machine, machine, parse_clusters
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
 from nest.ir.io import convert, decode, read_bytes
 from nest.units import MAX_TERM
+from nest.util.quantities import without_units
 
 #: Where the figures of such a device come from.
 _SOURCE = "the cluster file"
@@ -66,7 +67,9 @@ def decode_cluster(
     InvalidProblemError
         If the text, a machine or the cluster is not valid.
     """
-    document = decode(data, where, dict, "cluster", InvalidProblemError)
+    document = without_units(
+        decode(data, where, dict, "cluster", InvalidProblemError)
+    )
     sites: dict[str, Machine] = {}
     filled = {"name": Path(where).stem, **document}
     filled["device"] = _device(document.get("device"), f"{where}: $", sites)

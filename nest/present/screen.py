@@ -30,7 +30,7 @@ from nest.present.table import (
 )
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
-from nest.uncertainty.headroom import chance_text, fits_word
+from nest.uncertainty.headroom import chance_text, word_for
 from nest.uncertainty.intervals import (
     NOT_CALIBRATED,
     Intervals,
@@ -159,7 +159,7 @@ def fits_text(
         return f"{'no' if free < 0 else 'yes, as predicted'}: {text}"
     probability = intervals.fit_probability
     return (
-        f"{fits_word(probability)}, {chance_text(probability)}: {text}; the "
+        f"{word_for(probability)}, {chance_text(probability)}: {text}; the "
         f"upper end of the "
         f"50 % interval is {format_bytes(intervals.memory_50_bytes.high, 1)}"
     )

@@ -8,7 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.errors import InvalidOptionError
-from nest.requests.problems import JobRequest, ModelRequest
+from nest.requests.problems import ModelRequest
+from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import Request, option_name, redeclared, setting
 from nest.requests.solving import (
     SolverOptionsRequest,
@@ -18,10 +19,21 @@ from nest.requests.solving import (
     solvers_option,
     split_solvers,
 )
+from nest.requests.sweeping import (
+    AXES,
+    check_vary,
+    document_of,
+    points,
+    read_axes,
+    solved,
+)
 from nest.requests.values import (
     Integers,
+    Pairs,
     PathText,
     Words,
+    amount,
+    dollars,
     integer,
     integers,
     names,
@@ -156,23 +168,47 @@ class BenchRequest(ModelRequest, SolverOptionsRequest, RunFolderRequest):
 
 
 @dataclass(frozen=True)
-class SweepRequest(WorkersRequest, RunFolderRequest):
-    """Solvers on a grid of problems."""
+class SweepRequest(ModelRequest, WorkersRequest, RunFolderRequest):
+    """Solvers on a grid of problems, or values of settings one by one."""
 
     COMMAND: ClassVar[str] = "nest sweep"
 
-    grid: PathText = setting(
-        "GRID",
+    grid: PathText | None = setting(
+        "[GRID]",
         "A YAML file with models, clusters, batches and bandwidths.",
-        required=True,
     )
     _: KW_ONLY
+    vary: Pairs = setting(
+        "--vary AXIS=VALUE,…",
+        f"Without GRID: values of a setting, the first of which is the base; "
+        f"repeatable.  Axes: {', '.join(AXES)}.",
+        read_axes,
+        multiple=True,
+    )
+    tokens: float | str | None = setting(
+        "--tokens N", "Tokens of the training run, for its days.", amount
+    )
+    price: float | None = setting(
+        "--price USD",
+        "Price of a device per hour, for the cost of --tokens.",
+        dollars,
+        unit="USD/h",
+    )
+    target: str | None = redeclared(RestrictedRequest, "target")
+    pin: Pairs = redeclared(RestrictedRequest, "pin")
+    forbid: Pairs = redeclared(RestrictedRequest, "forbid")
+    headroom: str | None = redeclared(RestrictedRequest, "headroom")
     solvers: Words | None = solvers_option(default=None)
-    calibration: PathText | None = redeclared(JobRequest, "calibration")
+    time_limit: float | None = redeclared(
+        TimeLimitRequest,
+        "time_limit",
+        "Wall-clock seconds for each value of --vary.  [default: 60]",
+    )
     workers: int | None = redeclared(
         WorkersRequest,
         "workers",
-        "Threads or processes per solver.  [default: 1]",
+        "Threads or processes per solver.  [default: 1; with --vary all "
+        "available CPUs]",
     )
 
     def planned(self) -> tuple[BenchmarkSpec, list[Instance]]:
@@ -180,6 +216,8 @@ class SweepRequest(WorkersRequest, RunFolderRequest):
         from nest.benchmarks.sweep import expand, read_sweep
         from nest.solvers.command import is_description
 
+        check_vary(self)
+        assert self.grid is not None
         path = os.fspath(self.grid)
         sweep = read_sweep(path)
         if self.solvers is None and any(map(is_description, sweep.solvers)):
@@ -197,7 +235,7 @@ class SweepRequest(WorkersRequest, RunFolderRequest):
             instances,
             solvers,
             sweep.seeds,
-            time_limit_s=sweep.time_limit_s,
+            time_limit_s=self.time_limit or sweep.time_limit_s,
         )
         return run, instances
 
@@ -262,4 +300,10 @@ def bench(request: BenchRequest) -> dict[str, Any]:
 
 def sweep(request: SweepRequest) -> dict[str, Any]:
     """Return the document of a sweep's report."""
+    if request.vary:
+        check_vary(request)
+        rows: list[dict[str, Any]] = []
+        for point in list(points(request)):
+            rows.append(solved(point, rows[0] if rows else None))
+        return document_of(request, rows)
     return _execute(request, *request.planned())

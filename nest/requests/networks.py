@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from nest.errors import (
@@ -13,6 +14,7 @@ from nest.errors import (
     InvalidProblemError,
     UnknownNameError,
 )
+from nest.util.quantities import RATE, read_in
 
 if TYPE_CHECKING:
     from nest.ir.problem import Problem
@@ -170,11 +172,14 @@ def _value(key: str, text: str, hint: Any) -> Any:
     try:
         if int in kinds:
             return int(text)
-        if float in kinds:
-            return float(text)
         if str in kinds:
             return text
-        return tuple(map(float, text.split("/")))
+        read: Callable[[str], float] = float
+        if key.endswith("bytes_per_s"):
+            read = partial(read_in, kind=RATE, unit="B/s")
+        if float in kinds:
+            return read(text)
+        return tuple(map(read, re.split(r"/(?!s\b)", text)))
     except ValueError:
         kind = "a whole number" if int in kinds else "a number"
         if not {int, float} & set(kinds):

@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from nest.errors import NestError
+from nest.util.quantities import Kind, read_in
 
 T = TypeVar("T")
 
@@ -131,6 +132,27 @@ def number_between(
         lambda value: lowest <= value <= highest,
         f"from {lowest:g} to {highest:g} {what}",
         remedy,
+    )
+
+
+def quantity(
+    kind: Kind,
+    unit: str,
+    lowest: float = 0,
+    highest: float = math.inf,
+    reads: Callable[[float], Any] = float,
+) -> Reader[Any]:
+    """Return a reader of quantities in a range, whose unit may be left out."""
+
+    def parse(value: Any) -> Any:
+        return reads(read_in(str(value), kind, unit))
+
+    limits = f" from {lowest:g} to {highest:g}" * (highest < math.inf)
+    return Reader(
+        parse,
+        lambda value: lowest <= value <= highest,
+        f"{kind.what}{limits} in {unit}, or with another unit",
+        f"for example {kind.example}",
     )
 
 

@@ -10,13 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Literal, get_args
 
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
-from nest.ir.cluster import Device
+from nest.ir.cluster import Device, Ranges
 from nest.ir.problem import Problem
-from nest.uncertainty.intervals import Deviations, stored_deviations, why_none
+from nest.uncertainty.intervals import (
+    Deviations,
+    memory_interval,
+    stored_deviations,
+    why_none,
+)
 from nest.units import format_bytes
 from nest.util.quantities import SIZES, split
 
@@ -37,6 +43,40 @@ _CHANCES = sorted(
 #: Mean relative error of predicted memory. ``nest validate`` decides with this
 #: headroom whether runs fit.
 MEAN_ERROR = math.expm1(stored_deviations().memory_error)
+
+#: How sure it is that a plan fits: at most 5 % of runs need more memory than
+#: the device has, at most 25 %, more, or the predicted memory is too large.
+FitsWord = Literal["yes", "likely", "doubtful", "no"]
+FITS: tuple[FitsWord, ...] = get_args(FitsWord)
+
+
+def fits_word(
+    problem: Problem, memory_bytes: int, ranges: Ranges | None = None
+) -> FitsWord:
+    """Return whether devices have enough memory, and how sure that is.
+
+    Where nothing is known of errors, the prediction counts as exact.
+
+    Parameters
+    ----------
+    problem
+        The problem, with its devices.
+    memory_bytes
+        Predicted memory of each device.
+    ranges
+        Which devices; all by default.
+    """
+    cluster = problem.cluster
+    usable_bytes = cluster.memory_bytes(ranges)
+    if memory_bytes > usable_bytes:
+        return "no"
+    if why_none(problem):
+        return "yes"
+    device_bytes = usable_bytes + cluster.headroom_bytes(ranges)
+    within_50, within_90 = memory_interval(memory_bytes)
+    if within_90.high <= device_bytes:
+        return "yes"
+    return "likely" if within_50.high <= device_bytes else "doubtful"
 
 
 def with_headroom(
@@ -102,7 +142,7 @@ FITS_MEANING = (
 )
 
 
-def fits_word(probability: float) -> str:
+def word_for(probability: float) -> str:
     """Return whether a plan fits that is predicted to, in a word."""
     return next(x for x, minimum in _FITS if probability >= minimum)
 

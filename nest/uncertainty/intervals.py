@@ -381,17 +381,9 @@ def intervals_of(
     s = deviation(shares, covariance_of(problem, deviations), noise)
     blocks = verdict.blocks
     memory_bytes = max(block.memory_bytes for block in blocks)
-    step_ns = float(verdict.step_time_ns)
-    step, memory = deviations.step, deviations.memory
-
-    def around(figure: float, low: float, high: float) -> Interval:
-        return Interval(figure * math.exp(low), figure * math.exp(high))
-
     return Intervals(
-        around(step_ns, s * step.low_50, s * step.high_50),
-        around(step_ns, s * step.low_90, s * step.high_90),
-        around(memory_bytes, memory.low_50, memory.high_50),
-        around(memory_bytes, memory.low_90, memory.high_90),
+        *_around(float(verdict.step_time_ns), deviations.step, s),
+        *memory_interval(memory_bytes, deviations),
         fit_probability(problem, plan, verdict, deviations),
         shares,
         rests_on(problem, deviations),
@@ -428,6 +420,30 @@ def fit_probability(
         for whole, block in zip(whole_bytes, verdict.blocks, strict=False)
     )
     return deviations.memory.probability_below(least_deviation)
+
+
+def memory_interval(
+    memory_bytes: int, deviations: Deviations | None = None
+) -> tuple[Interval, Interval]:
+    """Return the 50 % and the 90 % interval of a predicted memory."""
+    deviations = deviations or stored_deviations()
+    return _around(memory_bytes, deviations.memory)
+
+
+def _around(
+    figure: float, quantiles: Quantiles, scale: float = 1.0
+) -> tuple[Interval, Interval]:
+    """Return the 50 % and the 90 % interval around a figure."""
+
+    def between(low: float, high: float) -> Interval:
+        return Interval(
+            figure * math.exp(scale * low), figure * math.exp(scale * high)
+        )
+
+    return (
+        between(quantiles.low_50, quantiles.high_50),
+        between(quantiles.low_90, quantiles.high_90),
+    )
 
 
 def equal(

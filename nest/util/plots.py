@@ -35,7 +35,8 @@ PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 #: Units of time, in ns, the largest first.
 _UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 
-_MEMORY_LABELS = {
+#: What the parts of a device's memory are called.
+MEMORY_LABELS = {
     "weight_bytes": "weights",
     "gradient_bytes": "gradients",
     "state_bytes": "optimizer state",
@@ -178,7 +179,7 @@ def memory(
     axes = axes or new_axes()
     stages = [row["stage"] for row in rows]
     below = [0.0] * len(rows)
-    for name, label in _MEMORY_LABELS.items():
+    for name, label in MEMORY_LABELS.items():
         sizes = [row[name] / GIB for row in rows]
         if any(sizes):
             axes.bar(stages, sizes, bottom=below, label=label)

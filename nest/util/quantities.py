@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nest.units import MAX_TERM
 
@@ -60,7 +60,8 @@ RATE = Kind(
         **{f"{unit}/s": count for unit, count in SIZE.units.items()},
         **{
             unit: Fraction(count, 8)
-            for unit, count in _powers("bit/s", " kMGT").items()
+            for spelling in ("bit/s", "b/s", "bps")
+            for unit, count in _powers(spelling, " kMGT").items()
         },
     },
 )
@@ -157,6 +158,45 @@ def read_quantity(value: object, kind: Kind) -> Fraction:
             f"{', '.join(kind.units)}"
         )
     return amount[0] * kind.units[amount[1]]
+
+
+def read_in(text: str, kind: Kind, unit: str) -> float:
+    """Return how much a text says in a unit, which may be left out.
+
+    Raises
+    ------
+    ValueError
+        If it is neither a number nor a quantity.
+    """
+    amount = split(text, kind.units)
+    if amount is None:
+        return float(text)
+    return float(amount[0] * kind.units[amount[1]] / kind.units[unit])
+
+
+def without_units(document: Any) -> Any:
+    """Return a document with numbers where sizes and bandwidths have units.
+
+    The key says what a value is: ``…_bytes`` and ``…_bytes_per_s``. Texts
+    that are no quantity stay, for whoever reads the document to refuse.
+    """
+    if isinstance(document, list):
+        return [without_units(item) for item in document]
+    if not isinstance(document, dict):
+        return document
+
+    def converted(key: Any, value: Any) -> Any:
+        kind = RATE if str(key).endswith("_bytes_per_s") else SIZE
+        is_quantity = str(key).endswith(("_bytes", "_bytes_per_s"))
+        if not is_quantity or not isinstance(value, str):
+            return without_units(value)
+        amount = split(value, kind.units)
+        if amount is None:
+            return value
+        result = amount[0] * kind.units[amount[1]]
+        return float(result) if kind is RATE else int(result)
+
+    return {key: converted(key, value) for key, value in document.items()}
 
 
 def _shown(value: object) -> str:

@@ -487,6 +487,10 @@ def test_import_piper(cli: Cli) -> None:
     error = cli.refuses(command)
     assert "maxMemoryPerDevice: expected a value, got none" in error
     cli.succeeds(f"{command} --memory-bytes 2")
+    plain = Path("problem.json").read_text()
+    command = command.replace("per-s 1e9", "per-s 8Gb/s")
+    cli.succeeds(f"{command} --memory-bytes 2B")
+    assert Path("problem.json").read_text() == plain
     job = read_problem("problem.json").job
     assert (job.global_batch, job.micro_batches) == (12, (1,))
     # Three devices take turns: 2 units, that is seconds, in 3.

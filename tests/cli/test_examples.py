@@ -158,6 +158,7 @@ def test_names_are_completed():
         (["solve", "--pin", "tp=8,zero=0"], {"tp=8,zero=0"}),
         (["fit", "--forbid", "recompute=f"], {"recompute=full"}),
         (["solve", "--overlap", "g"], {"gradients="}),
+        (["sweep", "--vary", "me"], {"memory="}),
         (["solve", "--zero", "0,3"], {"0,3"}),
         (["solve", "--sequence-parallel", "o"], {"on", "off"}),
         (["new", "cluster", "--machine", "h10"], {"h100"}),

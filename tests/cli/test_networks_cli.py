@@ -45,8 +45,15 @@ def test_beside_is_read_by_type(cli: Cli) -> None:
     )
     beside = [word for text in said for word in ("--beside", text)]
     cli.succeeds("topology", "show", path, *beside, "--json", "-")
-    assert json.loads(cli.out)["num_devices"] == 10
+    plain = json.loads(cli.out)
+    assert plain["num_devices"] == 10
     assert "10 devices, 10 switches, 24 links" in cli.err
+    with_units = [
+        word.replace("=4e11", "=3200Gb/s").replace("=1e11/", "=100 GB/s/")
+        for word in beside
+    ]
+    cli.succeeds("topology", "show", path, *with_units, "--json", "-")
+    assert json.loads(cli.out) == plain
 
 
 def test_order_picture_and_lists_are_written(cli: Cli, tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_what_differs_is_written(cli: Cli) -> None:
     assert network.bandwidth_bytes_per_s == pytest.approx(23.4e9)
     assert cluster.device.price_usd_per_hour == 2.2
     assert cluster.device.memory_bytes == 94 * SIZES["GB"]
+    plain = Path("x.yaml").read_text()
+    cli.succeeds(
+        "new cluster --machine h100 --devices 8 --node-size 4 "
+        "--network-gb-per-s 200Gb/s --price 2.2 --memory 94GB -o y.yaml"
+    )
+    assert Path("y.yaml").read_text() == plain
 
 
 def test_a_device_of_ones_own_has_a_problem(cli: Cli) -> None:

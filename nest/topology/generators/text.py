@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import networkx as nx
@@ -17,6 +18,7 @@ from nest.topology.generators.table import (
     Parameter,
     Value,
 )
+from nest.util.quantities import RATE, read_in
 
 _YES = {"yes": True, "true": True, "no": False, "false": False}
 
@@ -152,7 +154,7 @@ def _read(where: str, parameter: Parameter, text: str) -> Value:
     """Return the value of a parameter from its text."""
     readers: dict[type, tuple[str, Callable[[str], Value]]] = {
         int: ("a whole number", int),
-        float: ("a number", float),
+        float: ("a number", partial(_real, parameter.unit)),
         bool: ("yes or no", lambda value: _YES[value.lower()]),
         tuple: (
             "a shape such as 4x4",
@@ -170,6 +172,11 @@ def _read(where: str, parameter: Parameter, text: str) -> Value:
             repr(text),
             f"it is {parameter.meaning}",
         )
+
+
+def _real(unit: str, text: str) -> float:
+    """Return a number; bandwidths may have a unit, such as 400Gb/s."""
+    return read_in(text, RATE, "B/s") if unit == "bytes/s" else float(text)
 
 
 def _check(where: str, parameter: Parameter, value: Value) -> None:

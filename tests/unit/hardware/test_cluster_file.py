@@ -55,6 +55,20 @@ def test_figures_of_a_device_overrule_the_machine(write):
     assert site.calibration == h100.calibration
 
 
+def test_sizes_and_bandwidths_may_have_units(write):
+    text = (
+        "num_devices: 8\n"
+        "device: {{machine: h100, memory_bytes: {}}}\n"
+        "topology: {{kind: hierarchy, levels: [{{fan_out: 8,"
+        " bandwidth_bytes_per_s: {}}}]}}\n"
+    )
+    with_units, _ = read_cluster(write(text.format("141 GB", "400Gb/s")))
+    plain, _ = read_cluster(write(text.format(141 * 10**9, 5e10)))
+    assert with_units == plain
+    with pytest.raises(InvalidProblemError, match=r"memory_bytes: expected"):
+        read_cluster(write(text.format("141 GX", 5e10)))
+
+
 def test_ranges_of_other_devices(write):
     cluster, parts = read_cluster(
         write(

@@ -51,7 +51,7 @@ MORE = {
 FUNCTIONS = {
     name: f"nest {'problems' if name == 'problem' else name}"
     for name in (
-        *("solve", "compare", "pareto", "fit", "codesign", "score"),
+        *("solve", "compare", "pareto", "fit", "fits", "codesign", "score"),
         *("explain", "simulate", "certify", "export", "bench", "sweep"),
         *("validate", "calibrate", "problem", "trace", "check"),
     )

@@ -94,6 +94,14 @@ def test_numbers_counted_by_hand(text, num_devices, num_switches, num_links):
     )
 
 
+def test_bandwidths_may_have_units():
+    plain, with_unit = (
+        generate(f"fat-tree:k=4,port_bytes_per_s={value}")
+        for value in ("5e10", "400Gb/s")
+    )
+    assert list(plain.edges(data=True)) == list(with_unit.edges(data=True))
+
+
 @pytest.mark.parametrize(
     ("text", "bytes_per_s"),
     rows("generators", "bisections"),

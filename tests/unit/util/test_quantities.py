@@ -19,6 +19,9 @@ from tests.rows import rows
         ("1200 GB/s", q.RATE, 12 * 10**11),
         ("4 GiB/s", q.RATE, 2**32),
         ("100 Gbit/s", q.RATE, 125 * 10**8),
+        ("400Gb/s", q.RATE, 5 * 10**10),
+        ("400Gbps", q.RATE, 5 * 10**10),
+        ("400GB/s", q.RATE, 4 * 10**11),
         ("1.05 GHz", q.FREQUENCY, 1_050_000_000),
         ("0.1 us", q.TIME, 100),
         ("278.8 mm2", q.AREA, 278_800_000 * 10**6),
@@ -37,6 +40,28 @@ from tests.rows import rows
 def test_amounts_are_exact(text: str, kind: q.Kind, amount: int) -> None:
     assert q.read_quantity(text, kind) == amount
     assert q.read_whole(text, kind) == amount
+
+
+def test_a_number_is_in_the_unit_that_is_expected() -> None:
+    assert q.read_in("25", q.RATE, "GB/s") == 25
+    assert q.read_in("200Gb/s", q.RATE, "GB/s") == 25
+    with pytest.raises(ValueError, match="could not convert"):
+        q.read_in("200 Hz", q.RATE, "GB/s")
+
+
+def test_keys_of_documents_say_what_has_units() -> None:
+    document = {
+        "memory_bytes": "141 GB",
+        "levels": [{"bandwidth_bytes_per_s": "400Gb/s", "latency_ns": "1 B"}],
+        "name": "80GB",
+        "reserve_bytes": "some",
+        "fan_out": 2,
+    }
+    assert q.without_units(document) == {
+        **document,
+        "memory_bytes": 141 * 10**9,
+        "levels": [{"bandwidth_bytes_per_s": 5e10, "latency_ns": "1 B"}],
+    }
 
 
 def test_units_may_be_parts_of_what_is_counted() -> None:

@@ -1,0 +1,237 @@
+"""Whether a plan fits, for people: one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.padding import Padding
+
+from nest.analysis.fits import Change, Fits, StageMemory, settings_of_plan
+from nest.present.table import key_lines, terminal_table
+from nest.units import GIB
+from nest.util.plots import MEMORY_LABELS
+from nest.util.tables import Column, Table
+from nest.util.time_scale import TimeScale
+
+#: Groups of equal stages that the table of memory shows at most.
+_MAX_GROUPS = 4
+
+#: Changes, and lines of a framework's files, that the screen shows at most.
+_MAX_CHANGES, _MAX_LINES = 8, 6
+
+_LEGEND = (
+    "fits: yes = at most 5 % of runs need more memory than a device has,\n"
+    "      likely = at most 25 %, doubtful = more than 25 %, "
+    "no = predicted too large"
+)
+
+
+def fits_block(answer: Fits, name: str) -> list[RenderableType]:
+    """Return the screen; ``name`` is what the question is about."""
+    items: list[RenderableType] = [
+        key_lines(_summary(answer, name)),
+        _memory_table(answer),
+    ]
+    items += _change_lines(answer, name)
+    if answer.intervals is not None:
+        items.append(Padding(_LEGEND, (1, 0, 0, 0)))
+    return items
+
+
+def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
+    """Return what the answer is about, and the answer."""
+    full, job = answer.stages[0], answer.problem.job
+    length = job.sequence_length
+    tokens = f" of {length:,} tokens" if length else ""
+    free = full.device_bytes - full.memory_bytes
+    spare = f"{_gib(abs(free))} GiB {'free' if free >= 0 else 'too much'}"
+    scale = _scale(answer)
+    step = scale(answer.score.step_time_ns)
+    if answer.intervals is not None:
+        step += (
+            f" (90 % interval {scale.interval(answer.intervals.step_90_ns)})"
+        )
+    largest = sorted(full.bytes_by_kind.items(), key=lambda kind: -kind[1])[:3]
+    return [
+        (
+            "problem",
+            f"{name}: {answer.problem.cluster.num_devices} devices, batch of "
+            f"{job.global_batch:,} samples{tokens}",
+        ),
+        ("plan", _plan_text(answer)),
+        (
+            "fits",
+            f"{answer.fits}: {_gib(full.memory_bytes)} of "
+            f"{_gib(full.device_bytes)} GiB on the fullest rank (stage "
+            f"{full.stage}), {spare}",
+        ),
+        (
+            "why",
+            "that rank holds "
+            + ", ".join(
+                f"{MEMORY_LABELS[kind]} {_gib(size)} GiB"
+                + f" of {_in_flight(answer)}" * (kind == "kept_bytes")
+                for kind, size in largest
+            ),
+        ),
+        ("step time", step),
+    ]
+
+
+def _in_flight(answer: Fits) -> str:
+    """Return what the fullest rank keeps activations of."""
+    count = answer.score.blocks[answer.stages[0].stage - 1].inflight
+    is_interleaved = answer.plan.virtual_stages > 1
+    what = "chunk pass" if is_interleaved else "in-flight microbatch"
+    return f"{count} {what}{'es' * (count != 1)}"
+
+
+def _plan_text(answer: Fits) -> str:
+    """Return the settings of the plan without those that it does not use."""
+    settings = settings_of_plan(answer.problem, answer.plan)
+    unused = {"cp": "1", "ep": "1", "virtual stages": "1"}
+    return ", ".join(
+        f"{label} {value}"
+        for label, value in settings.items()
+        if label != "devices" and value not in ("off", unused.get(label))
+    )
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / GIB:.1f}"
+
+
+def _memory_table(answer: Fits) -> RenderableType:
+    """Return the memory by kind, a column per group of equal stages."""
+
+    def content(stage: StageMemory) -> tuple[int, ...]:
+        return (*stage.bytes_by_kind.values(), stage.device_bytes)
+
+    groups = [
+        sorted(group, key=lambda stage: stage.stage)
+        for _, group in groupby(answer.stages, content)
+    ]
+    shown = groups[:_MAX_GROUPS]
+    others = [stage for group in groups[_MAX_GROUPS:] for stage in group]
+    columns = [Column("GiB per rank")]
+    columns += [Column(_heading(group), right=True) for group in shown]
+    first = [group[0] for group in shown]
+    if others:
+        columns.append(Column(f"{len(others)} others, at most", right=True))
+        first.append(others[0])
+    kinds = [
+        x for x in MEMORY_LABELS if any(s.bytes_by_kind[x] for s in first)
+    ]
+    rows = [
+        ("ranks", *map(_ranks_text, shown), *[""] * bool(others)),
+        ("fits", *(stage.fits for stage in first)),
+        *(
+            (
+                MEMORY_LABELS[kind],
+                *(_gib(stage.bytes_by_kind[kind]) for stage in first),
+            )
+            for kind in kinds
+        ),
+        ("predicted", *(_gib(stage.memory_bytes) for stage in first)),
+    ]
+    if answer.intervals is not None:
+        rows += [
+            ("50 % interval", *(_interval(x.memory_50_bytes) for x in first)),
+            ("90 % interval", *(_interval(x.memory_90_bytes) for x in first)),
+        ]
+    rows.append(("device", *(_gib(stage.device_bytes) for stage in first)))
+    return terminal_table(Table(tuple(columns), rows))
+
+
+def _heading(stages: Sequence[StageMemory]) -> str:
+    numbers = [stage.stage for stage in stages]
+    if len(numbers) == 1:
+        return f"stage {numbers[0]}"
+    if numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"stages {numbers[0]}–{numbers[-1]}"
+    return f"stages {numbers[0]}, {numbers[1]}" + ", …" * (len(numbers) > 2)
+
+
+def _ranks_text(stages: Sequence[StageMemory]) -> str:
+    """Return the ranks of stages: those of the first replica, and a sign."""
+    ranges = [stage.ranks[0] for stage in stages]
+    first, end = ranges[0][0], ranges[-1][1]
+    is_joined = end - first == sum(b - a for a, b in ranges)
+    if not is_joined:
+        first, end = ranges[0]
+    text = f"{first}" if end == first + 1 else f"{first}–{end - 1}"
+    is_all = is_joined and len(stages[0].ranks) == 1
+    return text if is_all else f"{text}, …"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else "–".join(map(_gib, interval))
+
+
+def _change_lines(answer: Fits, name: str) -> list[RenderableType]:
+    """Return what would make the plan fit, or make it cheaper."""
+    is_fine = answer.fits in ("yes", "likely")
+    changes = answer.changes[:_MAX_CHANGES]
+    if not changes:
+        if is_fine:
+            return []
+        text = "no change of one or two settings makes it fit"
+        return [Padding(text, (1, 0, 0, 0)), *answer.remedies]
+    title = "what would make it fit, the cheapest change first"
+    if is_fine:
+        title = "cheaper changes of one setting that still fit"
+    elif all(len(change.names) > 1 for change in changes):
+        title += " (no single one does)"
+    scale = _scale(answer)
+    table = Table(
+        (
+            Column("change", min_width=24),
+            Column("step time", right=True),
+            Column("device time", right=True),
+            Column("memory, GiB", right=True),
+            Column("fits"),
+        ),
+        [
+            (
+                change.text,
+                scale(change.score.step_time_ns),
+                _signed_percent(change.cost),
+                _gib(change.memory_bytes),
+                change.fits,
+            )
+            for change in changes
+        ],
+    )
+    items: list[RenderableType] = [
+        Padding(title, (1, 0, 0, 0)),
+        terminal_table(table),
+    ]
+    items += _written(changes[0], name)
+    items.append("device time: step time × devices, against that of the plan")
+    return items
+
+
+def _scale(answer: Fits) -> TimeScale:
+    """Return the scale of all times of the screen, with four digits."""
+    step_ns = answer.score.step_time_ns
+    scale = TimeScale.fitting(step_ns, answer.problem.time_unit)
+    return replace(scale, decimals=max(0, scale.decimals - 2))
+
+
+def _signed_percent(share: float) -> str:
+    """Return a change in per cent; zero has no sign."""
+    percent = round(100 * share, 1)
+    return f"{percent:+.1f} %" if percent else "0.0 %"
+
+
+def _written(change: Change, name: str) -> list[RenderableType]:
+    """Return what the first change is in the words of the framework."""
+    texts = [
+        f"{verb} {'  '.join(lines)}"
+        for verb, lines in (("add", change.added), ("remove", change.removed))
+        if 0 < len(lines) <= _MAX_LINES
+    ]
+    return [key_lines([(f"in {name}", "; ".join(texts))])] if texts else []

@@ -1,0 +1,154 @@
+"""What each value of a setting buys: a table, and a page with charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+
+from nest.present.pages.charts import (
+    COLOURS,
+    chart,
+    layer,
+    mark,
+    names,
+    number_axis,
+    text_of,
+)
+from nest.present.pages.html import page_html
+from nest.present.table import terminal_table
+from nest.units import GIB
+from nest.util.sections import Chart, Page, Section
+from nest.util.tables import Column, Table
+
+Row = Mapping[str, Any]
+
+
+def _step(row: Row) -> str:
+    """Return a step time with its interval, or why there is none."""
+    if row["step_time_ns"] is None:
+        return str(row["status"])
+    seconds = row["step_time_ns"] / 1e9
+    decimals = max(0, 2 - math.floor(math.log10(seconds)))
+    step, *within = (
+        f"{x / 1e9:.{decimals}f}"
+        for x in (row["step_time_ns"], *(row["step_time_90_ns"] or ()))
+    )
+    return f"{step} ({'–'.join(within)})" if within else step
+
+
+def _label(row: Row) -> str:
+    return f"{row['axis']}={row['value']}" if row["axis"] else "base"
+
+
+def _formatted(form: str) -> Any:
+    return lambda value: "" if value is None else format(value, form)
+
+
+_COLUMNS = (
+    Column("change", value=_label, min_width=14),
+    Column("step", "step, s (90 %)", value=_step, right=True),
+    Column("tokens_per_s", "tokens/s", _formatted(",.0f"), right=True),
+    Column("speed_up", "speed-up", _formatted(".3f"), right=True),
+    Column(
+        "memory",
+        "GiB",
+        _formatted(".1f"),
+        lambda row: row["memory_bytes"] and row["memory_bytes"] / GIB,
+        right=True,
+        rank=2,
+    ),
+    Column("fits", "fits", lambda value: value or ""),
+    Column("days", "days", _formatted(".1f"), right=True),
+    Column("usd", "USD", _formatted(",.0f"), right=True),
+    Column("plan", "plan", lambda value: value or "", rank=3, min_width=24),
+)
+
+
+def _table(rows: Sequence[Row], title: str = "") -> Table:
+    """Return a table without the columns that no row has a value for."""
+    columns = tuple(
+        column
+        for column in _COLUMNS
+        if any(column.value_of(row) is not None for row in rows)
+    )
+    records = [
+        tuple(column.value_of(row) for column in columns) for row in rows
+    ]
+    return Table(columns, records, title)
+
+
+def sweep_block(document: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the screen: the base, and what every other value buys."""
+    rows = document["rows"]
+    return [
+        f"{document['model']} on {document['cluster']}; base: "
+        f"{rows[0]['value']}",
+        terminal_table(_table(rows)),
+        "speed-up: tokens per second against the base; every row has its own "
+        "best plan",
+    ]
+
+
+def sweep_page(document: Mapping[str, Any]) -> str:
+    """Return the page: a section with a chart for every axis."""
+    base, *others = document["rows"]
+    sections = []
+    for axis, values in document["axes"].items():
+        first = {**base, "axis": axis, "value": values[0]}
+        rows = [first, *(row for row in others if row["axis"] == axis)]
+        key, unit = ("tokens_per_s", "tokens/s")
+        title = _gain(axis, rows)
+        if axis == "price":
+            key, unit = ("usd", "USD")
+            title = "What the run costs at each price"
+        shown = [row for row in rows if row[key]]
+        texts = [f"{row[key]:,.0f} {unit}" for row in shown]
+        summary = "; ".join(
+            f"{_label(row)}: {text}"
+            for row, text in zip(shown, texts, strict=True)
+        )
+        spec = _bars(shown, key, unit)
+        charts = (Chart(axis, title, summary, spec),) if shown else ()
+        table = _table(rows, f"What {axis} buys")
+        sections.append(Section(axis, title, (), (), charts, (table,)))
+    lead = (
+        f"{document['model']} on {document['cluster']}; base: "
+        f"{base['value']}. Every value has its own best plan."
+    )
+    return page_html(Page("What each value buys", lead, tuple(sections)))
+
+
+def _gain(axis: str, rows: Sequence[Row]) -> str:
+    """Return what the fastest value of an axis buys against the first."""
+    best = max(rows, key=lambda row: row["speed_up"] or 0.0)
+    if (best["speed_up"] or 0.0) <= 1:
+        return f"{axis}: no value is faster than {rows[0]['value']}"
+    return f"{_label(best)} buys a factor of {best['speed_up']:.3f}"
+
+
+def _bars(rows: Sequence[Row], key: str, unit: str) -> dict[str, Any]:
+    """Return a bar of throughput, or of dollars, for every value."""
+    values = [
+        {
+            "value": str(row["value"]),
+            "amount": row[key],
+            "text": f"{row[key]:,.0f}",
+            "tip": f"{_label(row)}: {row[key]:,.0f} {unit}",
+        }
+        for row in rows
+    ]
+    largest = max((row[key] for row in rows), default=1.0)
+    x = number_axis("amount", unit, maximum=1.2 * largest)
+    y = names("value", [value["value"] for value in values])
+    beyond = mark("text", align="left", dx=5)
+    return chart(
+        values,
+        height={"step": 34},
+        layer=[
+            layer(mark("bar", color=COLOURS[0]), x=x, y=y),
+            layer(beyond, tip=False, x=x, y=y, text=text_of("text")),
+        ],
+    )

@@ -1,0 +1,169 @@
+"""``fits``: whether a launch or a plan fits, and what would make it fit."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nest.errors import InvalidOptionError
+from nest.requests.launch_files import (
+    SAY,
+    VARIABLES,
+    DeepSpeedRequest,
+    LaunchFileRequest,
+    MegatronRequest,
+    TorchtitanRequest,
+    read_text,
+)
+from nest.requests.plans import SILENT, PlanRequest, PlanSource, Talk
+from nest.requests.settings import option_name, redeclared, settings_of
+from nest.requests.values import Pairs
+
+if TYPE_CHECKING:
+    from nest.analysis.fits import Fits
+    from nest.requests.problems import ProblemLike
+    from nest.solvers.cell import OnProgress
+
+#: How names of files end that are launches, whatever they contain.
+_LAUNCHES = (".sh", ".bash", ".slurm", ".sbatch", ".toml")
+
+#: Fields that count beside a launch file, which says everything else.
+_WITH_LAUNCH = ("model", "cluster", "overlap", "calibration")
+
+#: The same, for a configuration of DeepSpeed.
+_WITH_DEEPSPEED = (*_WITH_LAUNCH, "sequence_length", "tp")
+
+
+@dataclass(frozen=True)
+class FitsRequest(PlanRequest):
+    """A launch file, or a problem and a plan, whose memory is in question."""
+
+    COMMAND: ClassVar[str] = "nest fits"
+
+    problem: ProblemLike | None = redeclared(
+        PlanRequest,
+        "problem",
+        "A launch file with --cluster: a script or configuration of "
+        "Megatron-LM or DeepSpeed, a job file of torchtitan; or a problem.",
+    )
+    variables: Pairs = VARIABLES
+    say: Pairs = SAY
+
+    @property
+    def launch_path(self) -> str | None:
+        """The file of a launch, if the request names one."""
+        path = self.plan if self.problem is None else self.problem
+        if not isinstance(path, str) or isinstance(path, PlanSource):
+            return None
+        if path.endswith(_LAUNCHES):
+            return path
+        if self.cluster is None:
+            return None
+        # A problem has a cluster, so a file with one is a launch; but with
+        # --model it may be the file of a plan.
+        if self.model is None or not os.path.isfile(path):
+            return path if self.model is None else None
+        is_own = re.search(r"schema\W+nest-", read_text(path))
+        return None if is_own else path
+
+    def launch_request(self, path: str) -> LaunchFileRequest:
+        """Return the request that reads the launch file."""
+        is_deepspeed = path.endswith(".json")
+        allowed = _WITH_DEEPSPEED if is_deepspeed else _WITH_LAUNCH
+        wrong = [name for name in self.given_job if name not in allowed]
+        if self.problem is not None and self.plan is not None:
+            wrong.append("plan")
+        if self.target is not None:
+            wrong.append("target")
+        if wrong:
+            raise InvalidOptionError(
+                f"{option_name(wrong[0])}: expected no such option with "
+                f"{path}, which is a launch and says it, got it; remove it"
+            )
+        if self.cluster is None:
+            raise InvalidOptionError(
+                f"--cluster: expected <machine>x<devices> with {path}, which "
+                f"does not say it, got none; for example --cluster h100x64"
+            )
+        return self._read_by(path, self._kind_of(path))
+
+    def _kind_of(self, path: str) -> type[LaunchFileRequest]:
+        """Return the kind of request that reads a launch file."""
+        if path.endswith(".toml"):
+            return TorchtitanRequest
+        if path.endswith(".json") or "--deepspeed" in read_text(path):
+            return DeepSpeedRequest
+        return MegatronRequest
+
+    def _read_by(
+        self, path: str, kind: type[LaunchFileRequest]
+    ) -> LaunchFileRequest:
+        """Return the request of a kind, with what it has a use for."""
+        overlap: Any = self.overlap or {}
+        say: Any = self.say
+        values: dict[str, Any] = {
+            "path": path,
+            "cluster": self.cluster,
+            "model": self.model,
+            "overlap": tuple(f"{name}={x}" for name, x in overlap.items()),
+            "calibration": self.calibration,
+            "variables": self.variables,
+            "say": say,
+        }
+        if kind is DeepSpeedRequest:
+            values["say"] = [x for x in say if x[0] != "pp"]
+            values["pp"] = dict(say).get("pp")
+            values["sequence_length"] = self.sequence_length
+            tp: Any = self.tp
+            values["tp"] = tp[0] if tp and len(tp) == 1 else tp
+        fields = settings_of(kind)
+        for name in ("say", "variables"):
+            if values[name] and name not in fields:
+                flag = settings_of(FitsRequest)[name].flags[0]
+                raise InvalidOptionError(
+                    f"{flag} {values[name][0][0]}: expected no such option "
+                    f"with {path}, which leaves nothing open, got it; remove "
+                    f"it"
+                )
+        return kind(**{k: v for k, v in values.items() if v and k in fields})
+
+
+def fits(request: FitsRequest) -> Fits:
+    """Return whether a launch or a plan fits, and what would make it fit."""
+    return find_fits(request)
+
+
+def find_fits(
+    request: FitsRequest,
+    talk: Talk = SILENT,
+    on_progress: OnProgress | None = None,
+) -> Fits:
+    """Answer a request, and tell which plan settings stand for."""
+    from nest.analysis.fits import fits
+    from nest.frameworks.export import lines_of
+    from nest.frameworks.nearest import even_stages
+
+    path = request.launch_path
+    if path is not None:
+        launch = request.launch_request(path)
+        imported = launch.imported(any_sequences=True)
+        return fits(
+            imported.problem,
+            imported.plan,
+            target=launch.FRAMEWORK,
+            cut=even_stages,
+            lines=partial(lines_of, launch.FRAMEWORK, imported.model),
+            notes=imported.notes,
+            on_progress=on_progress,
+        )
+    for name, flag in (("say", "--say"), ("variables", "--set")):
+        if getattr(request, name):
+            raise InvalidOptionError(
+                f"{flag}: expected a launch file with it, got none; name the "
+                f"file, or remove the option"
+            )
+    problem, plan = request.find_problem_and_plan(talk)
+    return fits(problem, plan, target=request.target, on_progress=on_progress)

@@ -1,0 +1,321 @@
+"""Files that a framework starts with: a launch, as a problem and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from msgspec.structs import replace
+
+from nest.constraints.targets import ANY
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.models.named import load_model
+from nest.requests.settings import Request, setting
+from nest.requests.values import RefusedValueError, anything, integer, pairs
+
+if TYPE_CHECKING:
+    from nest.frameworks.importing import Imported, Site
+    from nest.frameworks.launch import Launch
+    from nest.models.architectures import Architecture
+
+
+def _assignments(value: Any) -> tuple[tuple[str, str], ...]:
+    """Read texts such as ``TP=4``; in Python also a mapping."""
+    assignments = []
+    if isinstance(value, Mapping):
+        value = pairs(value)
+    for text in (value,) if isinstance(value, str) else value:
+        if isinstance(text, tuple):  # what this reader returned
+            assignments.append(text)
+            continue
+        name, equals, content = text.partition("=")
+        if not name or not equals:
+            raise RefusedValueError(
+                f"expected NAME=VALUE, got {text!r}; for example TP=4"
+            )
+        assignments.append((name, content))
+    return tuple(assignments)
+
+
+SAY: Any = setting(
+    "--say NAME=VALUE",
+    "What the file does not say, as the framework names it; repeatable.",
+    _assignments,
+    multiple=True,
+)
+VARIABLES: Any = setting(
+    "--set NAME=VALUE",
+    "Value of a shell variable, instead of the script's; repeatable.",
+    _assignments,
+    multiple=True,
+)
+
+
+class LaunchReading(NamedTuple):
+    """What a file says: how :func:`nest.frameworks.importing.build` takes it.
+
+    Attributes
+    ----------
+    notes
+        What to tell about the file.
+    """
+
+    launch: Launch
+    model: Architecture
+    notes: tuple[str, ...] = ()
+    mesh_inside: bool = False
+    target: str = ANY
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFileRequest(Request):
+    """A file that a framework starts with, and what the file leaves open."""
+
+    COMMAND: ClassVar[str] = "nest import"
+    #: The framework whose export writes such files.
+    FRAMEWORK: ClassVar[str]
+
+    path: str = setting("FILE", "The file.", required=True)
+    cluster: str = setting(
+        "--cluster NAME|FILE",
+        "Machine and devices, such as h100x64, or a file with them.",
+        required=True,
+    )
+    model: str | None = setting(
+        "--model NAME", "The model, as far as the file does not say it."
+    )
+    overlap: tuple[str, ...] = setting(
+        "--overlap NAME=F,…",
+        "Fraction of communication that is hidden where the file lets it "
+        "overlap, such as gradients=0.9; repeatable.  [default: as "
+        "calibrated]",
+        anything,
+        multiple=True,
+    )
+    calibration: str | None = setting(
+        "--calibration FILE",
+        "What kernels reach on the user's own devices, and what of "
+        "communication is hidden there; see 'nest calibrate'.",
+    )
+    layers_per_node: int = setting(
+        "--layers-per-node N",
+        "Consecutive layers that plans do not cut apart.",
+        integer(),
+        default=1,
+    )
+    rank_map: str | None = setting(
+        "--rank-map FILE",
+        "The plan's device of every rank.  [default: rank_map.json beside "
+        "FILE, if there is one]",
+    )
+    plan: str | None = setting(
+        "--plan FILE", "Where to write the plan.  [default: beside -o]"
+    )
+
+    @property
+    def text(self) -> str:
+        """The text of the file."""
+        return read_text(self.path)
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """The model of ``--model``, if it is given."""
+        return None if self.model is None else load_model(self.model)
+
+    def find_site(self) -> Site:
+        """Return the cluster, with what its calibration says."""
+        from nest.frameworks.importing import Site
+        from nest.hardware import find_cluster
+        from nest.hardware.calibration_file import (
+            own_runs_for,
+            with_calibration,
+        )
+
+        parts, network = find_cluster(self.cluster)
+        parts, record = with_calibration(parts, self.calibration)
+        software = None if record is None else record.software
+        user_runs = own_runs_for(record, parts)
+        return Site(parts, network, software, self.calibration, user_runs)
+
+    def find_devices(self) -> tuple[int, ...] | None:
+        """Return the device of every rank, ``None`` for all in order."""
+        from nest.frameworks.hosts import RANK_MAP, read_map
+
+        default = Path(self.path).with_name(RANK_MAP)
+        if self.rank_map is None and not default.is_file():
+            return None
+        path = self.rank_map or str(default)
+        return read_map(read_text(path), path)
+
+    def plan_path(self, output: str) -> str:
+        """Return where the plan goes: ``problem-plan.json`` by default."""
+        if self.plan is not None:
+            return self.plan
+        if output == "-":
+            raise InvalidOptionError(
+                "--plan: expected a file, got none, and -o is standard "
+                "output; add it"
+            )
+        path = Path(output)
+        return str(path.with_name(f"{path.stem}-plan.json"))
+
+    def check(self) -> None:
+        """Refuse a request that leaves open what the file does not say."""
+
+    def read(self, num_ranks: int) -> LaunchReading:
+        """Return what the file says, for a number of ranks."""
+        raise NotImplementedError
+
+    def imported(self, any_sequences: bool = False) -> Imported:
+        """Return the problem and the plan of the file, with all notes.
+
+        ``any_sequences`` as of :class:`nest.frameworks.importing.Freedom`.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the plan is none of the problem.
+        """
+        from nest.cost.score import score
+        from nest.frameworks.importing import Freedom, build, overlap_of
+        from nest.ir.io import problem_hash
+
+        self.check()
+        overlap, site = overlap_of(self.overlap), self.find_site()
+        devices = self.find_devices()
+        reading = self.read(
+            site.num_devices if devices is None else len(devices)
+        )
+        made = build(
+            *(reading.launch, reading.model, site, overlap),
+            *(Freedom(self.layers_per_node, any_sequences), devices),
+            *(reading.mesh_inside, reading.target),
+        )
+        score(made.problem, made.plan)
+        plan = replace(made.plan, problem_hash=problem_hash(made.problem))
+        return made._replace(plan=plan, notes=(*reading.notes, *made.notes))
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file that a framework starts with."""
+    from nest.ir.io import read_text
+
+    return read_text(path, InvalidPlanError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronRequest(LaunchFileRequest):
+    """A launch of Megatron-LM."""
+
+    FRAMEWORK: ClassVar[str] = "megatron"
+
+    variables: tuple[tuple[str, str], ...] = VARIABLES
+    say: tuple[tuple[str, str], ...] = SAY
+
+    def read(self, num_ranks: int) -> LaunchReading:
+        """Return what a script or a configuration says."""
+        from nest.frameworks.megatron_configs import read_config
+        from nest.frameworks.scripts import read_launch
+
+        is_yaml = self.path.endswith((".yaml", ".yml"))
+        read_file = read_config if is_yaml else read_launch
+        launched = read_file(
+            *(self.text, self.path, num_ranks),
+            dict(self.variables),
+            [*self.say],
+            self.architecture,
+        )
+        launch, model = launched.reading.launch, launched.reading.model
+        mesh_inside = launched.reading.pipelines_inside
+        return LaunchReading(launch, model, launched.notes, mesh_inside)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchtitanRequest(LaunchFileRequest):
+    """A job file of torchtitan."""
+
+    FRAMEWORK: ClassVar[str] = "torchtitan"
+
+    say: tuple[tuple[str, str], ...] = SAY
+
+    def read(self, num_ranks: int) -> LaunchReading:
+        """Return what a job file says."""
+        from nest.frameworks.torchtitan import read_foreign, unread
+
+        launch, model = read_foreign(
+            *(self.text, self.path, num_ranks),
+            [*self.say],
+            self.architecture,
+        )
+        return LaunchReading(launch, model, unread(self.text, self.path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedRequest(LaunchFileRequest):
+    """A launch with DeepSpeed."""
+
+    FRAMEWORK: ClassVar[str] = "deepspeed"
+
+    sequence_length: int | None = setting(
+        "--sequence-length N", "Tokens per sample.", integer()
+    )
+    tp: int = setting(
+        "--tp N", "Tensor parallel degree.", integer(), default=1
+    )
+    pp: int = setting(
+        "--pp N", "Pipeline stages, of equal layers.", integer(), default=1
+    )
+    variables: tuple[tuple[str, str], ...] = VARIABLES
+
+    def check(self) -> None:
+        """Refuse a configuration without a model or a sequence length."""
+        missing = "--model" if self.model is None else "--sequence-length"
+        if self.path.endswith(".json") and not self._is_complete:
+            raise InvalidOptionError(
+                f"{missing}: expected a value, got none, and the "
+                f"configuration does not say it; add it"
+            )
+
+    @property
+    def _is_complete(self) -> bool:
+        return None not in (self.model, self.sequence_length)
+
+    def read(self, num_ranks: int) -> LaunchReading:
+        """Return what a configuration, or a script, says."""
+        from nest.frameworks.deepspeed import read_foreign, unread
+
+        model, length = self.architecture, self.sequence_length
+        if model is None or length is None:
+            return self._read_script(num_ranks)
+        launch = read_foreign(
+            *(self.text, self.path, num_ranks, model, length),
+            *(self.tp, self.pp),
+        )
+        notes = unread(self.text, self.path)
+        return LaunchReading(launch, model, notes, target="deepspeed")
+
+    def _read_script(self, num_ranks: int) -> LaunchReading:
+        """Return what a script of Megatron-DeepSpeed says."""
+        from nest.frameworks.arguments import Arguments
+        from nest.frameworks.deepspeed import read_script
+        from nest.frameworks.scripts import (
+            check_devices,
+            check_variables,
+            find_words,
+        )
+        from nest.frameworks.shell import read_script as read_shell
+
+        path, variables = self.path, dict(self.variables)
+        script = read_shell(self.text, path, variables)
+        check_variables(variables, script.used, path)
+        tokens = find_words(script, path)
+        arguments = Arguments(tokens, path)
+        ignored = check_devices(script, tokens, arguments, num_ranks)
+        launch, model, notes = read_script(
+            *(tokens, path, num_ranks),
+            lambda name: read_text(str(Path(path).parent / name)),
+        )
+        notes = (*ignored, *notes)
+        return LaunchReading(launch, model, notes, target="deepspeed")

@@ -1,0 +1,361 @@
+"""``sweep --vary``: what each value of a setting buys, all others as they are.
+
+The first value of every axis is the base; each other value is solved with the
+first values of the other axes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from nest.errors import InvalidOptionError, NestError, UnknownNameError
+from nest.requests.restricted import restricted_by
+from nest.requests.settings import settings_of
+from nest.requests.solving import DEFAULT_SOLVER, solver_limits
+from nest.requests.values import amount, integer
+from nest.util.quantities import RATE, SIZE, Kind, read_quantity
+
+if TYPE_CHECKING:
+    from nest.ir.problem import Problem
+    from nest.requests.benchmarks import SweepRequest
+    from nest.solvers.cell import OnProgress
+
+#: Axes whose values are those of an option with another name.
+_OPTIONS = {"sequence": "sequence_length", "batch": "global_batch"}
+
+#: Options of one value that are axes by their own names.
+_SAME = (
+    *("schedule", "target", "topology", "model", "cluster", "headroom"),
+    *("dtype", "optimizer", "price"),
+)
+
+#: Options that count with ``--vary`` only.
+_OF_VARY = ("tokens", "price", "target", "pin", "forbid", "headroom")
+
+#: The value that leaves everything as it is.
+AS_IT_IS = "default"
+
+#: How often a value is what the cluster has: 2x.
+_TIMES = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)[x×]")
+
+
+def read_axes(value: Any) -> tuple[str, ...]:
+    """Read texts such as ``memory=80GB,141GB``; in Python also a mapping."""
+    if isinstance(value, Mapping):
+        return tuple(
+            f"{axis}={'|'.join([x] if isinstance(x, str) else map(str, x))}"
+            for axis, x in value.items()
+        )
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _split(text: str) -> list[str]:
+    """Return the values of an axis; parameters of a network stay together."""
+    if "|" in text:
+        return [value.strip() for value in text.split("|")]
+    values: list[str] = []
+    for item in text.split(","):
+        if values and ":" in values[-1] and "=" in item and ":" not in item:
+            values[-1] += f",{item}"
+        else:
+            values.append(item.strip())
+    return values
+
+
+def axes_of(texts: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the values of every axis of ``--vary``.
+
+    Raises
+    ------
+    InvalidOptionError, UnknownNameError
+        If there is no such axis, or a text is malformed.
+    """
+    axes: dict[str, list[str]] = {}
+    for text in texts:
+        axis, _, rest = text.partition("=")
+        axis, values = axis.strip(), _split(rest)
+        if axis not in AXES:
+            raise UnknownNameError("--vary", axis, AXES)
+        if axis in axes or not all(values) or len(set(values)) < len(values):
+            raise InvalidOptionError(
+                f"--vary {axis}: expected the axis once, with distinct values "
+                f"separated by commas, got {text!r}; for example --vary "
+                f"memory=80GB,141GB"
+            )
+        axes[axis] = values
+    sizes = [axis for axis in ("devices", "nodes", "cluster") if axis in axes]
+    if len(sizes) > 1:
+        raise InvalidOptionError(
+            f"--vary {sizes[1]}: expected one axis that sets the devices, got "
+            f"{sizes[0]} too; remove one"
+        )
+    return axes
+
+
+# What the value of an axis changes
+
+
+def _with_count(
+    request: SweepRequest, axis: str, value: str
+) -> tuple[SweepRequest, None]:
+    """Return a request on so many devices, or nodes."""
+    from nest.hardware.cluster_file import SUFFIXES
+    from nest.hardware.machines import parse_cluster
+
+    count = integer()(value)
+    text = os.fspath(request.cluster or "")
+    if "+" in text or text.endswith(SUFFIXES):
+        raise InvalidOptionError(
+            f"expected --cluster <machine>x<devices> with it, got {text!r}; "
+            f"for example --cluster h100x64"
+        )
+    site, _ = parse_cluster(text)
+    if axis == "nodes":
+        count *= site.node.fan_out
+    return replace(request, cluster=f"{site.name}x{count}"), None
+
+
+def _factor(value: str, kind: Kind, present: float) -> Fraction:
+    """Return how many times what is present a value is."""
+    match = _TIMES.fullmatch(value)
+    if match is not None:
+        return Fraction(match[1])
+    return read_quantity(value, kind) / Fraction(present)
+
+
+def _with_memory(problem: Problem, value: str) -> Problem:
+    from nest.analysis.fit import with_memory
+
+    memory_bytes = problem.cluster.memory_bytes()
+    factor = _factor(value, SIZE, memory_bytes)
+    return with_memory(problem, int(factor * memory_bytes))
+
+
+def _with_bandwidth(problem: Problem, factor: Fraction) -> Problem:
+    """Return a problem with so many times the bandwidth between nodes."""
+    from msgspec.structs import replace
+
+    from nest.benchmarks.sweep import widened
+    from nest.cost.magnitude import with_quantum
+
+    if problem.cluster.topology.kind != "hierarchy":
+        raise InvalidOptionError(
+            "expected a network of levels, got a graph; vary the topology "
+            "with its parameters instead"
+        )
+    cluster = widened(problem.cluster, float(factor), within_nodes=False)
+    return with_quantum(replace(problem, cluster=cluster))
+
+
+def _network(
+    request: SweepRequest, axis: str, value: str
+) -> tuple[SweepRequest, Callable[[Problem], Problem]]:
+    """Return what gives the network between nodes another bandwidth.
+
+    The bandwidth is that of the data sheet: per device, in one direction.
+    """
+    from nest.hardware import find_cluster
+
+    if axis == "network":
+        (site, _), *_ = find_cluster(os.fspath(request.cluster or ""))[0]
+        factor = _factor(value, RATE, site.network.bandwidth_bytes_per_s)
+    else:
+        factor = amount(value)
+        if axis == "oversubscription":
+            factor = 1 / factor
+    return request, lambda problem: _with_bandwidth(problem, factor)
+
+
+def _memory(
+    request: SweepRequest, axis: str, value: str
+) -> tuple[SweepRequest, Callable[[Problem], Problem]]:
+    return request, lambda problem: _with_memory(problem, value)
+
+
+def _option(
+    request: SweepRequest, axis: str, value: str
+) -> tuple[SweepRequest, None]:
+    """Return a request with another value of an option."""
+    field = _OPTIONS.get(axis, axis)
+    values: dict[str, Any] = {field: value}
+    return replace(request, **values), None
+
+
+#: What sets an axis to a value: changes the request, and then the problem.
+AXES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("devices", "nodes"), _with_count),
+    "memory": _memory,
+    **dict.fromkeys(("network", "rails", "oversubscription"), _network),
+    **dict.fromkeys((*_OPTIONS, *_SAME), _option),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of an axis, and the problem under it.
+
+    Attributes
+    ----------
+    axis, value
+        Which one; the base has the first value of every axis.
+    request, problem
+        What is asked, and the problem with its restrictions.
+    """
+
+    axis: str
+    value: str
+    request: SweepRequest
+    problem: Problem
+
+
+def points(request: SweepRequest) -> Iterator[Point]:
+    """Yield the base, and every other value of every axis.
+
+    Raises
+    ------
+    InvalidOptionError
+        If no problem can be built for a value; the text names it.
+    """
+    axes = axes_of(tuple(request.vary))
+    base = {axis: values[0] for axis, values in axes.items()}
+    first = ", ".join(f"{axis}={value}" for axis, value in base.items())
+    yield _point(request, "", first, base)
+    for axis, values in axes.items():
+        for value in values[1:]:
+            yield _point(request, axis, value, base | {axis: value})
+
+
+def _point(
+    request: SweepRequest, axis: str, value: str, chosen: dict[str, str]
+) -> Point:
+    changes: dict[str, Callable[[Problem], Problem]] = {}
+    where = ""
+    try:
+        for name, text in chosen.items():
+            where = f"--vary {name}={text}: "
+            if text != AS_IT_IS:
+                request, change = AXES[name](request, name, text)
+                if change is not None:
+                    changes[where] = change
+        where = f"--vary {axis}={value}: " * bool(axis)
+        problem = request.model_problem(request.target)
+        for source, change in changes.items():
+            where = source
+            problem = change(problem)
+        where = f"--vary {axis}={value}: " * bool(axis)
+        restricted = restricted_by(request, problem)  # type: ignore[arg-type]
+    except (NestError, ValueError) as error:
+        raise InvalidOptionError(f"{where}{error}") from None
+    return Point(axis, value, request, restricted.problem)
+
+
+# What it buys
+
+
+def solved(
+    point: Point,
+    base: Mapping[str, Any] | None = None,
+    on_progress: OnProgress | None = None,
+) -> dict[str, Any]:
+    """Return the row of a point: its best plan, against the base."""
+    from nest.analysis.fit import num_steps
+    from nest.solvers.run import run_solver
+    from nest.uncertainty.headroom import fits_word
+    from nest.uncertainty.intervals import intervals_of
+
+    request, problem = point.request.limited(), point.problem
+    if point.axis == "price" and base is not None:
+        row = {**base, "axis": point.axis, "value": point.value}
+    else:
+        limits = solver_limits(request, DEFAULT_SOLVER)
+        result = run_solver(problem, DEFAULT_SOLVER, limits, on_progress)
+        plan, score = result.plan, result.score
+        row = {
+            "axis": point.axis,
+            "value": point.value,
+            "status": str(result.status or result.outcome),
+            "devices": problem.cluster.num_devices,
+            "step_time_ns": result.step_time_ns,
+            "step_time_90_ns": None,
+            "tokens_per_s": score and score.throughput_tokens_per_s,
+            "memory_bytes": None,
+            "fits": None,
+            "plan": plan and plan.text,
+        }
+        if plan is not None and score is not None:
+            memory_bytes = max(x.memory_bytes for x in score.blocks)
+            within = intervals_of(problem, plan, score)
+            row |= {
+                "step_time_90_ns": within and list(within.step_90_ns),
+                "memory_bytes": memory_bytes,
+                "fits": fits_word(problem, memory_bytes),
+            }
+    row |= {"speed_up": None, "days": None, "usd": None}
+    step_ns, first = row["step_time_ns"], row if base is None else base
+    if step_ns and first["tokens_per_s"]:
+        row["speed_up"] = row["tokens_per_s"] / first["tokens_per_s"]
+    if step_ns and request.tokens is not None:
+        tokens = Fraction(request.tokens)
+        steps = num_steps(problem, tokens, "--tokens")
+        row["days"] = steps * step_ns / 86400e9
+        if request.price is not None:
+            hours = 24 * row["days"] * row["devices"]
+            row["usd"] = hours * float(request.price)
+    return row
+
+
+def document_of(
+    request: SweepRequest, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the ``nest-vary/1`` document: the base, then the other rows."""
+    from nest.util.versions import provenance
+
+    return {
+        "schema": "nest-vary/1",
+        "model": os.fspath(request.model or ""),
+        "cluster": os.fspath(request.cluster or ""),
+        "axes": axes_of(tuple(request.vary)),
+        "rows": rows,
+        **provenance(),
+    }
+
+
+def check_vary(request: SweepRequest) -> None:
+    """Refuse options of a grid with ``--vary``, and the other way round."""
+    settings = settings_of(type(request))
+    unused: tuple[str, ...] = ("output", "jobs", "dask", "resume", "solvers")
+    other = "GRID"
+    if not request.vary:
+        unused, other = (*request.given_job, *_OF_VARY), "--vary"
+    for name in unused:
+        is_given = getattr(request, name) != settings[name].default
+        if is_given and name != "calibration":
+            raise InvalidOptionError(
+                f"{settings[name].flags[-1]}: expected {other} with it, got "
+                f"none; add it, or remove the option"
+            )
+    if request.vary and request.grid is not None:
+        raise InvalidOptionError(
+            f"--vary: expected either it or GRID, got {request.grid} too; "
+            f"remove one"
+        )
+    if request.vary and request.model is None:
+        raise InvalidOptionError(
+            "--vary: expected --model and --cluster too, got none; add them"
+        )
+    if "price" in axes_of(tuple(request.vary)) and request.tokens is None:
+        raise InvalidOptionError(
+            "--vary price: expected --tokens too, which the price is for, got "
+            "none; add it"
+        )
+    if not request.vary and request.grid is None:
+        raise InvalidOptionError(
+            f"{request.COMMAND}: expected GRID or --vary, got none; for "
+            f"example --model llama3-8b --cluster h100x64 --vary "
+            f"memory=80GB,141GB"
+        )

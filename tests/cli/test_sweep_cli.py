@@ -1,0 +1,168 @@
+"""``nest sweep --vary``: what each value of a setting buys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import nest
+from nest.requests.benchmarks import SweepRequest
+from nest.requests.sweeping import Point, axes_of, points
+from tests.cli.conftest import SMALL, TINY, Cli
+
+
+@pytest.fixture(autouse=True)
+def _model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+
+
+BASE = f"--model config.json --cluster h100x16 {SMALL}"
+
+
+def request(**more: Any) -> SweepRequest:
+    return SweepRequest(
+        model="config.json",
+        cluster="h100x16",
+        global_batch=8,
+        micro_batches=1,
+        tp=1,
+        **more,
+    )
+
+
+def replace_cluster(cluster: str, vary: str) -> SweepRequest:
+    return dataclasses.replace(request(vary=vary), cluster=cluster)
+
+
+def points_of(vary: str, **more: Any) -> list[Point]:
+    return list(points(request(vary=vary, **more)))
+
+
+def between_nodes(point: Point) -> float:
+    topology = point.problem.cluster.topology
+    assert topology.kind == "hierarchy"
+    return topology.levels[-1].bandwidth_bytes_per_s
+
+
+def test_a_second_rail_doubles_the_bandwidth_between_nodes() -> None:
+    one, two = points_of("rails=1,2")
+    assert between_nodes(two) == 2 * between_nodes(one)
+    first, second = (x.problem.cluster.topology.levels[0] for x in (one, two))
+    assert first == second
+
+
+def test_a_bandwidth_is_that_of_the_data_sheet() -> None:
+    """A port of h100 has 400 Gb/s, which are 50 GB/s."""
+    same, own, twice, half = points_of("network=400Gb/s,default,800Gbps,0.5x")
+    assert between_nodes(same) == between_nodes(own)
+    assert between_nodes(twice) == 2 * between_nodes(own)
+    assert between_nodes(half) == between_nodes(own) / 2
+    assert between_nodes(points_of("network=50 GB/s")[0]) == between_nodes(own)
+
+
+def test_oversubscription_divides_it() -> None:
+    one, two = points_of("oversubscription=1,2")
+    assert between_nodes(two) == between_nodes(one) / 2
+
+
+def test_memory_has_a_unit_or_is_a_multiple() -> None:
+    sizes = [
+        point.problem.cluster.memory_bytes()
+        for point in points_of("memory=default,80GB,80GiB,2x")
+    ]
+    assert sizes == [sizes[0], 80 * 10**9, 80 * 2**30, 2 * sizes[0]]
+
+
+def test_counts_of_devices_and_of_nodes() -> None:
+    for axis, values in (("devices", "8,32"), ("nodes", "1,4")):
+        counts = [
+            point.problem.cluster.num_devices
+            for point in points_of(f"{axis}={values}")
+        ]
+        assert counts == [8, 32]
+    (point,) = points(replace_cluster("8xH100", "nodes=2"))
+    assert point.problem.cluster.num_devices == 16
+
+
+def test_the_others_have_their_first_values() -> None:
+    found = points_of("devices=8,16") + list(
+        points(request(vary=("devices=8,16", "sequence=512,1024")))
+    )
+    shown = [
+        (
+            point.axis,
+            point.value,
+            point.problem.cluster.num_devices,
+            point.problem.job.sequence_length,
+        )
+        for point in found[2:]
+    ]
+    assert shown == [
+        ("", "devices=8, sequence=512", 8, 512),
+        ("devices", "16", 16, 512),
+        ("sequence", "1024", 8, 1024),
+    ]
+
+
+def test_parameters_of_a_network_stay_together() -> None:
+    text = "topology=default,rail:nodes=2,devices=8,torus:4x4"
+    assert axes_of((text,)) == {
+        "topology": ["default", "rail:nodes=2,devices=8", "torus:4x4"]
+    }
+    assert axes_of(("topology=a:x=1|b",)) == {"topology": ["a:x=1", "b"]}
+
+
+def test_the_screen_the_document_and_the_page(cli: Cli) -> None:
+    cli.succeeds(
+        f"sweep {BASE} --vary batch=8,16 --vary price=2,4 --tokens 1e9 "
+        "--json out.json --html out.html"
+    )
+    assert max(map(len, cli.out.splitlines())) <= 80
+    document = json.loads(Path("out.json").read_text())
+    assert document["axes"] == {"batch": ["8", "16"], "price": ["2", "4"]}
+    base, batch, price = document["rows"]
+    assert (base["speed_up"], base["axis"]) == (1.0, "")
+    assert batch["speed_up"] == pytest.approx(
+        batch["tokens_per_s"] / base["tokens_per_s"]
+    )
+    assert price["step_time_ns"] == base["step_time_ns"]
+    assert price["usd"] == pytest.approx(2 * base["usd"])
+    assert base["usd"] == pytest.approx(base["days"] * 24 * 16 * 2)
+    page = Path("out.html").read_text()
+    assert 'id="batch"' in page
+    assert 'id="price"' in page
+
+
+def test_a_value_without_a_plan(cli: Cli) -> None:
+    assert cli(f"sweep {BASE} --vary memory=default,3001MB") == 1
+    assert "memory=3001MB" in cli.out
+    assert "infeasible" in cli.out
+
+
+def test_python_takes_a_mapping(cli: Cli) -> None:
+    cli.succeeds(f"sweep {BASE} --vary rails=1,2 --json out.json")
+    document = nest.sweep(
+        model="config.json",
+        cluster="h100x16",
+        global_batch=8,
+        micro_batches=(1, 2),
+        tp=(1, 2),
+        zero=(0, 1),
+        recompute=("none", "full"),
+        vary={"rails": [1, 2]},
+    )
+    assert document == json.loads(Path("out.json").read_text())
+
+
+def test_a_target_and_pins_count() -> None:
+    (point,) = points_of("rails=1", target="megatron", pin="pp=1")
+    assert point.problem.job.pipeline_parallel == (1,)
+    whole = points_of("rails=1", target="megatron")[0].problem
+    assert replace(point.problem, job=whole.job) == whole
