@@ -13,7 +13,7 @@ from nest.uncertainty.headroom import (
     DEFAULT_HEADROOM,
     MEMORY_ERROR,
     chance_text,
-    fits_word,
+    word_for,
     tightness,
     with_headroom,
     within_memory,
@@ -191,4 +191,4 @@ def test_chances_are_those_that_people_say(probability, text):
     ],
 )
 def test_a_word_says_whether_a_plan_fits(probability, word):
-    assert fits_word(probability) == word
+    assert word_for(probability) == word
