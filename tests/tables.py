@@ -21,10 +21,12 @@ from unittest.mock import patch
 import yaml
 from rich.console import RenderableType
 
+import nest
 from nest import instances
 from nest.analysis import offers
 from nest.analysis.explain import explain
 from nest.analysis.fit import StepTimeLimit, fewest_devices
+from nest.analysis.fits import fits as all_fits
 from nest.analysis.page_facts import Wish
 from nest.analysis.pareto import Curve, Frontier, FrontierPoint
 from nest.analysis.prove import Proof
@@ -33,7 +35,7 @@ from nest.cli import inspecting, profiling
 from nest.conform.doctor import Finding
 from nest.conform.records import Check, Report, State
 from nest.cost.score import score
-from nest.ir import Plan, Problem, problem_hash
+from nest.ir import Plan, Problem, Strategy, problem_hash
 from nest.operator_schedule import Cores
 from nest.operator_schedule import schedule as scheduled_on_cores
 from nest.operator_schedule.layer_file import read_layer
@@ -46,6 +48,7 @@ from nest.present import (
     doctor,
     explanation,
     fit,
+    fits,
     frontier,
     network,
     published,
@@ -53,6 +56,7 @@ from nest.present import (
     schedule,
     screen,
     simulation,
+    sweep,
     table,
     validation,
 )
@@ -62,6 +66,7 @@ from nest.present.comparison import (
     compare_screen,
     compare_table,
 )
+from nest.present.verbosity import VERBOSE
 from nest.search.staircase import Gap
 from nest.simulation.events import Simulation
 from nest.solvers.base import Limit, SolveOptions, Status
@@ -306,6 +311,57 @@ def fitted() -> Parts:
     with patch("nest.analysis.fit.run_solver", run_inside):
         found = fewest_devices(_chain(), target)
     return fit.fit_block(_chain(), found, "--pin zero=0")
+
+
+def fitted_at_length() -> Parts:
+    """Return what ``nest fit --verbose`` says of devices."""
+    token = VERBOSE.set(True)
+    try:
+        return fitted()
+    finally:
+        VERBOSE.reset(token)
+
+
+def fitting() -> Parts:
+    """Return what ``nest fits`` says of a launch that does not fit."""
+    problem = nest.problem(
+        model="llama2-7b", cluster="h100x8", global_batch=64
+    )
+    strategy = Strategy(dp=8)
+    layers = " ".join(layer.id for layer in problem.graph.layers)
+    plan = make_plan((layers, strategy), micro_batch=16)
+    return fits.fits_block(all_fits(problem, plan), "run.sh")
+
+
+def varied() -> Parts:
+    """Return what ``nest sweep --vary`` says."""
+    row = {
+        "axis": "",
+        "value": "devices=8",
+        "step_time_ns": 2 * 10**9,
+        "step_time_90_ns": (1.8e9, 2.3e9),
+        "status": "optimal",
+        "tokens_per_s": 1000.0,
+        "speed_up": None,
+        "memory_bytes": 70 * 2**30,
+        "fits": "likely",
+        "days": 12.5,
+        "usd": None,
+        "plan": "tp=8",
+    }
+    faster = {
+        **row,
+        **{"axis": "network", "value": "2x", "step_time_ns": 19 * 10**8},
+        **{"tokens_per_s": 1052.6, "speed_up": 1.0526, "fits": "yes"},
+    }
+    none = dict.fromkeys(row) | {
+        **{"axis": "memory", "value": "8GB", "status": "infeasible"},
+    }
+    document = {
+        **{"model": "llama2-7b", "cluster": "h100x8"},
+        "rows": [row, faster, none],
+    }
+    return sweep.sweep_block(document)
 
 
 def offered() -> Parts:
@@ -560,7 +616,9 @@ TABLES: dict[str, Callable[[], Parts]] = {
     "doctor": examined,
     "explain": explained,
     "fit-devices": fitted,
+    "fit-verbose": fitted_at_length,
     "fit-offers": offered,
+    "fits": fitting,
     "lists": listed,
     "pareto": points,
     "profile": profiled,
@@ -576,6 +634,7 @@ TABLES: dict[str, Callable[[], Parts]] = {
     "solve-launch": launched,
     "solve-replicas": lambda: answer("bloom-176b-jean-zay-a100x192"),
     "sweep": swept,
+    "sweep-vary": varied,
     "topology-bench": priced,
     "topology-show": described,
     "validate": validated,

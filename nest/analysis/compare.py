@@ -311,7 +311,7 @@ def to_document(
 
     ``cells`` are the solvers asked for, with their options; there are fewer
     results if it is written before the end. ``workers`` is ``null`` if they
-    have not all the same number.
+    have not all the same number. ``proof`` says which plans proofs cover.
     """
     results = list(results)
     first = next(iter(cells.values()))
@@ -327,6 +327,11 @@ def to_document(
         "workers": workers.pop() if len(workers) == 1 else None,
         "seed": first.seed,
         "solvers": list(cells),
+        "proof": {
+            "schedules": [problem.job.schedule],
+            "virtual_stages": list(problem.job.virtual_stages),
+            "overlap": dict(problem.job.overlap),
+        },
         **provenance(),
         "cells": [
             result.to_json() | beside.to_json()

@@ -109,7 +109,10 @@ def answer_rows(
     wish
         What is known of the training run.
     """
-    proof = f"{proven(result, under)}; {result.solver}, {result.wall_s:.2f} s"
+    proof = (
+        f"{proven(problem, result, under)}; {result.solver}, "
+        f"{result.wall_s:.2f} s"
+    )
     plan, verdict = result.plan, result.score
     if plan is None or verdict is None:
         return [("proof", proof)]
@@ -254,11 +257,11 @@ def degrees(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
     return " · ".join(degree_texts)
 
 
-def proven(result: SolveResult, under: str = "") -> str:
-    """Return what is proven of an answer."""
+def proven(problem: Problem, result: SolveResult, under: str = "") -> str:
+    """Return what is proven of an answer, and of which plans."""
     among = f" under {under}" if under else ""
     if result.status is Status.OPTIMAL:
-        return f"optimal: no plan{among} is faster"
+        return f"optimal among {plans_text(problem)}{among}"
     reason = note(result)
     because = f" ({reason})" if reason else ""
     if result.status is Status.INFEASIBLE:
@@ -270,6 +273,17 @@ def proven(result: SolveResult, under: str = "") -> str:
             f"within {percent(result.gap)} % of the best plan{among}{because}"
         )
     return f"nothing proven, {status_text(result)}{among}{because}"
+
+
+def plans_text(problem: Problem) -> str:
+    """Return which plans a proof covers: their schedule and overlap."""
+    job = problem.job
+    schedules = [job.schedule.upper() if "f" in job.schedule else job.schedule]
+    if job.virtual_stages != (1,) and job.schedule == "1f1b":
+        schedules = ["1F1B"] * (1 in job.virtual_stages) + ["interleaved"]
+    overlap = ", ".join(job.overlap)
+    overlapped = f"that overlap {overlap}" if overlap else "without overlap"
+    return f"{' and '.join(schedules)} plans {overlapped}"
 
 
 def launch_text(

@@ -86,7 +86,8 @@ def test_solve_prints_and_writes(cli: Cli) -> None:
         r"step time +90\.0000 ns$",
         r"speed +22,220,000 samples/s$",
         r"plan +TP 1 · PP 2 · DP 1 · CP 1 · ZeRO 0 · no recomputation · ",
-        r"proof +optimal: no plan is faster; loopback, \d+\.\d\d s$",
+        r"proof +optimal among 1F1B plans without overlap; loopback, "
+        r"\d+\.\d\d s$",
     ):
         assert re.search(f"^{line}", cli.out, re.MULTILINE), line
     assert max(map(len, cli.out.splitlines())) <= 80

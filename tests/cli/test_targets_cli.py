@@ -48,7 +48,7 @@ def test_solve_for_a_target(cli: Cli) -> None:
         "plan.json"
     )
     text = " ".join(cli.out.split())
-    assert "no plan under --target megatron is faster" in text
+    assert "1F1B plans without overlap under --target megatron" in text
     assert (
         "Megatron-LM, megatron-core 0.16.1 and 0.19.2: schedule 1f1b, adam "
         "with 4 bytes of gradient and 12 of state per weight" in text
@@ -108,7 +108,7 @@ def test_explain_and_fit_and_pareto_for_a_target(cli: Cli) -> None:
 def test_memory_is_left_free(cli: Cli) -> None:
     cli.succeeds("solve problem.json --solver dp --headroom 10% --json -")
     assert json.loads(cli.out)["headroom"] == "10%"
-    assert "no plan under --headroom 10% is faster" in cli.err
+    assert "plans without overlap under --headroom 10%" in cli.err
     # What is kept free is memory of the device.
     assert "0 bytes of 0.93 GiB on the fullest device" in cli.err
 
@@ -174,8 +174,8 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 79
     assert lines[0] == (
-        "tiny-dgx-h100x4: 4 × H100-80GB-SXM, 8 samples of 1,024 tokens per "
-        "step"
+        "llama-10.5m-dgx-h100x4: 4 × H100-80GB-SXM, 8 samples of 1,024 tokens "
+        "per step"
     )
     text = " ".join(cli.out.split())
     for row in (
@@ -183,15 +183,15 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
         r"step time \S+ ms; 9 of 10 measured steps take \S+ – \S+ ms \(from "
         r"H100 \(\d+ runs of \d+ sources\), no layer profiled, any software\)",
         r"speed \S+ tokens/s, \S+ per device; MFU \S+ %",
-        r"proof optimal: no plan under --target megatron --headroom \S+% is "
-        r"faster; dp, \S+ s",
+        r"proof optimal among 1F1B plans without overlap under --target "
+        r"megatron --headroom \S+%; dp, \S+ s",
     ):
         assert re.search(f" {row}", text), row
     assert "adam with 4 bytes of gradient" in " ".join(cli.out.split())
     assert "than the best plan without the target" in " ".join(cli.out.split())
     # What is shown are the arguments of the files, in their order.
     written = (folder / "args.sh").read_text()
-    start = cli.out.index("# tiny")
+    start = cli.out.index("# llama-10.5m")
     shown = cli.out[start : cli.out.index("\n)", start) + 2]
     assert shown.split() == written.split()
     comments = " ".join(
@@ -243,16 +243,16 @@ def test_what_cannot_be_launched(cli: Cli, config: str) -> None:
     asked = "solve named.json --solver dp --target megatron"
     assert cli.refuses(f"{asked} --launch") == (
         "--launch: expected a problem that names its model, got "
-        "tiny-dgx-h100x4; write the plan with -o, and pass 'nest export' its "
-        "--model"
+        "llama-10.5m-dgx-h100x4; write the plan with -o, and pass 'nest "
+        "export' its --model"
     )
     assert cli.refuses(
         f"solve --model {config} --cluster h100x4 {SMALL} --topology "
         "torus:2x2 --solver dp --target megatron --launch"
     ) == (
         "--launch: expected a network that groups the devices into nodes, got "
-        "the network of tiny-dgx-h100x4, which has no nodes; write the plan "
-        "with -o, and pass 'nest export' its --gpus-per-node"
+        "the network of llama-10.5m-dgx-h100x4, which has no nodes; write "
+        "the plan with -o, and pass 'nest export' its --gpus-per-node"
     )
     full = Path("full")
     full.mkdir()

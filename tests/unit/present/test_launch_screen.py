@@ -65,7 +65,9 @@ def test_rows_that_are_not_known_are_left_out() -> None:
     assert "MFU" not in text
     assert "tokens" not in text
     assert re.search(
-        r"^proof      optimal: no plan is faster; dp, \S+ s$", text, re.M
+        r"^proof      optimal among 1F1B plans without overlap; dp, \S+ s$",
+        text,
+        re.M,
     )
     assert "4 samples per step\n" in text
     assert (
