@@ -20,24 +20,24 @@ def devices_table() -> str:
     rows = [
         (
             spec.name,
-            spec.family,
-            ", ".join(
-                f"{dtype} {flops / 1e12:g}"
-                for dtype, flops in spec.peak_flops.items()
+            " / ".join(
+                f"{spec.peak_flops[dtype] / 1e12:g}"
+                if dtype in spec.peak_flops
+                else "–"
+                for dtype in ("bf16", "fp16", "fp8")
             ),
             f"{spec.memory_bytes / GIB:.2f}",
-            f"{spec.reserve_bytes / 1e9:g}",
             f"{spec.hbm_bytes_per_s / 1e9:g}",
             f"{spec.link} {spec.link_bytes_per_s / 1e9:g}",
-            f"{spec.power_w:g}" if spec.power_w else "",
+            f"{spec.power_w:g}" if spec.power_w else "–",
         )
         for spec in device_specs()
     ]
     return table(
-        "device | family | dense peak, TFLOP/s | memory, GiB | reserve, GB | "
-        "HBM, GB/s | link in a node, GB/s | power, W",
+        "device | bf16 / fp16 / fp8, TFLOP/s | memory, GiB | HBM, GB/s | "
+        "link in a node, GB/s | power, W",
         rows,
-        "l" * 8,
+        "l" * 6,
     )
 
 
