@@ -11,7 +11,6 @@ from bench.result_files import table
 from nest.hardware.devices import device_specs
 from nest.hardware.links import link_specs, stored_link_calibration
 from nest.hardware.machines import machine_specs
-from nest.models.architectures import Architecture
 from nest.models.zoo import ARCHITECTURES, kind_of
 from nest.units import GIB
 
@@ -21,24 +20,24 @@ def devices_table() -> str:
     rows = [
         (
             spec.name,
-            spec.family,
-            ", ".join(
-                f"{dtype} {flops / 1e12:g}"
-                for dtype, flops in spec.peak_flops.items()
+            " / ".join(
+                f"{spec.peak_flops[dtype] / 1e12:g}"
+                if dtype in spec.peak_flops
+                else "–"
+                for dtype in ("bf16", "fp16", "fp8")
             ),
             f"{spec.memory_bytes / GIB:.2f}",
-            f"{spec.reserve_bytes / 1e9:g}",
             f"{spec.hbm_bytes_per_s / 1e9:g}",
             f"{spec.link} {spec.link_bytes_per_s / 1e9:g}",
-            f"{spec.power_w:g}" if spec.power_w else "",
+            f"{spec.power_w:g}" if spec.power_w else "–",
         )
         for spec in device_specs()
     ]
     return table(
-        "device | family | dense peak, TFLOP/s | memory, GiB | reserve, GB | "
-        "HBM, GB/s | link in a node, GB/s | power, W",
+        "device | bf16 / fp16 / fp8, TFLOP/s | memory, GiB | HBM, GB/s | "
+        "link in a node, GB/s | power, W",
         rows,
-        "l" * 8,
+        "l" * 6,
     )
 
 
@@ -90,39 +89,23 @@ def links_table() -> str:
 
 
 def models_table() -> str:
-    """Return one row per architecture: computed and published parameters."""
-    rows = [
-        (
-            f"`{model.name}`",
-            kind_of(model),
-            str(model.layers),
-            f"{model.parameters:,}",
-            "all"
-            if model.active_parameters == model.parameters
-            else f"{model.active_parameters:,}",
-            "same"
-            if published(model) == f"{model.parameters:,}"
-            else published(model),
-        )
-        for model in ARCHITECTURES
-    ]
+    """Return a row per type of model: names, parameters, those per token."""
+    rows: dict[str, list[str]] = {}
+    for model in ARCHITECTURES:
+        size = in_billions(model.parameters)
+        if model.active_parameters != model.parameters:
+            size += f" ({in_billions(model.active_parameters)})"
+        rows.setdefault(kind_of(model), []).append(f"`{model.name}` {size}")
     return table(
-        "model | type | layers | parameters | active per token | published",
-        rows,
-        "llrrrr",
+        "type | models with their parameters, in 10⁹ (active per token)",
+        ((kind, ", ".join(models)) for kind, models in rows.items()),
+        "ll",
     )
 
 
-def published(model: Architecture) -> str:
-    """Return the published number with the digits that its source prints."""
-    number, unit = model.published_parameters, model.published_unit
-    if not number:
-        return "—"
-    for size, letter in ((10**9, "B"), (10**6, "M")):
-        if unit > 1 and number >= size:
-            digits = max(len(str(size)) - len(str(unit)), 0)
-            return f"{number / size:.{digits}f} {letter}"
-    return f"{number:,}"
+def in_billions(count: int) -> str:
+    """Return a number of parameters in 1e9, with three digits at least."""
+    return f"{count / 1e9:.{max(3 - len(str(count // 10**9)), 0)}f}"
 
 
 if __name__ == "__main__":

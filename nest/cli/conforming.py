@@ -44,8 +44,8 @@ def conform_command(
     """Check that a solver keeps its promises, on problems with known optima.
 
     SOLVER is a name, see 'nest solvers', or a file that describes a command.
-    Every run goes through the runner and the judge of 'nest compare'. What
-    is promised is in docs/your-planner.md.
+    Every run goes through the runner and the judge of 'nest compare';
+    docs/your-planner.md describes planners.
 
     Exits with 1 if a promise is broken. Ctrl-C shows what is known by then.
     """

@@ -7,7 +7,7 @@ Megatron-LM on one device, at one micro-batch ``mbs``, tensor parallel degree
 ``tp`` and way of cutting the matrices ``algo`` (0 cuts as Megatron-LM does),
 all of which its name states: ``gpt_13B_mbs1_tp2_algo0.csv``.
 
-Columns and operators are listed in docs/profiles.md.
+Columns and layers are listed in docs/profiles.md.
 
 Collectives
     From ``tp`` 2 on the times contain the tensor parallel collectives. With

@@ -17,7 +17,6 @@ from rich.padding import Padding
 from nest.benchmarks.instances import find_set
 from nest.benchmarks.sweep import expand, read_sweep
 from nest.cli.main import cli
-from nest.conform import CHECKS
 from nest.cost.score import score
 from nest.errors import NestError
 from nest.hardware import read_cluster
@@ -205,14 +204,6 @@ def test_the_examples_of_planners_are_read(tmp_path):
     assert read_plan(tmp_path / "plan.json").devices_used == 4
     found = decode(answer.encode(), "answer", Answer, "answer", NestError)
     assert (found.status, found.claimed_quanta) == ("feasible", 4182400)
-
-
-def test_the_table_of_promises_is_the_list_of_checks():
-    page = (ROOT / "docs/your-planner.md").read_text()
-    table = page.partition("promises: begin")[2].partition("<!--")[0]
-    assert re.findall(r"^\| ([a-z ]+) \| (.+) \|$", table, re.M)[1:] == [
-        (check.name, check.meaning) for check in CHECKS
-    ]
 
 
 def test_every_solver_of_the_project_is_to_conform():

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from bench.hardware_tables import models_table, published
+from bench.hardware_tables import models_table
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.hardware import Machine, machine
@@ -1053,19 +1053,3 @@ def test_equal_layers_of_a_graph_are_priced_once(
 def test_the_table_of_models_is_up_to_date() -> None:
     page = (ROOT / "docs" / "models.md").read_text()
     assert models_table() in page
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("gpt2", "124,439,808"),
-        ("megatron-1t", "1008.0 B"),
-        ("gpt3-175b", "174.6 B"),
-        ("gpt3-1.3b", "1.32 B"),
-        ("gpt3-125m", "125 M"),
-        ("opt-175b", "175 B"),
-        ("vit-huge", "632 M"),
-    ],
-)
-def test_published_numbers_are_shown_as_printed(name: str, shown: str) -> None:
-    assert published(architecture(name)) == shown
