@@ -91,7 +91,7 @@ def _joined(authors: Sequence[str]) -> str:
 
 
 #: When the version in CITATION.cff was released.
-RELEASED = "2026-11-21"
+RELEASED = "2026-11-27"
 
 
 def project() -> Publication:
