@@ -13,10 +13,10 @@ from nest.uncertainty.headroom import (
     DEFAULT_HEADROOM,
     MEMORY_ERROR,
     chance_text,
-    word_for,
     tightness,
     with_headroom,
     within_memory,
+    word_for,
 )
 from nest.uncertainty.intervals import stored_deviations
 from tests.builders import make_cost, make_problem
