@@ -723,7 +723,10 @@ def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
     restricted, problem = session.restricted, session.restricted.problem
     under = restricted.text
     rows = answer_rows(problem, result, under, session.page.wish(problem))
-    rows += [("target", text) for text in restricted.notes[bool(under) :]]
+    notes = restricted.notes[bool(under) :]
+    if restricted.target is not None:
+        rows.append(("target", notes.pop(0)))
+    rows += [("assumed", text) for text in notes]
     if session.faster is not None:
         rows.append(("faster", str(session.faster)))
     if session.loss is not None:
