@@ -294,16 +294,16 @@ def _screen_columns(
         Column(
             "step", f"step time, {scale.unit} (90 %)", value=step, right=True
         ),
-        Column("slower", "slower than fastest, %", value=slower, right=True),
-        Column("proof", value=_proof, style=_style, min_width=8),
-        Column("wall_s", "search time, s", _seconds, right=True),
+        Column("slower", "slower, %", value=slower, right=True),
+        Column("proof", value=_proof, style=_style, min_width=14),
+        Column("wall_s", "search, s", _seconds, right=True),
     ]
 
 
 #: Headings of the first screen, without units; entries of the glossary.
 HEADINGS = (
-    *("solver", "fits", "memory", "step time", "slower than fastest"),
-    *("proof", "search time"),
+    *("solver", "fits", "memory", "step time", "slower"),
+    *("proof", "search"),
 )
 
 
