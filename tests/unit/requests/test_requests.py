@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import pydoc
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import nest
 from nest import api
 from nest.cli.help_texts import SUMMARIES
-from nest.cli.main import COMMANDS, commands
+from nest.cli.main import COMMANDS, cli, commands
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError, NestError
 from nest.models.choices import Request as Choice
 from nest.requests import problems, values
-from nest.requests.problems import JOB_FIELDS, ProblemRequest
+from nest.requests import settings as settings_module
+from nest.requests.problems import JOB_FIELDS, MODEL_FIELDS, ProblemRequest
 from nest.requests.settings import (
     Request,
     in_python,
     option_name,
     settings_of,
 )
-from nest.requests.solving import SolveRequest
+from nest.requests.solving import CompareRequest, SolveRequest
+from tests.loopback import tiny_problem
 
 #: Options that decide what a command shows or writes, not what it answers.
 SCREEN = {
@@ -256,3 +261,54 @@ def test_every_error_names_python_arguments() -> None:
     for text, call in calls.items():
         with pytest.raises(NestError, match=text):
             call()
+
+
+def settings_read(
+    call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> set[str]:
+    """Return the attributes of requests that a call reads to answer them.
+
+    That a request is made and copied does not count.
+    """
+    ignored = {settings_module.__file__, dataclasses.__file__}
+    names: set[str] = set()
+
+    def noting(request: Request, name: str) -> Any:
+        if sys._getframe(1).f_code.co_filename not in ignored:
+            names.add(name)
+        return object.__getattribute__(request, name)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Request, "__getattribute__", noting, raising=False)
+        call()
+    return names
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "kind"),
+    [
+        (nest.solve, "solve {}", SolveRequest),
+        (nest.compare, "compare {} --solvers dp", CompareRequest),
+    ],
+)
+def test_a_command_and_its_function_read_the_same_settings(
+    function: Callable[..., Any],
+    line: str,
+    kind: type[Request],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An option that only one of them reads would be accepted and ignored."""
+    path = tmp_path / "problem.json"
+    nest.write(path, tiny_problem())
+    words = line.format(path).split()
+    python = settings_read(lambda: function(str(path)), monkeypatch)
+    command = settings_read(
+        lambda: CliRunner().invoke(cli, words), monkeypatch
+    )
+    settings = {
+        name
+        for name, declared in settings_of(kind).items()
+        if declared.usage and name not in MODEL_FIELDS
+    }
+    assert settings & python == settings & command == settings
