@@ -10,7 +10,6 @@ default that it takes: an answer can be repeated from what is printed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +43,38 @@ _OF_MODELS |= {"sequence-length"}
 
 def add_defaults(command: click.Command) -> None:
     """Let a command take the defaults of the options that it has."""
-    defaults: dict[str, Any] = {}
-    for each in command.params:
-        name = each.opts[-1].removeprefix("--")
-        if isinstance(each, click.Option) and name in COMMON and each.name:
-            defaults[each.name] = _default(each, name)
-    if defaults:
-        command.context_settings["default_map"] = defaults
+    names = {
+        each.name: (each, each.opts[-1].removeprefix("--"))
+        for each in command.params
+        if isinstance(each, click.Option) and each.name
+    }
+    common = {key: x for key, x in names.items() if x[1] in COMMON}
+    if common:
+        command.context_settings["default_map"] = _Defaults(common)
 
 
-def _default(option: click.Option, name: str) -> Callable[[], Any]:
-    """Return what looks a default up when the command line has none."""
-    declared = option.default
+class _Defaults(dict[str, Any]):
+    """Options of a command with their names; holds the defaults stated."""
 
-    def look_up() -> Any:
-        value, where = _stated(name)
-        context = click.get_current_context()
+    def __contains__(self, key: object) -> bool:
+        if not super().__contains__(key):
+            return False
+        name = super().__getitem__(str(key))[1]
         # What the command line has is read first.
-        model = context.params.get("model")
+        model = click.get_current_context().params.get("model")
         if name in _OF_MODELS and not isinstance(model, str):
-            return declared
-        if value is None:
-            return declared
-        hint(f"nest: --{name} {value} ({where})")
-        return (value,) if option.multiple else value
+            return False
+        return _stated(name)[0] is not None
 
-    return look_up
+    def __getitem__(self, key: str) -> Any:
+        option, name = super().__getitem__(key)
+        value, where = _stated(name)
+        # Click looks a default up more than once.
+        told = click.get_current_context().meta.setdefault(__name__, set())
+        if name not in told:
+            told.add(name)
+            hint(f"nest: --{name} {value} ({where})")
+        return (value,) if option.multiple else value
 
 
 def _stated(name: str) -> tuple[str | None, str]:

@@ -175,7 +175,7 @@ def test_whatever_is_one_of_a_few_is_completed(words, found):
 
 #: What values are called that are none of a few.
 FREE = re.compile(
-    r"[A-Z]|USD|TEXT|SIZE|NAME|NAME=VALUE|KEY=VALUE|TYPE=\w+|NAME/FLAVOR"
+    r"[A-Z]|USD|PERCENT|TEXT|SIZE|NAME|NAME=VALUE|KEY=VALUE|TYPE=\w+|NAME/FLAVOR"
     r"|USD\|TYPE=USD"
     r"|NAME=F|ADDRESS\|N|A,B|tensor=N,vector=N"
 )

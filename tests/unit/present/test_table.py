@@ -152,8 +152,8 @@ def test_compare_screen_in_a_pipe() -> None:
     """A failure tells why below the table; long words are cut."""
     _, header, rule, *rows = screen_of(make_results())
     assert header == (
-        "solver fits memory, bytes of 100 step time, ns (90 %) slower than "
-        "fastest, % proof search time, s"
+        "solver fits memory, bytes of 100 step time, ns (90 %) slower, % "
+        "proof search, s"
     )
     assert set(rule) == {"─"}
     assert rows[0].endswith(" 90.0000 fastest optimal 1.23")
