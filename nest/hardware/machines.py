@@ -241,7 +241,7 @@ def machine(name: str) -> Machine:
 
 _CLUSTER = re.compile(
     r"(?P<name>.+?)\s*[x×:]\s*(?P<count>\d+)"
-    r"|(?P<first>\d+)\s*[x×]\s*(?P<last>.+)",
+    r"|((?P<nodes>\d+)\s*[x×]\s*)?(?P<first>\d+)\s*[x×]\s*(?P<last>.+)",
     re.IGNORECASE,
 )
 
@@ -270,7 +270,7 @@ def parse_clusters(text: str) -> list[tuple[Machine, int]]:
 def parse_cluster(text: str) -> tuple[Machine, int]:
     """Read a cluster name, ``<machine>x<devices>``, such as ``h100x64``.
 
-    ``h100:64`` and ``64xh100`` mean the same.
+    ``h100:64``, ``64xh100`` and ``8x8xh100`` (8 nodes) mean the same.
 
     Raises
     ------
@@ -286,11 +286,13 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
             f"{text!r}"
         )
     count = whole_number(match["count"] or match["first"])
-    if count is None:
+    nodes = whole_number(match["nodes"] or "1")
+    if count is None or nodes is None:
         raise InvalidOptionError(
             f"cluster: expected fewer devices, got {text!r}; write "
             f"<machine>x<devices> such as h100x64"
         )
+    count *= nodes
     if count > MAX_DEVICES:
         raise InvalidOptionError(
             f"cluster: expected at most {MAX_DEVICES} devices, got {count} "
@@ -301,4 +303,11 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
             f"cluster: expected at least 1 device, got {count} in {text!r}; "
             f"write <machine>x<devices> such as h100x64"
         )
-    return machine(match["name"] or match["last"]), count
+    site = machine(match["name"] or match["last"])
+    if match["nodes"] and count // nodes != site.node.fan_out:
+        raise InvalidOptionError(
+            f"cluster: expected nodes of {site.node.fan_out} devices for "
+            f"{site.name}, got {text!r}; correct it, or describe your nodes "
+            f"with 'nest new cluster'"
+        )
+    return site, count

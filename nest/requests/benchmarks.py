@@ -172,6 +172,7 @@ class SweepRequest(ModelRequest, WorkersRequest, RunFolderRequest):
     """Solvers on a grid of problems, or values of settings one by one."""
 
     COMMAND: ClassVar[str] = "nest sweep"
+    SAFE: ClassVar[bool] = True
 
     grid: PathText | None = setting(
         "[GRID]",

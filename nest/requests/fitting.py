@@ -41,6 +41,7 @@ class FitRequest(RestrictedRequest, OneSolverRequest, TimeLimitRequest):
     """How few devices, how little memory, or which offer keeps a target."""
 
     COMMAND: ClassVar[str] = "nest fit"
+    SAFE: ClassVar[bool] = True
 
     within: float | str | None = setting(
         "--within S",

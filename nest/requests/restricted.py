@@ -147,7 +147,11 @@ def restricted_by(
         return under(headroom)
     from nest.uncertainty.headroom import DEFAULT_HEADROOM
 
-    return replace(under(DEFAULT_HEADROOM), free=under("0"))
+    try:
+        safe = under(DEFAULT_HEADROOM)
+    except InvalidOptionError:  # so little memory that no plan leaves it
+        return under("0")
+    return replace(safe, free=under("0"))
 
 
 def offered(problem: Problem) -> dict[str, tuple[str, str]]:

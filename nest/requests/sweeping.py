@@ -132,7 +132,12 @@ def _with_memory(problem: Problem, value: str) -> Problem:
     from nest.analysis.fit import with_memory
 
     memory_bytes = problem.cluster.memory_bytes()
-    factor = _factor(value, SIZE, memory_bytes)
+    # An H100-80GB has 79.1 GiB: 141GB is so much more of what it offers.
+    sold = re.search(r"\d+GB", problem.cluster.device.name)
+    present = float(memory_bytes)
+    if sold and value.strip().endswith("GB"):
+        present = float(read_quantity(sold[0], SIZE))
+    factor = _factor(value, SIZE, present)
     return with_memory(problem, int(factor * memory_bytes))
 
 
@@ -168,6 +173,8 @@ def _network(
         factor = amount(value)
         if axis == "oversubscription":
             factor = 1 / factor
+    if factor == 1:
+        return request, lambda problem: problem
     return request, lambda problem: _with_bandwidth(problem, factor)
 
 
@@ -205,12 +212,15 @@ class Point:
         Which one; the base has the first value of every axis.
     request, problem
         What is asked, and the problem with its restrictions.
+    free
+        The problem without the default headroom, if that was added.
     """
 
     axis: str
     value: str
     request: SweepRequest
     problem: Problem
+    free: Problem | None = None
 
 
 def points(request: SweepRequest) -> Iterator[Point]:
@@ -251,7 +261,8 @@ def _point(
         restricted = restricted_by(request, problem)  # type: ignore[arg-type]
     except (NestError, ValueError) as error:
         raise InvalidOptionError(f"{where}{error}") from None
-    return Point(axis, value, request, restricted.problem)
+    free = restricted.free.problem if restricted.free else None
+    return Point(axis, value, request, restricted.problem, free)
 
 
 # What it buys
@@ -274,6 +285,9 @@ def solved(
     else:
         limits = solver_limits(request, DEFAULT_SOLVER)
         result = run_solver(problem, DEFAULT_SOLVER, limits, on_progress)
+        if result.plan is None and point.free is not None:
+            problem = point.free
+            result = run_solver(problem, DEFAULT_SOLVER, limits, on_progress)
         plan, score = result.plan, result.score
         row = {
             "axis": point.axis,

@@ -178,10 +178,16 @@ _positive = Reader(
 _NOT_ZERO = re.compile(r"\s*\+?[0._]*[1-9]")
 
 
+#: A number with a dollar sign before it or a letter for its size after it.
+_AMOUNT = re.compile(r"\s*\$?\s*(\S+?)\s*([kmbt]?)\s*", re.IGNORECASE)
+_POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
+
+
 def amount(value: Any) -> Fraction:
     """Read a number above 0 exactly as it is written.
 
-    A Python float stands for its shortest decimal text: 0.1 is 1/10.
+    A Python float stands for its shortest decimal text: 0.1 is 1/10. Texts
+    may be ``500B``, ``1.5T`` or ``$2.5``.
 
     Raises
     ------
@@ -193,6 +199,13 @@ def amount(value: Any) -> Fraction:
         text, size = str(value), float(value)
     else:
         text = value if isinstance(value, str) else str(value)
+        match = _AMOUNT.fullmatch(text)
+        if isinstance(value, str) and match is not None:
+            power = _POWERS[match[2].lower()]
+            if power and not re.search("e", match[1], re.IGNORECASE):
+                text = value = f"{match[1]}e{power}"
+            elif not power:
+                text = value = match[1]
         try:
             tiny = float(text) == 0 and bool(_NOT_ZERO.match(text))
         except ValueError:

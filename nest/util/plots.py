@@ -112,6 +112,24 @@ def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
     write_atomically(Path(path), buffer.getvalue())
 
 
+def _axes(axes: Axes | None) -> Axes:
+    """Return axes to draw into: those of a caller, or new ones.
+
+    Raises
+    ------
+    NestError
+        If a caller passes something else.
+    """
+    if axes is None:
+        return new_axes()
+    if not hasattr(axes, "barh"):
+        raise NestError(
+            f"axes: expected axes of matplotlib, got {axes!r}; to write a "
+            f"file, call .figure.savefig(FILE) on what the plot returns"
+        )
+    return axes
+
+
 def new_axes(width: float = 9.0, height: float = 4.0) -> Axes:
     """Return axes of a new figure."""
     _check_matplotlib("plot")
@@ -133,7 +151,7 @@ def timeline(
         Rows of a simulation: ``block``, ``kind``, ``start_ns``,
         ``duration_ns``.
     """
-    axes = axes or new_axes()
+    axes = _axes(axes)
     end_ns = max((x["start_ns"] + x["duration_ns"] for x in events), default=0)
     unit, unit_ns = _unit(end_ns)
     blocks = sorted({event["block"] for event in events})
@@ -176,7 +194,7 @@ def memory(
     limit_bytes
         What a device has.
     """
-    axes = axes or new_axes()
+    axes = _axes(axes)
     stages = [row["stage"] for row in rows]
     below = [0.0] * len(rows)
     for name, label in MEMORY_LABELS.items():
@@ -203,7 +221,7 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
         Rows of a comparison: ``solver``, ``outcome``, ``status``,
         ``feasible``, ``step_time_ns``, ``lower_bound_ns``.
     """
-    axes = axes or new_axes()
+    axes = _axes(axes)
     times = [row["step_time_ns"] or 0 for row in rows]
     unit, unit_ns = _unit(max(times, default=0))
     names = [row["solver"] for row in rows]
@@ -245,7 +263,7 @@ def accelerators(
     document
         ``nest-codesign-answers/1``.
     """
-    axes = axes or new_axes()
+    axes = _axes(axes)
     best = document["best"][-1] if document["best"] else None
     others = [x["best"] for x in document["baselines"] if x["best"]]
     marked = {

@@ -77,7 +77,13 @@ def test_memory_has_a_unit_or_is_a_multiple() -> None:
         point.problem.cluster.memory_bytes()
         for point in points_of("memory=default,80GB,80GiB,2x")
     ]
-    assert sizes == [sizes[0], 80 * 10**9, 80 * 2**30, 2 * sizes[0]]
+    # An H100-80GB offers 79.1 GiB; a twenty-fifth of that is kept free.
+    share = sizes[0] / (79.1 * 2**30)
+    assert sizes[1] == sizes[0]
+    assert sizes[2] == pytest.approx(share * 80 * 2**30, rel=1e-3)
+    assert sizes[3] == pytest.approx(2 * sizes[0], rel=1e-9)
+    free = points_of("memory=80GiB", headroom="0")
+    assert free[0].problem.cluster.memory_bytes() == 80 * 2**30
 
 
 def test_counts_of_devices_and_of_nodes() -> None:

@@ -167,6 +167,12 @@ def test_cluster_names(text, name, count):
             "cluster: expected at least 1 device, got 0 in 'h100x0'; write "
             "<machine>x<devices> such as h100x64",
         ),
+        (
+            "16x4xh100",
+            "cluster: expected nodes of 8 devices for dgx-h100, got "
+            "'16x4xh100'; correct it, or describe your nodes with 'nest new "
+            "cluster'",
+        ),
         *(
             (
                 text,

@@ -312,3 +312,26 @@ def test_a_command_and_its_function_read_the_same_settings(
         if declared.usage and name not in MODEL_FIELDS
     }
     assert settings & python == settings & command == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("500B", 500 * 10**9),
+        ("1.5T", 15 * 10**11),
+        ("500 b", 500 * 10**9),
+        ("$2.5", Fraction(5, 2)),
+        ("15e12", 15 * 10**12),
+        (2.5, Fraction(5, 2)),
+    ],
+)
+def test_amounts_are_read_as_people_write_them(
+    text: Any, number: Fraction
+) -> None:
+    assert values.amount(text) == number
+
+
+@pytest.mark.parametrize("text", ["B", "$", "1e9B", "5 GB", "2.5$"])
+def test_other_amounts_are_refused(text: str) -> None:
+    with pytest.raises(values.RefusedValueError, match="expected a number"):
+        values.amount(text)

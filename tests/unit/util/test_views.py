@@ -205,6 +205,15 @@ def test_new_axes_are_those_of_pyplot() -> None:
     pyplot.close("all")
 
 
+def test_a_file_is_no_axes() -> None:
+    with pytest.raises(
+        NestError,
+        match=r"^axes: expected axes of matplotlib, got 'a.pdf'; to write a "
+        r"file, call .figure.savefig\(FILE\) on what the plot returns$",
+    ):
+        COMPARISON.plot("a.pdf")  # type: ignore[arg-type]
+
+
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(NestError, match="expected matplotlib to be inst"):
