@@ -404,8 +404,11 @@ def _settings(
                 f"{problem.name}; write the plan with -o, and pass 'nest "
                 f"export' its --model"
             ) from None
+    sizes, _ = request.node_sizes(problem)
+    if len(sizes) == 1:
+        settings = settings._replace(gpus_per_node=sizes.pop())
     try:
-        node_size(problem.cluster)
+        node_size(problem.cluster, settings.gpus_per_node)
     except InvalidOptionError:
         raise InvalidOptionError(
             f"{option_name}: expected a network that groups the devices into "

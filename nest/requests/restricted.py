@@ -86,11 +86,34 @@ class RestrictedRequest(ProblemRequest, GranularityRequest):
         if self.model is None:
             return ""
         pins = restricted.pins
-        return defaults_of(
+        notes = defaults_of(
             restricted.whole,
             load_model(os.fspath(self.model)),
             {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
         )
+        _, missing = self.node_sizes(restricted.whole)
+        if missing:
+            sizes = " or ".join(map(str, sorted(missing)))
+            notes += (
+                f", no NVLink or other links in nodes of {sizes}, which "
+                f"--topology does not have"
+            )
+        return notes
+
+    def node_sizes(self, problem: Problem) -> tuple[set[int], set[int]]:
+        """Return the sizes of nodes of machines that a network has, and not.
+
+        Both are empty without a network of one's own, and for files of
+        clusters.
+        """
+        from nest.hardware import find_cluster
+
+        if self.topology is None or self.cluster is None:
+            return set(), set()
+        machines, _ = find_cluster(os.fspath(self.cluster))
+        sizes = {site.node.fan_out for site, _ in machines} - {1}
+        units = {*problem.cluster.topology.unit_sizes}
+        return sizes & units, sizes - units
 
     def notes(self, restricted: Restricted) -> list[str]:
         """Return what a report says about restrictions and defaults."""

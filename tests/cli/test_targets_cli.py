@@ -230,6 +230,21 @@ def test_a_launch_in_json(cli: Cli, config: str) -> None:
     assert {p.name: p.read_text() for p in out.iterdir()} == files
 
 
+def test_a_network_with_nodes_can_be_launched(cli: Cli, config: str) -> None:
+    """The machine says how many devices a node has, the network has them."""
+    solve = (
+        f"solve --model {config} --cluster 2x4xh100 {SMALL} --target megatron "
+        f"--launch --tokens 1B"
+    )
+    assert "nodes of 8 devices" in cli.refuses(solve)
+    solve = solve.replace("2x4x", "2x8x")
+    cli.succeeds(f"{solve} --topology dgx:nodes=2")
+    assert "Rank i is device i mod 8 of the host" in cli.out
+    assert "expected a network that groups the devices" in cli.refuses(
+        f"{solve} --topology leaf-spine:leaves=1,hosts=16"
+    )
+
+
 def test_what_cannot_be_launched(cli: Cli, config: str) -> None:
     solve = "solve problem.json --solver dp --launch"
     assert cli.refuses(solve) == (

@@ -335,3 +335,17 @@ def test_amounts_are_read_as_people_write_them(
 def test_other_amounts_are_refused(text: str) -> None:
     with pytest.raises(values.RefusedValueError, match="expected a number"):
         values.amount(text)
+
+
+def test_a_network_without_the_nodes_of_a_machine_is_told() -> None:
+    """A user who names a network may not know that it replaces NVLink."""
+
+    def assumed(topology: str) -> str:
+        request = SolveRequest(
+            model="llama2-7b", cluster="2x8xh100", topology=topology
+        )
+        return request.default_notes(request.restricted())
+
+    told = "no NVLink or other links in nodes of 8"
+    assert told in assumed("leaf-spine:leaves=1,hosts=16")
+    assert told not in assumed("dgx:nodes=2")
