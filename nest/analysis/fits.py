@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, combinations, islice
+from functools import partial
+from itertools import combinations, islice, product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from nest.analysis.feasible import larger, remedies_within
-from nest.analysis.neighbors import with_degrees, with_strategies
+from nest.analysis.neighbors import (
+    Factors,
+    strategies_of,
+    with_factors,
+    with_strategies,
+)
 from nest.constraints.targets import inexpressible
 from nest.cost.magnitude import in_range
 from nest.cost.model import CostModel
@@ -30,8 +36,7 @@ from nest.cost.score import Score, lay_out, score
 from nest.errors import InvalidPlanError
 from nest.ir.base import LayerId
 from nest.ir.io import plan_to_json, problem_hash
-from nest.ir.job import Job
-from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
+from nest.ir.plan import RECOMPUTE, Plan, Stage
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
 from nest.solvers.cell import OnProgress
@@ -46,10 +51,16 @@ from nest.uncertainty.intervals import (
 from nest.units import format_bytes
 from nest.util.versions import provenance
 
+#: How many times as many devices a change may need.
+_TIMES = (2, 4, 8)
+
 #: Factors by which a change multiplies or divides a degree.
-_FACTORS = tuple(
-    factor for k in (2, 4, 8) for factor in (Fraction(k), Fraction(1, k))
-)
+_FACTORS = tuple(x for k in _TIMES for x in (Fraction(k), Fraction(1, k)))
+
+_NONE: Factors = MappingProxyType({})
+
+#: A plan that fits as surely as this needs no change.
+_FINE = ("yes", "likely")
 
 #: Changes of two settings that an answer lists at most.
 _MAX_PAIRS = 5
@@ -80,10 +91,8 @@ class StageMemory:
         Number of the stage from 1; of an interleaved plan its pipeline rank.
     ranks
         First rank and end, in every replica.
-    bytes_by_kind
-        Bytes of weights, gradients and so on.
-    device_bytes
-        Memory of each device.
+    bytes_by_kind, device_bytes
+        Bytes of weights, gradients and so on, and of a device.
     memory_50_bytes, memory_90_bytes
         Prediction intervals; ``None`` if the errors are not known.
     fits
@@ -102,6 +111,27 @@ class StageMemory:
     def memory_bytes(self) -> int:
         """Predicted memory of each rank."""
         return sum(self.bytes_by_kind.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a document says about the stage."""
+        return {
+            "stage": self.stage,
+            "ranks": [[a, end - 1] for a, end in self.ranks],
+            "fits": self.fits,
+            "memory_bytes": self.memory_bytes,
+            "memory_50_bytes": _rounded(self.memory_50_bytes),
+            "memory_90_bytes": _rounded(self.memory_90_bytes),
+            "device_bytes": self.device_bytes,
+            "memory": self.bytes_by_kind,
+        }
+
+
+def _rounded(interval: Interval | None) -> list[int] | None:
+    return None if interval is None else [round(x) for x in interval]
+
+
+def _least_sure(stages: Iterable[StageMemory]) -> FitsWord:
+    return max((x.fits for x in stages), key=FITS.index)
 
 
 class SettingChange(NamedTuple):
@@ -218,7 +248,7 @@ class Fits(Tabular):
     @property
     def fits(self) -> FitsWord:
         """Whether all ranks have enough memory, and how sure that is."""
-        return max((x.fits for x in self.stages), key=FITS.index)
+        return _least_sure(self.stages)
 
     def to_rows(self) -> list[Row]:
         """Return a row per stage, the fullest first."""
@@ -244,28 +274,12 @@ class Fits(Tabular):
             "fits": self.fits,
             "step_time_ns": self.score.step_time_ns,
             "intervals": self.intervals and self.intervals.to_json(),
-            "stages": [
-                {
-                    "stage": stage.stage,
-                    "ranks": [[a, end - 1] for a, end in stage.ranks],
-                    "fits": stage.fits,
-                    "memory_bytes": stage.memory_bytes,
-                    "memory_50_bytes": _rounded(stage.memory_50_bytes),
-                    "memory_90_bytes": _rounded(stage.memory_90_bytes),
-                    "device_bytes": stage.device_bytes,
-                    "memory": stage.bytes_by_kind,
-                }
-                for stage in self.stages
-            ],
+            "stages": [stage.to_json() for stage in self.stages],
             "changes": [change.to_json() for change in self.changes],
             "remedies": list(self.remedies),
             "notes": list(self.notes),
             **provenance(),
         }
-
-
-def _rounded(interval: Interval | None) -> list[int] | None:
-    return None if interval is None else [round(x) for x in interval]
 
 
 def fits(
@@ -305,65 +319,61 @@ def fits(
     costs = CostModel(problem)
     verdict = score(problem, plan, costs)
     stages = _stages(problem, plan, verdict, costs)
-    result = Fits(
+    is_fine = _least_sure(stages) in _FINE
+    search = _Search(problem, plan, verdict, target, cut)
+    changes = search.singles()
+    if is_fine:
+        changes = tuple(x for x in changes if x.cost < -_LEAST_GAIN)
+    elif not changes or changes[0].cost > _DEAR:
+        changes = (*changes, *search.pairs(changes))
+        changes = tuple(sorted(changes, key=lambda change: change.cost))
+    remedies: Sequence[str] = ()
+    if not changes and not is_fine:
+        remedies = remedies_within(problem, _REMEDIES_S, on_progress).lines
+    before = lines(problem, plan) if changes else ()
+    return Fits(
         problem=problem,
         plan=plan,
         score=verdict,
         stages=stages,
         intervals=intervals_of(problem, plan, verdict),
-        changes=(),
+        changes=tuple(_with_lines(x, before, lines) for x in changes),
+        remedies=tuple(remedies),
         notes=tuple(notes),
     )
-    search = _Search(problem, plan, verdict, target, cut)
-    changes = search.singles()
-    if result.fits in ("yes", "likely"):
-        changes = tuple(x for x in changes if x.cost < -_LEAST_GAIN)
-    elif not changes or changes[0].cost > _DEAR:
-        changes = (*changes, *search.pairs(changes))
-        changes = tuple(sorted(changes, key=lambda change: change.cost))
-    if changes:
-        shown = _with_lines(changes, lines(problem, plan), lines)
-        return dataclasses.replace(result, changes=tuple(shown))
-    if result.fits in ("yes", "likely"):
-        return result
-    remedies = remedies_within(problem, _REMEDIES_S, on_progress)
-    return dataclasses.replace(result, remedies=tuple(remedies.lines))
 
 
-def _with_lines(
-    changes: Sequence[Change], before: Sequence[str], lines: Lines
-) -> Iterator[Change]:
-    """Yield changes with the lines that they add and remove."""
-    for change in changes:
-        after = before and lines(change.problem, change.plan)
-        if not after:
-            yield change
-            continue
-        yield dataclasses.replace(
-            change,
-            added=tuple(line for line in after if line not in before),
-            removed=tuple(line for line in before if line not in after),
-        )
+def _with_lines(change: Change, before: Sequence[str], lines: Lines) -> Change:
+    """Return a change with the lines that it adds and removes."""
+    after = before and lines(change.problem, change.plan)
+    if not after:
+        return change
+    return dataclasses.replace(
+        change,
+        added=tuple(line for line in after if line not in before),
+        removed=tuple(line for line in before if line not in after),
+    )
 
 
 def _stages(
     problem: Problem, plan: Plan, verdict: Score, model: CostModel
 ) -> tuple[StageMemory, ...]:
     """Return the memory of every stage, the fullest first."""
-    cluster, stages = problem.cluster, []
+    stages = []
     device_ranges = lay_out(problem, plan, model).blocks
-    is_unknown = bool(why_none(problem))
+    is_known = not why_none(problem)
     for index, block in enumerate(verdict.blocks):
         ranks = tuple(device_ranges[index].ranges())
-        within_50, within_90 = memory_interval(block.memory_bytes)
+        intervals: tuple[Interval | None, Interval | None] = (None, None)
+        if is_known:
+            intervals = memory_interval(block.memory_bytes)
         stages.append(
             StageMemory(
                 index + 1,
                 ranks,
                 block.memory,
-                cluster.memory_bytes(ranks),
-                None if is_unknown else within_50,
-                None if is_unknown else within_90,
+                problem.cluster.memory_bytes(ranks),
+                *intervals,
                 fits_word(problem, block.memory_bytes, ranks),
             )
         )
@@ -375,15 +385,14 @@ def _stages(
 
 
 class _Option(NamedTuple):
-    """Another value of a setting: what all strategies get, or a factor.
+    """Another value of a setting; ``change`` raises ``ValueError`` for none.
 
-    With ``merges`` all replicas become one, whose ranks are data-parallel.
+    It needs so many ``times`` the devices.
     """
 
     name: str
-    values: Mapping[str, Any] = MappingProxyType({})
-    factor: Fraction = Fraction(1)
-    merges: bool = False
+    change: Callable[[Plan], Plan]
+    times: int = 1
 
 
 class _Search:
@@ -397,17 +406,19 @@ class _Search:
         target: str | None,
         cut: EvenCut,
     ) -> None:
-        self.problem = _with_all_batches(problem)
-        self.plan = replace(plan, problem_hash=None, solver=None)
+        wide = _with_all_batches(problem)
         self.devices = problem.cluster.num_devices
+        self.problems = {
+            each.cluster.num_devices: each for each in (wide, *larger(wide))
+        }
+        self.models: dict[int, CostModel] = {}
+        self.plan = replace(plan, problem_hash=None, solver=None)
         self.device_time_ns = verdict.step_time_ns * self.devices
         self.before = settings_of_plan(problem, plan)
         self.target = target
         if target is not None and inexpressible(target, problem, plan):
             self.target = None
-        self.models = {self.devices: CostModel(self.problem)}
-        self.options = list(_options(self.problem.job))
-        self.cut = cut
+        self.options = list(_options(wide, partial(cut, wide)))
 
     def singles(self) -> tuple[Change, ...]:
         """Return changes of one setting, the cheapest value of each."""
@@ -418,34 +429,32 @@ class _Search:
 
         Only those that are cheaper than all changes of one.
         """
-        two = (
-            (one, other)
-            for one, other in combinations(self.options, 2)
-            if one.name != other.name
-        )
+        two = combinations(self.options, 2)
+        changes = self._cheapest(x for x in two if x[0].name != x[1].name)
         cheapest = min((single.cost for single in singles), default=math.inf)
-        cheap = (pair for pair in self._cheapest(two) if pair.cost < cheapest)
+        cheap = (pair for pair in changes if pair.cost < cheapest)
         return tuple(islice(cheap, _MAX_PAIRS))
 
     def _cheapest(
-        self, all_options: Iterator[tuple[_Option, ...]]
+        self, all_options: Iterable[tuple[_Option, ...]]
     ) -> tuple[Change, ...]:
         best: dict[tuple[str, ...], Change] = {}
-        for options in all_options:
-            change = self._change(options)
-            if change is None:
-                continue
-            other = best.get(change.names)
-            if other is None or change.cost < other.cost:
+        for change in filter(None, map(self._change, all_options)):
+            other = best.setdefault(change.names, change)
+            if change.cost < other.cost:
                 best[change.names] = change
         return tuple(sorted(best.values(), key=lambda change: change.cost))
 
     def _change(self, options: Sequence[_Option]) -> Change | None:
         """Return what options lead to, if that is a plan that fits."""
-        problem, plan = self.problem, self.plan
+        plan = self.plan
+        devices = self.devices * math.prod(x.times for x in options)
+        problem = self.problems.get(devices)
+        if problem is None:
+            return None
         try:
             for option in options:
-                problem, plan = self._applied(option, problem, plan)
+                plan = option.change(plan)
         except ValueError:  # no plan has such settings
             return None
         after = settings_of_plan(problem, plan)
@@ -456,23 +465,19 @@ class _Search:
         )
         if not changed:
             return None
-        devices = problem.cluster.num_devices
         if devices not in self.models:
             self.models[devices] = CostModel(problem)
         model = self.models[devices]
         try:
             verdict = score(problem, plan, model)
-            if self.target is not None and inexpressible(
-                self.target, problem, plan
-            ):
+            if self.target and inexpressible(self.target, problem, plan):
                 return None
         except InvalidPlanError:
             return None
         if not verdict.feasible:
             return None
-        stages = _stages(problem, plan, verdict, model)
-        fits_how = max((x.fits for x in stages), key=FITS.index)
-        if fits_how not in ("yes", "likely"):
+        fits_how = _least_sure(_stages(problem, plan, verdict, model))
+        if fits_how not in _FINE:
             return None
         time_ns = verdict.step_time_ns * devices
         return Change(
@@ -484,69 +489,6 @@ class _Search:
             time_ns / self.device_time_ns - 1 if self.device_time_ns else 0.0,
             fits_how,
         )
-
-    def _applied(
-        self, option: _Option, problem: Problem, plan: Plan
-    ) -> tuple[Problem, Plan]:
-        """Return a plan with another value of a setting.
-
-        Raises
-        ------
-        ValueError
-            If no plan has it.
-        """
-        name, factor = option.name, option.factor
-        if name == "devices":
-            num_devices = factor * problem.cluster.num_devices
-            for wider in larger(problem):
-                if wider.cluster.num_devices == num_devices:
-                    return wider, _resized(plan, factor)
-            raise ValueError("expected equal devices, got several types")
-        if name == "distributed optimizer":
-            return problem, replace(plan, distributed_optimizer=True)
-        if name == "micro-batch size":
-            size = _whole(plan.micro_batch * factor)
-            for strategy in plan_strategies(plan):
-                _whole(Fraction(size, strategy.dp))
-            return problem, replace(plan, micro_batch=size)
-        if name in ("pp", "virtual stages"):
-            chunks = option.values.get("chunks", plan.virtual_stages)
-            return problem, self._recut(problem, plan, factor, chunks)
-        if not option.values:
-            scale = Fraction(1) if name == "ep" else 1 / factor
-            return problem, _resized(plan, scale, {name: factor})
-        replicas = plan.replicas if option.merges else 1
-        plan = replace(
-            plan,
-            replicas=plan.replicas // replicas,
-            micro_batch=plan.micro_batch * replicas,
-        )
-
-        def change(old: Strategy) -> Strategy:
-            return replace(old, dp=old.dp * replicas, **option.values)
-
-        return problem, _changed(plan, change)
-
-    def _recut(
-        self, problem: Problem, plan: Plan, factor: Fraction, chunks: int
-    ) -> Plan:
-        """Return a plan with other stages, which have equally many layers."""
-        count = _whole(plan.num_blocks * factor)
-        layers_of_stages = self.cut(problem, count * chunks)
-        strategies = plan_strategies(plan)
-        if (
-            layers_of_stages is None
-            or len(strategies) > 1
-            or plan.placement != "loop"
-        ):
-            raise ValueError("expected equal stages, got others")
-        resized = _resized(plan, 1 / factor)
-        (strategy,) = plan_strategies(resized)
-        stages = tuple(
-            Stage.of(layers, (strategy,) * len(layers))
-            for layers in layers_of_stages
-        )
-        return replace(resized, stages=stages, virtual_stages=chunks)
 
 
 def _with_all_batches(problem: Problem) -> Problem:
@@ -566,7 +508,7 @@ def _with_all_batches(problem: Problem) -> Problem:
 
 def settings_of_plan(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return the settings of a plan, for people, by name."""
-    strategies = plan_strategies(plan)
+    strategies = strategies_of(plan)
     size = plan.micro_batch
 
     def text(values: Iterator[Any]) -> str:
@@ -595,74 +537,86 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-def plan_strategies(plan: Plan) -> list[Strategy]:
-    """Return the distinct strategies of a plan, in pipeline order."""
-    return list(
-        dict.fromkeys(
-            chain.from_iterable(s.layer_strategies for s in plan.stages)
-        )
-    )
-
-
 # Changes
 
 
-def _options(job: Job) -> Iterator[_Option]:
+def _options(
+    problem: Problem, cut: Callable[[int], list[list[LayerId]] | None]
+) -> Iterator[_Option]:
     """Yield other values of every setting.
 
     More devices come first, as other changes need the ranks that they add.
     """
-    for factor in _FACTORS:
-        if factor > 1:
-            yield _Option("devices", factor=factor)
+
+    def strategies(name: str, **values: Any) -> _Option:
+        change = partial(replace, **values)
+        return _Option(name, partial(with_strategies, change=change))
+
+    for times in _TIMES:
+        yield _Option("devices", partial(_resized, Fraction(times)), times)
     for choice in RECOMPUTE:
-        yield _Option("recomputation", {"recompute": choice})
-    for zero in job.zero:
-        for merges in (False, True):
-            yield _Option("ZeRO stage", {"zero": zero}, merges=merges)
-    yield _Option("distributed optimizer")
+        yield strategies("recomputation", recompute=choice)
+    for zero, merges in product(problem.job.zero, (False, True)):
+        yield _Option("ZeRO stage", partial(_sharded, zero, merges))
+    distribute = partial(replace, distributed_optimizer=True)
+    yield _Option("distributed optimizer", distribute)
     for split in (False, True):
-        yield _Option("sequence parallelism", {"sequence_parallel": split})
+        yield strategies("sequence parallelism", sequence_parallel=split)
     for factor in _FACTORS:
-        for name in ("micro-batch size", "tp", "cp", "ep", "pp"):
-            yield _Option(name, factor=factor)
-    for chunks in job.virtual_stages:
-        yield _Option("virtual stages", {"chunks": chunks})
+        size = {"micro_batch": factor}
+        yield _Option("micro-batch size", partial(with_factors, factors=size))
+        for name in ("tp", "cp", "ep"):
+            scale = Fraction(1) if name == "ep" else 1 / factor
+            resize = partial(_resized, scale, factors={name: factor})
+            yield _Option(name, resize)
+        yield _Option("pp", partial(_recut, cut, factor))
+    for chunks in problem.job.virtual_stages:
+        recut = partial(_recut, cut, Fraction(1), chunks=chunks)
+        yield _Option("virtual stages", recut)
 
 
-def _whole(value: Fraction) -> int:
-    if value.denominator > 1:
-        raise ValueError(f"expected a whole number, got {value}")
-    return int(value)
-
-
-def _changed(plan: Plan, change: Callable[[Strategy], Strategy]) -> Plan:
-    changed = with_strategies(plan, change)
-    if isinstance(changed, str):
-        raise ValueError(changed)
-    return changed
-
-
-def _resized(
-    plan: Plan,
-    scale: Fraction,
-    factors: Mapping[str, Fraction] = MappingProxyType({}),
-) -> Plan:
+def _resized(scale: Fraction, plan: Plan, factors: Factors = _NONE) -> Plan:
     """Return a plan with so many times the data-parallel ranks.
 
     Their micro-batch size stays; ``factors`` multiply other degrees.
     """
-    more, fewer = scale.numerator, scale.denominator
-    common = math.gcd(plan.replicas, fewer)
-    replicas, fewer = plan.replicas // common, fewer // common
-    if plan.replicas > 1:
-        replicas, more = replicas * more, 1
-    ratio = Fraction(more, fewer)
-    size = _whole(plan.micro_batch * ratio)
+    more = scale.numerator if plan.replicas > 1 else 1
+    replicas = Fraction(more, math.gcd(plan.replicas, scale.denominator))
+    ranks = scale / replicas
+    return with_factors(
+        plan,
+        {"replicas": replicas, "micro_batch": ranks, "dp": ranks, **factors},
+    )
 
-    def change(old: Strategy) -> Strategy:
-        values = {x: _whole(getattr(old, x) * f) for x, f in factors.items()}
-        return with_degrees(old, {**values, "dp": _whole(old.dp * ratio)})
 
-    resized = replace(plan, replicas=replicas, micro_batch=size)
-    return _changed(resized, change)
+def _sharded(zero: int, merges: bool, plan: Plan) -> Plan:
+    """Return a plan with a ZeRO stage.
+
+    With ``merges`` all replicas become one, whose ranks are data-parallel.
+    """
+    ranks = Fraction(plan.replicas if merges else 1)
+    factors = {"replicas": 1 / ranks, "micro_batch": ranks, "dp": ranks}
+    merged = with_factors(plan, factors)
+    return with_strategies(merged, partial(replace, zero=zero))
+
+
+def _recut(
+    cut: Callable[[int], list[list[LayerId]] | None],
+    factor: Fraction,
+    plan: Plan,
+    chunks: int | None = None,
+) -> Plan:
+    """Return a plan with other stages, which have equally many layers."""
+    chunks, count = chunks or plan.virtual_stages, plan.num_blocks * factor
+    resized = _resized(1 / factor, plan)
+    strategy, *others = strategies_of(resized)
+    layers_of_stages = None
+    if count.denominator == 1 and plan.placement == "loop" and not others:
+        layers_of_stages = cut(int(count) * chunks)
+    if layers_of_stages is None:
+        raise ValueError("expected equal stages, got others")
+    stages = tuple(
+        Stage.of(layers, (strategy,) * len(layers))
+        for layers in layers_of_stages
+    )
+    return replace(resized, stages=stages, virtual_stages=chunks)

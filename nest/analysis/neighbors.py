@@ -11,10 +11,12 @@ the memory where nothing fits.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby, permutations
-from typing import Literal, NamedTuple
+from fractions import Fraction
+from functools import partial
+from itertools import chain, groupby, permutations
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,10 +25,28 @@ from nest.cost.model import CostModel
 from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
 from nest.ir.base import LayerId
-from nest.ir.plan import RECOMPUTE, Plan, Recompute, Stage, Strategy
+from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 
 MoveVerdict = Literal["fits", "too large", "illegal"]
+
+#: What settings of a plan, and degrees of all strategies, are multiplied by.
+Factors = Mapping[str, Fraction]
+_OF_PLANS = ("replicas", "micro_batch")
+
+DOUBLE, HALF = Fraction(2), Fraction(1, 2)
+_WORDS = {DOUBLE: "doubled", HALF: "halved"}
+_RANKS = [axis.name for axis in RANK_AXES]
+
+#: What the neighbours of a plan double and halve. With a micro-batch dp may
+#: change too: its ranks then keep their samples.
+_FACTORS: tuple[Factors, ...] = (
+    *({"micro_batch": by, **dp} for by in _WORDS for dp in ({}, {"dp": by})),
+    *({"replicas": by} for by in _WORDS),
+    *({up: DOUBLE, down: HALF} for up, down in permutations(_RANKS, 2)),
+    *({name: by, "replicas": 1 / by} for name in _RANKS for by in _WORDS),
+    *({axis.name: by} for axis in AXES for by in _WORDS),
+)
 
 
 class Move(NamedTuple):
@@ -109,29 +129,8 @@ def settings_moves(
     problem: Problem, plan: Plan, model: CostModel
 ) -> Iterator[Neighbour]:
     """Yield the plans with one setting changed in all stages, one by one."""
-    for moves in (_batches(plan), _degrees(plan), _choices(problem, plan)):
-        yield from (_price(problem, move, model) for move in moves)
-
-
-def halved(plan: Plan, recompute: Collection[Recompute]) -> Iterator[Plan]:
-    """Yield plans on half the devices, with every choice of recomputation.
-
-    Half the replicas or data-parallel ranks do the work; a rank has as many
-    samples at a time as before, or twice as many.
-    """
-    bases = []
-    if plan.replicas % 2 == 0:
-        bases.append(replace(plan, replicas=plan.replicas // 2))
-    for move in _changed(plan, "", {"dp": -2}):
-        if isinstance(move.plan, Plan):
-            bases.append(move.plan)
-            if plan.micro_batch % 2 == 0:
-                size = plan.micro_batch // 2
-                bases.append(replace(move.plan, micro_batch=size))
-    for base in bases:
-        yield base
-        for choice in recompute:
-            yield _recomputing(base, choice)
+    for move in _settings(problem, plan):
+        yield _price(problem, move, model)
 
 
 def _rank(neighbour: Neighbour) -> tuple[int, int]:
@@ -166,143 +165,126 @@ def _price(problem: Problem, move: Move, model: CostModel) -> Neighbour:
 def _moves(problem: Problem, plan: Plan) -> Iterator[Move]:
     """Yield every move, those of one name one after the other."""
     plan = replace(plan, problem_hash=None, solver=None)
-    yield from _batches(plan)
-    yield from _degrees(plan)
-    yield from _choices(problem, plan)
+    yield from _settings(problem, plan)
     if plan.virtual_stages == 1:
         yield from _merges(plan)
         yield from _splits(plan)
     yield from _layer_moves(problem, plan)
 
 
-def _batches(plan: Plan) -> Iterator[Move]:
-    """Yield micro-batches and replicas doubled and halved.
+def _settings(problem: Problem, plan: Plan) -> Iterator[Move]:
+    """Yield the moves that change a setting in all stages.
 
-    With a micro-batch dp may change too: its ranks then keep their samples.
+    Where something is halved that no strategy has two of, there is no move.
     """
-    size, replicas = plan.micro_batch, plan.replicas
-    for name, factor in (("doubled", 2), ("halved", -2)):
-        if factor < 0 and size % 2:
-            continue
-        other = size * 2 if factor > 0 else size // 2
-        changed = replace(plan, micro_batch=other)
-        yield Move(f"micro-batch {name}", "", changed)
-        for move in _changed(changed, f"micro-batch {name}", {"dp": factor}):
-            yield move._replace(detail=f"dp {name} too")
-    yield Move("replicas doubled", "", replace(plan, replicas=2 * replicas))
-    if replicas % 2 == 0:
-        half = replace(plan, replicas=replicas // 2)
-        yield Move("replicas halved", "", half)
+    for factors in _FACTORS:
+        halved = [name for name, by in factors.items() if by == HALF]
+        if all(any(x % 2 == 0 for x in _values(plan, y)) for y in halved):
+            texts = [f"{x} {_WORDS[by]}" for x, by in factors.items()]
+            name, detail = ", ".join(texts).replace("_", "-"), ""
+            if texts[0].startswith("micro_batch") and len(texts) > 1:
+                name, detail = name.split(", ")[0], f"{texts[1]} too"
+            yield Move(name, detail, _made(with_factors, plan, factors))
+    for name, change in _choices(problem, plan):
+        if any(change(old) != old for old in strategies_of(plan)):
+            yield Move(name, "", _made(with_strategies, plan, change))
 
 
-def _degrees(plan: Plan) -> Iterator[Move]:
-    """Yield degrees doubled and halved, alone and traded for another."""
-    wide = [axis.name for axis in RANK_AXES]
-    for up, down in permutations(wide, 2):
-        name = f"{up} doubled, {down} halved"
-        yield from _changed(plan, name, {up: 2, down: -2})
-    for degree in wide:
-        if plan.replicas % 2 == 0:
-            name = f"{degree} doubled, replicas halved"
-            fewer = replace(plan, replicas=plan.replicas // 2)
-            yield from _changed(fewer, name, {degree: 2})
-        name = f"{degree} halved, replicas doubled"
-        more = replace(plan, replicas=2 * plan.replicas)
-        yield from _changed(more, name, {degree: -2})
-    for axis in AXES:
-        yield from _changed(plan, f"{axis.name} doubled", {axis.name: 2})
-        yield from _changed(plan, f"{axis.name} halved", {axis.name: -2})
-
-
-def _changed(plan: Plan, name: str, factors: dict[str, int]) -> Iterator[Move]:
-    """Yield the plan with degrees times 2 or by 2 (-2) in all strategies.
-
-    Where a degree is halved that no strategy has two of, there is no move.
-    """
-
-    def change(strategy: Strategy) -> Strategy:
-        values = {}
-        for degree, factor in factors.items():
-            value = getattr(strategy, degree)
-            if factor < 0 and value % -factor:
-                raise ValueError(
-                    f"{degree}: expected an even degree in every strategy, "
-                    f"got {value}"
-                )
-            values[degree] = value * factor if factor > 0 else value // -factor
-        return with_degrees(strategy, values)
-
-    halved = [degree for degree, factor in factors.items() if factor < 0]
-    for degree in halved:
-        if all(getattr(s, degree) % 2 for s in _strategies(plan)):
-            return
-    yield Move(name, "", with_strategies(plan, change))
-
-
-def with_degrees(strategy: Strategy, values: dict[str, int]) -> Strategy:
-    """Return a strategy with other degrees; one tensor rank splits nothing."""
-    split = strategy.sequence_parallel and values.get("tp", strategy.tp) > 1
-    return replace(strategy, sequence_parallel=split, **values)
-
-
-def _strategies(plan: Plan) -> set[Strategy]:
-    return {
-        strategy
-        for stage in plan.stages
-        for strategy in stage.layer_strategies
-    }
-
-
-def with_strategies(
-    plan: Plan, change: Callable[[Strategy], Strategy]
-) -> Plan | str:
-    """Return the plan with all strategies changed, or why none can be."""
+def _made(make: Callable[..., Plan], *arguments: Any) -> Plan | str:
+    """Return a plan, or why there is none."""
     try:
-        stages = tuple(
-            Stage.of(stage.layers, tuple(map(change, stage.layer_strategies)))
-            for stage in plan.stages
-        )
+        return make(*arguments)
     except ValueError as error:
         return str(error)
-    return replace(plan, stages=stages)
 
 
-def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
-    """Yield ZeRO a stage up and down, and every other recompute choice."""
-    used = _strategies(plan)
+def _choices(
+    problem: Problem, plan: Plan
+) -> Iterator[tuple[str, Callable[[Strategy], Strategy]]]:
+    """Yield ZeRO a stage up and down, and every other choice, by name."""
     for step, word in ((1, "raised"), (-1, "lowered")):
-        if all(0 <= strategy.zero + step <= 3 for strategy in used):
+        if all(0 <= x + step <= 3 for x in _values(plan, "zero")):
 
             def shard(old: Strategy, step: int = step) -> Strategy:
                 return replace(old, zero=old.zero + step)
 
-            changed = with_strategies(plan, shard)
-            yield Move(f"zero {word} by 1", "", changed)
+            yield f"zero {word} by 1", shard
     if problem.job.plans_split_sequences:
-        yield from _sequences(plan)
+        for split, word in ((True, "everywhere"), (False, "nowhere")):
+            change = partial(_with_degrees, sequence_parallel=split)
+            yield f"sequence parallelism {word}", change
     for choice in RECOMPUTE:
-        if any(strategy.recompute != choice for strategy in used):
-            changed = _recomputing(plan, choice)
-            yield Move(f"recompute {choice} everywhere", "", changed)
+        change = partial(replace, recompute=choice)
+        yield f"recompute {choice} everywhere", change
 
 
-def _recomputing(plan: Plan, choice: Recompute) -> Plan:
-    """Return the plan with one choice of recomputation in all strategies."""
-    changed = with_strategies(plan, lambda old: replace(old, recompute=choice))
-    assert isinstance(changed, Plan)
-    return changed
+# Plans with other settings
 
 
-def _sequences(plan: Plan) -> Iterator[Move]:
-    """Yield sequences split wherever they can be, and nowhere."""
-    for split, word in ((True, "everywhere"), (False, "nowhere")):
+def strategies_of(plan: Plan) -> list[Strategy]:
+    """Return the distinct strategies of a plan, in pipeline order."""
+    all_strategies = (stage.layer_strategies for stage in plan.stages)
+    return list(dict.fromkeys(chain.from_iterable(all_strategies)))
 
-        def change(old: Strategy, split: bool = split) -> Strategy:
-            return replace(old, sequence_parallel=split and old.tp > 1)
 
-        if any(change(strategy) != strategy for strategy in _strategies(plan)):
-            changed = with_strategies(plan, change)
-            yield Move(f"sequence parallelism {word}", "", changed)
+def with_strategies(
+    plan: Plan, change: Callable[[Strategy], Strategy]
+) -> Plan:
+    """Return the plan with all strategies changed.
+
+    Raises
+    ------
+    ValueError
+        If one of them cannot be.
+    """
+    stages = tuple(
+        Stage.of(stage.layers, tuple(map(change, stage.layer_strategies)))
+        for stage in plan.stages
+    )
+    return replace(plan, stages=stages)
+
+
+def with_factors(plan: Plan, factors: Factors) -> Plan:
+    """Return the plan with settings, and degrees of all strategies, scaled.
+
+    Raises
+    ------
+    ValueError
+        If a value is not whole then, or a strategy is none.
+    """
+
+    def scaled(old: Plan | Strategy, is_own: bool) -> dict[str, int]:
+        values = {}
+        for name, factor in factors.items():
+            if (name in _OF_PLANS) == is_own:
+                value = getattr(old, name)
+                if value % factor.denominator:
+                    raise ValueError(
+                        f"{name}: expected an even degree in every strategy, "
+                        f"got {value}"
+                    )
+                values[name] = int(value * factor)
+        return values
+
+    changed = replace(plan, **scaled(plan, True))
+    if factors.keys() <= {*_OF_PLANS}:
+        return changed
+    return with_strategies(
+        changed, lambda old: _with_degrees(old, **scaled(old, False))
+    )
+
+
+def _with_degrees(old: Strategy, **values: int) -> Strategy:
+    """Return a strategy with other degrees; one tensor rank splits nothing."""
+    split = bool(values.pop("sequence_parallel", old.sequence_parallel))
+    has_ranks = values.get("tp", old.tp) > 1
+    return replace(old, sequence_parallel=split and has_ranks, **values)
+
+
+def _values(plan: Plan, name: str) -> set[int]:
+    """Return the values of a setting of a plan, or of its strategies."""
+    holders = [plan] if name in _OF_PLANS else strategies_of(plan)
+    return {getattr(holder, name) for holder in holders}
 
 
 def _merges(plan: Plan) -> Iterator[Move]:
@@ -348,7 +330,9 @@ def _splits(plan: Plan) -> Iterator[Move]:
             value, odd = divmod(getattr(stage.strategy, degree), 2)
             if not odd:
                 try:
-                    ways.append(with_degrees(stage.strategy, {degree: value}))
+                    ways.append(
+                        _with_degrees(stage.strategy, **{degree: value})
+                    )
                 except ValueError:  # fewer ranks than experts are spread over
                     continue
         for strategy in ways:

@@ -6,15 +6,23 @@ bound on what the best such plan takes. Nothing is searched.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
-from nest.analysis.neighbors import Neighbour, halved, settings_moves
+from nest.analysis.neighbors import (
+    HALF,
+    Neighbour,
+    settings_moves,
+    with_factors,
+    with_strategies,
+)
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
-from nest.ir.plan import Plan
+from nest.ir.plan import Plan, Recompute
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
 
@@ -61,7 +69,7 @@ def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
     scores = []
     if cluster.num_devices % 2 == 0:
         model = CostModel(smaller)
-        for other in halved(plan, problem.job.recompute):
+        for other in _halved(plan, problem.job.recompute):
             if clock.passed:
                 break
             try:
@@ -80,3 +88,19 @@ def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
         tuple(changes),
         not clock.passed,
     )
+
+
+def _halved(plan: Plan, recompute: Collection[Recompute]) -> Iterator[Plan]:
+    """Yield plans on half the devices, with every choice of recomputation.
+
+    Half the replicas or data-parallel ranks do the work; a rank has as many
+    samples at a time as before, or twice as many.
+    """
+    for names in (("replicas",), ("dp",), ("dp", "micro_batch")):
+        try:
+            base = with_factors(plan, dict.fromkeys(names, HALF))
+        except ValueError:  # an odd number of them
+            continue
+        yield base
+        for choice in recompute:
+            yield with_strategies(base, partial(replace, recompute=choice))

@@ -12,9 +12,9 @@ import nest
 from nest.analysis.fits import (
     Fits,
     fits,
-    plan_strategies,
     settings_of_plan,
 )
+from nest.analysis.neighbors import strategies_of
 from nest.cost.score import score
 from nest.frameworks.export import lines_of
 from nest.frameworks.nearest import even_stages
@@ -112,7 +112,7 @@ def test_ranks_that_a_degree_takes_are_data_parallel(too_large: Fits) -> None:
     for change in too_large.changes:
         if "tp" not in change.names:
             continue
-        for strategy in plan_strategies(change.plan):
+        for strategy in strategies_of(change.plan):
             assert change.plan.replicas * strategy.dp * strategy.tp == 8
             if "micro-batch size" not in change.names:
                 assert change.plan.micro_batch == 2 * strategy.dp
