@@ -52,17 +52,17 @@ def fit_block(
 def _answer_rows(problem: Problem, fit: Fit) -> Rows:
     """Return what the answer is, whether it is proven, and its price."""
     best, has_offers = fit.best, fit.question in ("fastest", "cheapest")
-    least = fit.question if has_offers else f"least {_what(fit)}"
+    question = fit.question if has_offers else f"least {_what(fit)}"
     among = " among these counts" if has_offers else fit.among
     proof = f"proven{among}" if fit.proven else "not proven: some are open"
     if best is None:
-        rows = [("answer", f"{least}: none keeps the target ({proof})")]
+        rows = [("answer", f"{question}: none keeps the target ({proof})")]
         if not has_offers:
             rows.append(("answer", f"best possible: {_fastest(problem, fit)}"))
         return rows
     if not has_offers and fit.proven:
         proof += ": nothing smaller keeps the target"
-    rows = [("answer", f"{least}: {_size(fit, best)} ({proof})")]
+    rows = [("answer", f"{question}: {_size(fit, best)} ({proof})")]
     if has_offers:
         rows.append(
             (

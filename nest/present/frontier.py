@@ -109,15 +109,15 @@ def frontier_table(
     :func:`nest.analysis.pareto.points_to_show`.
     """
     scale = frontier_scale(frontier)
-    knee_number = knee(bulges(frontier))
+    knee_index = knee(bulges(frontier))
     steps_quanta = [point.step_quanta for point in frontier.points]
     fastest, size = min(steps_quanta), frontier.points[-1].memory_bytes
-    numbers = {id(p): number for number, p in enumerate(frontier.points, 1)}
+    indices = {id(p): index for index, p in enumerate(frontier.points, 1)}
     unit = format_bytes(size).split()[1]
 
-    def number(point: FrontierPoint) -> str:
-        index = numbers[id(point)]
-        return f"{index} knee" if index == knee_number else str(index)
+    def point_name(point: FrontierPoint) -> str:
+        index = indices[id(point)]
+        return f"{index} knee" if index == knee_index else str(index)
 
     def step(point: FrontierPoint) -> str:
         ns = frontier_ns(frontier, point.step_quanta)
@@ -147,7 +147,7 @@ def frontier_table(
         return first if first == last else f"{first}–{last}"
 
     columns = [
-        Column("point", value=number),
+        Column("point", value=point_name),
         Column(
             "memory",
             f"memory, {unit}",

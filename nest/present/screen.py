@@ -214,15 +214,15 @@ def stage_parts(
 ) -> list[RenderableType]:
     """Return the stages of a plan, and which devices they are of."""
     table = stage_table(problem, plan, verdict.to_json())
-    parts: list[RenderableType] = [Padding(table, (1, 0, 0, 0))]
+    items: list[RenderableType] = [Padding(table, (1, 0, 0, 0))]
     if plan.replicas > 1:
         apart = count(problem.cluster.num_devices // plan.replicas, "device")
         text = (
             f"devices above are those of the first replica; each begins "
             f"{apart} after the one before"
         )
-        parts.append(lines([text]))
-    return parts
+        items.append(lines([text]))
+    return items
 
 
 def fits_text(
