@@ -34,7 +34,6 @@ from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.benchmarks.instances import Recipe, build
 from nest.cost.score import score
 from nest.ir import GraphTopology, Plan, Problem
-from nest.present.table import plan_text
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 from nest.studies.artifact import free
@@ -169,7 +168,7 @@ def study(workers: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 "model": model,
                 "network": network,
                 "step_ns": best_ns,
-                "plan": plan_text(best),
+                "plan": best.text,
                 "blind": loss(blind[model]),
                 "contention_blind": loss(unshared),
                 "wrong": {

@@ -61,11 +61,7 @@ from nest.present import (
     validation,
 )
 from nest.present import instances as instance_report
-from nest.present.comparison import (
-    compare_footer,
-    compare_screen,
-    compare_table,
-)
+from nest.present.comparison import compare_screen, repeat_texts
 from nest.present.verbosity import VERBOSE
 from nest.search.staircase import Gap
 from nest.simulation.events import Simulation
@@ -143,6 +139,15 @@ def heard() -> Iterator[list[RenderableType]]:
 
     with patch.object(table, "show", show):
         yield found
+
+
+def at_length(parts: Callable[[], Parts]) -> Parts:
+    """Return what ``--verbose`` shows."""
+    token = VERBOSE.set(True)
+    try:
+        return parts()
+    finally:
+        VERBOSE.reset(token)
 
 
 def stored(name: str) -> tuple[Problem, Plan]:
@@ -223,21 +228,25 @@ def comparison() -> Parts:
         ),
     ]
     cells = {"dp": SolveOptions(time_limit_s=60, num_workers=2)}
+    notes = ["launch: nest export"]
+    repeated = repeat_texts(problem, best.problem_hash, cells)
     return [
-        *compare_screen(problem, results, ["launch: nest export"]),
-        compare_table(problem, results),
-        compare_footer(problem, best.problem_hash, cells),
+        *compare_screen(problem, results, notes),
+        *at_length(lambda: compare_screen(problem, results, repeated)),
     ]
 
 
 def answer(name: str) -> Parts:
     """Return what ``nest solve --verbose`` says of the best plan known."""
     problem, plan = stored(name)
-    rows = screen.answer_rows(problem, result(problem, plan))
-    return [
-        *screen.screen(problem, rows),
-        *table.solve_block(problem, result(problem, plan)),
-    ]
+    found = result(problem, plan)
+
+    def parts() -> Parts:
+        rows = screen.answer_rows(problem, found)
+        return screen.screen(problem, rows)
+
+    stages = screen.stage_parts(problem, plan, score(problem, plan))
+    return [*parts(), "", *at_length(parts), *stages]
 
 
 def launched() -> Parts:
@@ -264,18 +273,17 @@ def guaranteed() -> Parts:
     best_known = replace(known, step_90_ns=Interval(5e10, 7e10))
     best = Candidate(plan, score_of, best_known, False)
     found = Robust(first, first, best, quick, None, 7, 4, 6.2e10)
-    return [table.key_lines(robust.robust_rows(problem, found))]
+    texts = robust.robust_texts(problem, found)
+    return screen.screen(problem, [("guaranteed", text) for text in texts])
 
 
 def scored(name: str) -> Parts:
     """Return what ``nest score`` says of an interleaved plan."""
     problem, plan = stored(name)
     found = score(problem, plan)
-    document = found.to_json()
-    known = intervals_of(problem, plan, found)
     return [
-        *table.score_block(problem, plan, document, known),
-        inspecting._block_table(problem, document),
+        *screen.screen(problem, screen.plan_rows(problem, plan, found)),
+        *screen.stage_parts(problem, plan, found),
     ]
 
 
@@ -315,11 +323,7 @@ def fitted() -> Parts:
 
 def fitted_at_length() -> Parts:
     """Return what ``nest fit --verbose`` says of devices."""
-    token = VERBOSE.set(True)
-    try:
-        return fitted()
-    finally:
-        VERBOSE.reset(token)
+    return at_length(fitted)
 
 
 def fitting() -> Parts:
@@ -647,7 +651,6 @@ def made(name: str) -> Parts:
     with (
         patch("nest.uncertainty.intervals.stored_deviations", deviations),
         patch("nest.uncertainty.headroom.stored_deviations", deviations),
-        patch("nest.uncertainty.headroom.MEMORY_ERROR", 0.04),
         patch.object(validation, "MEAN_ERROR", 0.06),
     ):
         return TABLES[name]()

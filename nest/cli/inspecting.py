@@ -23,8 +23,6 @@ from nest.requests.settings import Request, setting
 from nest.util.files import check_output
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from nest.ir.problem import Problem
 
 
@@ -40,10 +38,9 @@ def score_command(request: ScoreRequest, files: Files) -> int:
     Exits with 1 if the plan is infeasible and with 2 if it is no plan for
     this problem.
     """
-    from rich.padding import Padding
-
     from nest.cost.score import score
-    from nest.present.table import score_block, show
+    from nest.present.screen import plan_rows, screen, stage_parts
+    from nest.present.table import show
     from nest.uncertainty.intervals import intervals_of
 
     files.check(request)
@@ -53,10 +50,11 @@ def score_command(request: ScoreRequest, files: Files) -> int:
     document = plan_score.to_json() | {
         "intervals": intervals and intervals.to_json()
     }
-    parts = score_block(problem, plan, document, intervals)
-    if "blocks" in document:
-        parts.append(Padding(_block_table(problem, document), (1, 0, 0, 0)))
-    show(files.people, *parts)
+    show(
+        files.people,
+        *screen(problem, plan_rows(problem, plan, plan_score)),
+        *stage_parts(problem, plan, plan_score),
+    )
     files.write_json(document)
     return 0 if document["feasible"] else 1
 
@@ -315,31 +313,6 @@ def versions_command() -> None:
             [(key, str(v or "not installed")) for key, v in rows.items()]
         ),
     )
-
-
-def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
-    """Return what the blocks of an interleaved plan do and hold."""
-    from nest.present.table import terminal_table
-    from nest.units import format_bytes
-    from nest.util.tables import Column, Table
-    from nest.util.time_scale import TimeScale
-
-    blocks = document["blocks"]
-    scale = TimeScale.fitting(
-        max(block["load_ns"] for block in blocks), problem.time_unit
-    )
-    columns = (
-        Column("block"),
-        Column("stages", form=_join, rank=2, min_width=8),
-        Column("load_ns", "load", scale),
-        Column("sync_ns", "sync", scale, rank=3),
-        Column("inflight", "in flight", rank=1),
-        Column("memory_bytes", "memory", format_bytes),
-    )
-    numbered = [
-        {"block": number, **block} for number, block in enumerate(blocks, 1)
-    ]
-    return terminal_table(Table.of(columns, numbered))
 
 
 def _describe(problem: Problem) -> list[tuple[str, str]]:

@@ -247,12 +247,11 @@ def _find_by_settings(problem: Problem, settings: str, name: str) -> Plan:
     """Return the plan that settings stand for, and tell which it is."""
     from nest.analysis.plan_by_settings import TIME_LIMIT_S, plan_by_settings
     from nest.cli.progress import ProgressLine, hint
-    from nest.present.table import plan_text
 
     unit = problem.time_unit
     with ProgressLine(unit, limit_s=TIME_LIMIT_S) as progress:
         named = plan_by_settings(problem, settings, name, on_progress=progress)
-    hint(f"nest: {name} is {named.how}: {plan_text(named.plan)}")
+    hint(f"nest: {name} is {named.how}: {named.plan.text}")
     return named.plan
 
 

@@ -61,10 +61,8 @@ def fit_command(request: FitRequest, files: Files) -> int:
     parts = fit_block(
         *(problem, fit, restricted.text),
         () if remedies is None else remedies.lines,
+        request.default_notes(restricted),
     )
-    defaults = request.default_notes(restricted)
-    if defaults:
-        parts.append(f"assumed: {defaults}")
     show(files.people, *parts)
     document = to_document(problem, fit, request.solver)
     if remedies is not None:

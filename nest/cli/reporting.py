@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from nest.requests.restricted import Restricted
 from nest.requests.solving import solver_limits
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from nest.analysis.page_facts import Answer, Document
 
 #: Where a page goes if nobody says.
@@ -98,7 +101,8 @@ def _of_plans(
 ) -> int:
     """Write a page of plans from files."""
     from nest.analysis.page_facts import page_document
-    from nest.present.pages.answers import plan_rows
+    from nest.present.pages import answers as page_answers
+    from nest.present.screen import plan_rows, screen
 
     problem = restricted.problem
     answers = [_answer(restricted, path) for path in request.plans]
@@ -108,20 +112,28 @@ def _of_plans(
         "report",
         problem,
         best,
-        solvers=plan_rows(answers, problem) if len(answers) > 1 else (),
+        solvers=page_answers.plan_rows(answers, problem)
+        if len(answers) > 1
+        else (),
         context=context_of(request, restricted, {}),
         wish=page.wish(problem),
     )
     page.write(document)
-    _end(files, page, document)
+    rows = plan_rows(problem, best.plan, best.score)
+    _end(files, page, document, screen(problem, rows))
     return int(len(fitting) < len(answers))
 
 
-def _end(files: Files, page: Paging, document: Document) -> None:
-    """Say where the page is, and write what it is made of."""
+def _end(
+    files: Files,
+    page: Paging,
+    document: Document,
+    parts: Sequence[RenderableType],
+) -> None:
+    """Show the answer, say where the page is, and write its content."""
     from nest.present.table import show
 
-    show(files.people, f"report: {page.path}")
+    show(files.people, *parts, f"report: {page.path}")
     files.write_json(document)
 
 
@@ -150,6 +162,7 @@ def _solved(
 ) -> int:
     """Write a page of what a solver finds."""
     from nest.analysis.feasible import remedies_within
+    from nest.present.screen import answer_rows, screen
     from nest.solvers.base import Status
     from nest.solvers.run import CellInterrupted, run_solver
 
@@ -182,7 +195,10 @@ def _solved(
         notes=remedies,
         traces=traces,
     )
-    _end(files, page, document)
+    wish = page.wish(restricted.problem)
+    rows = answer_rows(restricted.problem, result, restricted.text, wish)
+    rows += [("fits", text) for text in remedies]
+    _end(files, page, document, screen(restricted.problem, rows))
     if stopped is not None:
         raise stopped
     return int(result.outcome.failed or result.over_memory_bytes is not None)

@@ -668,11 +668,7 @@ def _write_all(
 
 def _show_table(session: _Session) -> None:
     """Print the comparison."""
-    from nest.present.comparison import (
-        compare_footer,
-        compare_screen,
-        compare_table,
-    )
+    from nest.present.comparison import compare_screen, repeat_texts
     from nest.present.screen import launch_text, run_text
     from nest.present.table import show
     from nest.present.verbosity import VERBOSE
@@ -709,18 +705,15 @@ def _show_table(session: _Session) -> None:
         notes += [f"launch: {text}"] * bool(text)
         text = run_text(problem, best, session.page.wish(problem))
         notes += [f"run: {text}"] * bool(text)
-    shown = compare_screen(problem, results, notes)
     if VERBOSE.get():
-        name = results[0].problem_hash
-        footer = compare_footer(problem, name, session.cells)
-        shown += ["", compare_table(problem, results), footer]
-    show(session.files.people, *shown)
+        notes += repeat_texts(problem, results[0].problem_hash, session.cells)
+    show(session.files.people, *compare_screen(problem, results, notes))
 
 
 def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
     """Return the labelled rows of the screen of one solver's answer."""
     from nest.analysis.others import others_of
-    from nest.present.robust import robust_rows
+    from nest.present.robust import robust_texts
     from nest.present.screen import answer_rows, launch_text, others_text
 
     restricted, problem = session.restricted, session.restricted.problem
@@ -737,10 +730,8 @@ def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
     if session.remedies is not None:
         rows += [("fits", text) for text in session.remedies.lines]
     if session.robust is not None:
-        rows += [
-            ("guaranteed", text)
-            for _, text in robust_rows(problem, session.robust)
-        ]
+        texts = robust_texts(problem, session.robust)
+        rows += [("guaranteed", text) for text in texts]
     assumed = session.request.default_notes(restricted)
     rows += [("assumed", assumed)] * bool(assumed)
     is_launched = session.launching is not None
@@ -760,8 +751,8 @@ def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
     from nest.present.launch import launch_texts
-    from nest.present.screen import screen
-    from nest.present.table import show, solve_block
+    from nest.present.screen import screen, stage_parts
+    from nest.present.table import show
     from nest.present.verbosity import VERBOSE
 
     restricted, problem = session.restricted, session.restricted.problem
@@ -771,8 +762,8 @@ def _show_answer(session: _Session) -> None:
         parts = screen(problem, _rows(session, result), texts)
         if session.models is not None:
             parts += ["", *model_lines(session.models)]
-        if VERBOSE.get():
-            parts += ["", *solve_block(problem, result)]
+        if VERBOSE.get() and result.plan and result.score:
+            parts += stage_parts(problem, result.plan, result.score)
         if session.no_launch is not None:
             parts.append(f"\nno launch: {session.no_launch}")
         show(session.files.people, *parts)

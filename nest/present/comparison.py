@@ -1,8 +1,8 @@
 """The table of a comparison: on terminals, on pages and in CSV files.
 
-A new column is one line of a list that :func:`columns` joins. It shows a field
-of :meth:`nest.solvers.result.SolveResult.to_json`, or what its ``value`` makes
-of several fields.
+A new column is one line of :func:`columns`. It shows a field of
+:meth:`nest.solvers.result.SolveResult.to_json`, or what its ``value`` makes of
+several fields.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
 from nest.analysis.compare import beside_best
 from nest.ir.problem import Problem
@@ -28,116 +26,62 @@ from nest.present.table import (
     status_of,
     terminal_table,
 )
+from nest.present.verbosity import VERBOSE
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
 from nest.uncertainty.headroom import FITS_MEANING
 from nest.units import format_bytes, format_sizes
-from nest.util.tables import FOR_PEOPLE, Column, Table, Writer, to_csv
-from nest.util.time_scale import TimeScale
+from nest.util.tables import Column, Table, Writer, to_csv
+from nest.util.time_scale import TimeScale, digits
 
 #: The fields of one answer, as in a document.
 Fields = Mapping[str, Any]
 
-_TERMINAL = frozenset({Writer.TERMINAL})
 _PAGE = frozenset({Writer.PAGE})
 _CSV = frozenset({Writer.CSV})
 
-_STYLES = {
-    "optimal": "green",
-    "feasible": "",
-    "infeasible": "yellow",
-    "over memory": "yellow",
-    "no solution": "yellow",
-    "skipped": "dim",
-    "not installed": "dim",
-    "interrupted": "yellow",
-}
-
 
 def columns(writer: Writer, scale: TimeScale) -> list[Column]:
-    """Return the columns of a comparison that a writer shows.
+    """Return the columns of a comparison on pages or in CSV files.
 
-    Times on terminals and pages have the unit of ``scale``.
+    Times on pages have the unit of ``scale``.
     """
-    every_column = [
-        *_status_columns(),
-        *_time_columns(scale),
-        *_effort_columns(),
-        *_note_columns(),
-    ]
-    return [column for column in every_column if writer in column.writers]
 
-
-def _status_columns() -> list[Column]:
-    return [
-        Column("problem", writers=_CSV),
-        Column("solver"),
-        *_csv_columns("seed", "outcome", "status", "limit"),
-        Column(
-            "shown_status",
-            "status",
-            value=lambda fields: status_of(
-                fields["outcome"], fields["status"]
-            ),
-            style=lambda text: _STYLES.get(text, "bold red"),
-            min_width=8,
-            writers=FOR_PEOPLE,
-        ),
-    ]
-
-
-def _time_columns(scale: TimeScale) -> list[Column]:
     def shown_step_time(fields: Fields) -> str:
         """Return the step time, in parentheses if the plan does not fit."""
         if fields["status"] == "over-memory" and fields.get("score"):
             return f"({scale(fields['score']['step_time_ns'])})"
         return scale(fields["step_time_ns"])
 
-    def time(
-        key: str,
-        name: str,
-        value: Callable[[Fields], str] | None = None,
-        rank: int = 0,
-        writers: frozenset[Writer] = FOR_PEOPLE,
+    def shown(
+        key: str, name: str, value: Callable[[Fields], str], right: bool = True
     ) -> Column:
-        form = scale if value is None else str
-        return Column(key, name, form, value, True, writers, rank)
+        return Column(key, name, "", value, right, _PAGE)
 
-    return [
+    every_column = [
+        Column("problem", writers=_CSV),
+        Column("solver"),
+        *_csv_columns("seed", "outcome", "status", "limit"),
+        shown(
+            "shown_status",
+            "status",
+            lambda fields: status_of(fields["outcome"], fields["status"]),
+            False,
+        ),
         Column("step_time_ns", writers=_CSV),
-        time("shown_step_time", "step time", shown_step_time),
-        time("simulated_step_time_ns", "simulated", None, 7, _TERMINAL),
+        shown("shown_step_time", "step time", shown_step_time),
         *_csv_columns("step_time_quanta", "over_best"),
-        Column(
-            "shown_over_best",
-            "vs best %",
-            value=_over_best,
-            right=True,
-            rank=1,
-            min_width=8,
-            writers=FOR_PEOPLE,
-        ),
-        time("lower_bound_ns", "lower bound", None, 0, _PAGE | _CSV),
-        Column(
-            "gap", "gap %", percent, right=True, rank=3, writers=FOR_PEOPLE
-        ),
+        shown("shown_over_best", "vs best %", _over_best),
+        Column("lower_bound_ns", "lower bound", scale, right=True),
+        Column("gap", "gap %", percent, right=True, writers=_PAGE),
         *_csv_columns("lower_bound_quanta", "over_memory_bytes"),
-        time("own_objective_ns", "own objective", None, 6, _TERMINAL | _CSV),
-    ]
-
-
-def _effort_columns() -> list[Column]:
-    return [
-        Column("wall_s", "wall s", _seconds, right=True, rank=5),
+        *_csv_columns("own_objective_ns"),
+        Column("wall_s", "wall s", _seconds, right=True),
         *_csv_columns("cpu_s", "peak_rss_bytes", "host"),
+        shown("note", "note", note_text, False),
+        *_csv_columns("detail"),
     ]
-
-
-def _note_columns() -> list[Column]:
-    return [
-        Column("note", value=note_text, writers=_PAGE),
-        Column("detail", writers=_CSV),
-    ]
+    return [column for column in every_column if writer in column.writers]
 
 
 def page_keys() -> list[str]:
@@ -235,9 +179,12 @@ def compare_screen(
         plan = degrees(problem, best.plan, best.score.num_micro_batches)
         below.append(f"plan of {best.solver}: {plan}")
     below += notes
+    shown = _screen_columns(problem, results)
+    if VERBOSE.get():
+        shown += _exact_columns(scale_of(problem, results))
     return [
         lines([title(problem)]),
-        terminal_table(Table.of(_screen_columns(problem, results), answers)),
+        terminal_table(Table.of(shown, answers)),
         *([lines(below)] if below else []),
     ]
 
@@ -295,7 +242,7 @@ def _screen_columns(
             "step", f"step time, {scale.unit} (90 %)", value=step, right=True
         ),
         Column("slower", "slower, %", value=slower, right=True),
-        Column("proof", value=_proof, style=_style, min_width=14),
+        Column("proof", value=_proof, style=_style, min_width=8),
         Column("wall_s", "search, s", _seconds, right=True),
     ]
 
@@ -323,42 +270,19 @@ def _style(text: str) -> str:
     return "bold red" if text.isupper() else ""
 
 
-def compare_table(
-    problem: Problem, results: Sequence[SolveResult]
-) -> RenderableType:
-    """Return all figures of a comparison, for ``--verbose``."""
-    answers = answer_fields(problem, results)
-    scale = scale_of(problem, results)
-    shown = columns(Writer.TERMINAL, scale)
-    if any(answer["intervals"] for answer in answers):
-        shown += _interval_columns(scale)
-    return terminal_table(Table.of(shown, answers))
+def _exact_columns(scale: TimeScale) -> list[Column]:
+    """Return more columns of the screen, for ``--verbose``."""
 
-
-def _interval_columns(scale: TimeScale) -> list[Column]:
-    """Return the columns of what the intervals add."""
-
-    def memory(name: str, key: str, rank: int) -> Column:
+    def memory(share: int) -> Column:
+        key = f"memory_{share}_bytes"
         return Column(
             key,
-            name,
-            _sizes,
+            f"memory {share} %",
+            lambda ends: format_sizes(ends[0], ends[1], 1) if ends else "",
             value=lambda answer: (answer["intervals"] or {}).get(key),
-            right=True,
-            rank=rank,
         )
 
     return [
-        Column(
-            "tokens_per_s",
-            "tokens/s",
-            _speed,
-            value=lambda answer: (answer["score"] or {}).get(
-                "throughput_tokens_per_s"
-            ),
-            right=True,
-            rank=1,
-        ),
         Column(
             "step_time_50_ns",
             "step 50 %",
@@ -366,34 +290,26 @@ def _interval_columns(scale: TimeScale) -> list[Column]:
             value=lambda answer: (answer["intervals"] or {}).get(
                 "step_time_50_ns"
             ),
-            right=True,
-            rank=2,
         ),
-        memory("memory 90 %", "memory_90_bytes", 3),
-        memory("memory 50 %", "memory_50_bytes", 4),
+        Column("simulated_step_time_ns", "simulated", scale),
+        Column("own_objective_ns", "own objective", scale),
+        Column(
+            "tokens_per_s",
+            "tokens/s",
+            lambda speed: digits(speed, 6) if speed else "",
+            value=lambda answer: (answer["score"] or {}).get(
+                "throughput_tokens_per_s"
+            ),
+        ),
+        memory(90),
+        memory(50),
     ]
 
 
-def _sizes(interval_bytes: Sequence[float] | None) -> str:
-    if interval_bytes is None:
-        return ""
-    low, high = interval_bytes
-    return format_sizes(low, high, 1)
-
-
-def _speed(tokens_per_s: float | None) -> str:
-    if tokens_per_s is None:
-        return ""
-    return f"{tokens_per_s:{',.0f' if tokens_per_s >= 1000 else '.4g'}}"
-
-
-def compare_footer(
-    problem: Problem,
-    problem_hash: str,
-    cells: Mapping[str, SolveOptions],
-    notes: Sequence[str] = (),
-) -> RenderableType:
-    """Return what a reader must know to repeat the table.
+def repeat_texts(
+    problem: Problem, problem_hash: str, cells: Mapping[str, SolveOptions]
+) -> list[str]:
+    """Return what a reader must know to repeat the table, in lines.
 
     ``cells`` are the options of the solvers, by keyword.
     """
@@ -403,16 +319,13 @@ def compare_footer(
     if len(set(workers.values())) == 1:
         workers = {"": str(options.num_workers)}
     counts = ", ".join(f"{n} {w}".strip() for n, w in workers.items())
-    lines = [
-        f"problem {problem.name} · preset {problem.preset} · "
-        f"hash {problem_hash[:12]}",
+    return [
+        f"preset {problem.preset} · hash {problem_hash[:12]}",
         f"time limit {'none' if limit_s is None else f'{limit_s:g} s'} · "
         f"workers {counts} · seed {options.seed}"
         f"{f' · gap {100 * options.gap:g} %' if options.gap else ''}"
         f"{' · plans repaired' if options.repair else ''}",
-        *notes,
     ]
-    return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
 
 
 # CSV

@@ -12,12 +12,11 @@ from rich.padding import Padding
 
 from nest.analysis.explain import Explanation
 from nest.cost.breakdown import STEP_TERMS
+from nest.present.screen import degrees, plan_rows, screen, stage_parts
 from nest.present.table import (
     key_lines,
     note,
     percent,
-    plan_text,
-    score_block,
     status_text,
     terminal_table,
 )
@@ -33,11 +32,14 @@ def explanation_block(
     explained: Explanation, notes: Sequence[str]
 ) -> list[RenderableType]:
     """Return an explanation, one part after the other."""
-    document = explained.score.to_json()
-    items = score_block(
-        explained.problem, explained.plan, document, explained.intervals
-    )
-    items[1:1] = notes
+    problem, plan = explained.problem, explained.plan
+    rows = plan_rows(problem, plan, explained.score)
+    if explained.optimum is not None:
+        rows.append(("proof", _best_text(explained, explained.optimum)))
+    rows += [("assumed", text) for text in notes]
+    items = screen(problem, rows)
+    if VERBOSE.get():
+        items += stage_parts(problem, plan, explained.score)
     for title, body in (
         ("Where the step time goes", _term_lines(explained)),
         ("What bounds it", _bound_lines(explained)),
@@ -67,11 +69,6 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
         for name, size in blocks[full].memory.items()
         if size
     )
-    slack = explained.slack_bytes
-    slack_text = (
-        f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
-    )
-    capacity = explained.problem.cluster.memory_bytes()
     return [
         terminal_table(
             Table(
@@ -93,9 +90,7 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
                 ),
                 (
                     "fullest device",
-                    f"in {what} {full + 1}, "
-                    f"{format_bytes(blocks[full].memory_bytes)} of "
-                    f"{format_bytes(capacity)}, {slack_text}: {memory}",
+                    f"in {what} {full + 1}: {memory}",
                 ),
             ]
         ),
@@ -107,12 +102,12 @@ def _bound_lines(explained: Explanation) -> list[RenderableType]:
     if optimum is None:
         return []
     best = optimum.step_quanta
-    rows = [("best plan", _best_text(explained, optimum))]
     binding = explained.binding
+    text = "none of these alone gains anything"
     if binding is not None:
-        rows.append(("binding", binding.name))
-    elif best is not None:
-        rows.append(("binding", "none of these alone gains anything"))
+        text = binding.name
+    elif best is None:
+        text = "unknown"
     table = []
     for relaxed in explained.relaxed:
         quanta = relaxed.step_quanta
@@ -125,7 +120,7 @@ def _bound_lines(explained: Explanation) -> list[RenderableType]:
                 gain = _share(best - quanta, best) if less else "nothing"
         table.append((relaxed.name, time, gain, proof))
     return [
-        key_lines(rows),
+        key_lines([("binding", text)]),
         terminal_table(
             Table(
                 (
@@ -166,7 +161,7 @@ def _best_text(explained: Explanation, optimum: SolveResult) -> str:
         distance = f"the plan takes {_share(step - best, best)} more"
         if explained.equal_to_best:
             distance += ", equal within the noise"
-    return f"{_quanta(explained, best)} ({proof}); {distance}"
+    return f"best plan {_quanta(explained, best)} ({proof}); {distance}"
 
 
 def _neighbour_lines(explained: Explanation) -> list[RenderableType]:
@@ -253,15 +248,19 @@ def _preferred_lines(explained: Explanation) -> list[RenderableType]:
     distance = "as long as the plan"
     if difference:
         distance = f"{_share(abs(difference), step)} {more} than the plan"
-    plan = result.plan
+    plan, verdict = result.plan, result.score
     assert plan is not None
+    assert verdict is not None
     rows = [
         (
             preferred.text,
             f"at best {_quanta(explained, result.step_quanta)} ({proof}), "
             f"{distance}",
         ),
-        ("its plan", plan_text(plan)),
+        (
+            "its plan",
+            degrees(explained.problem, plan, verdict.num_micro_batches),
+        ),
     ]
     table = [
         (

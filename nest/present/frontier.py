@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.text import Text
 
 from nest.analysis.pareto import (
     Curve,
@@ -21,7 +20,9 @@ from nest.analysis.pareto import (
 from nest.analysis.pareto_plot import draw, frontier_ns, frontier_scale
 from nest.analysis.prove import Proof
 from nest.ir.io import plan_to_json, problem_hash
+from nest.present.screen import degree_ranges, lines, recomputations, title
 from nest.present.table import count, terminal_table
+from nest.present.verbosity import VERBOSE
 from nest.solvers.result import SolveResult
 from nest.units import format_bytes, quanta_to_ns
 from nest.util.plots import save_plot
@@ -51,12 +52,14 @@ def frontier_block(
     :func:`nest.analysis.pareto.points_to_show`. ``stopped`` says what was
     known when the user stopped it.
     """
-    items = []
+    names = "–".join(frontier.objectives)
+    total = f"{count(len(frontier.points), 'plan')} on the {names} frontier"
+    items = [lines([title(frontier.problem), total])]
     if frontier.points:
         items.append(frontier_table(frontier, steps, top, within))
     if prover is not None and proofs:
         table = proof_table(frontier, prover, proofs)
-        items.append(Padding(table, (1, 0, 0, 0)))
+        items += [Padding(table, (1, 0, 1, 0))]
     if top is not None and frontier.points and knee(bulges(frontier)) is None:
         notes = [NO_KNEE, *notes]
     shown = points_to_show(frontier, top, within)
@@ -106,79 +109,99 @@ def frontier_table(
     :func:`nest.analysis.pareto.points_to_show`.
     """
     scale = frontier_scale(frontier)
+    knee_index = knee(bulges(frontier))
+    steps_quanta = [point.step_quanta for point in frontier.points]
+    fastest, size = min(steps_quanta), frontier.points[-1].memory_bytes
+    indices = {id(p): index for index, p in enumerate(frontier.points, 1)}
+    unit = format_bytes(size).split()[1]
 
-    def usd(name: str, num_steps: int, rank: int) -> Column:
+    def point_name(point: FrontierPoint) -> str:
+        index = indices[id(point)]
+        return f"{index} knee" if index == knee_index else str(index)
+
+    def step(point: FrontierPoint) -> str:
+        ns = frontier_ns(frontier, point.step_quanta)
+        return scale.short(ns).removesuffix(f" {scale.unit}")
+
+    def slower(point: FrontierPoint) -> str:
+        if point.step_quanta == fastest:
+            return "fastest"
+        return f"{100 * (point.step_quanta / fastest - 1):.1f}"
+
+    def usd(name: str, num_steps: int) -> Column:
         return Column(
             name,
             value=lambda p: f"{num_steps * (frontier.step_usd(p) or 0):.6g}",
+            right=True,
+        )
+
+    def degree(name: str, rank: int) -> Column:
+        return Column(
+            name if name == "ZeRO" else name.lower(),
+            value=lambda point: degree_ranges(point.plan)[name],
             rank=rank,
         )
 
-    numbers = {
-        id(p): position for position, p in enumerate(frontier.points, 1)
-    }
+    def recompute(point: FrontierPoint) -> str:
+        first, *_, last = recomputations(point.plan) * 2
+        return first if first == last else f"{first}–{last}"
+
     columns = [
-        Column("point", value=lambda point: numbers[id(point)]),
+        Column("point", value=point_name),
         Column(
-            "step time",
-            form=scale,
-            value=lambda point: frontier_ns(frontier, point.step_quanta),
+            "memory",
+            f"memory, {unit}",
+            value=lambda p: format_bytes(p.memory_bytes).removesuffix(
+                f" {unit}"
+            ),
+            right=True,
         ),
-        Column("memory_bytes", "memory", format_bytes),
-        Column("devices", rank=2 if len(frontier.curves) > 1 else 5),
+        Column("step", f"step time, {scale.unit}", value=step, right=True),
+        Column("slower", "slower, %", value=slower, right=True),
     ]
+    if len(frontier.curves) > 1:
+        columns.append(Column("devices", right=True))
     if frontier.price_usd_per_hour is not None:
-        columns.append(usd("$/step", 1, 3))
+        columns.append(usd("$/step", 1))
         if steps is not None:
-            columns.append(usd("$/run", steps, 4))
+            columns.append(usd("$/run", steps))
     if not frontier.proven:
         columns.append(Column("proven", form=lambda x: "yes" if x else "no"))
+    columns += [degree("PP", 1), degree("TP", 2), degree("DP", 3)]
+    columns += [degree("CP", 6), degree("ZeRO", 5)]
+    columns.append(Column("recompute", value=recompute, rank=4))
+    if VERBOSE.get():
+        columns.append(Column("plan", value=lambda p: p.plan.text))
     positions = points_to_show(frontier, top, within)
     points = [frontier.points[position] for position in positions]
-    if top is not None:
-        bulge_of = _bulge_texts(frontier)
-        columns.append(Column("bulge", value=lambda p: bulge_of[id(p)]))
-    columns.append(
-        Column("plan", value=lambda p: p.plan.text, rank=1, min_width=28)
-    )
+    points.sort(key=lambda point: point.step_quanta)
     return terminal_table(Table.of(columns, points))
-
-
-def _bulge_texts(frontier: Frontier) -> dict[int, str]:
-    """Return how far points bulge, by their identity; the most is the knee."""
-    sizes = bulges(frontier)
-    knee_number = knee(sizes)
-    return {
-        id(point): f"{float(size):.3f}{' knee' * (position == knee_number)}"
-        for position, (point, size) in enumerate(
-            zip(frontier.points, sizes, strict=True), 1
-        )
-    }
 
 
 def frontier_footer(
     frontier: Frontier, notes: Sequence[str] = (), stopped: str = ""
 ) -> RenderableType:
-    """Return what is proven, and what a reader must know to repeat it."""
-    problem = frontier.problem
-    lines = [stopped] if stopped else []
+    """Return what is proven, and what to do next."""
+    texts = [stopped] if stopped else []
     if not frontier.points:
-        lines.append(
+        texts.append(
             "no plan fits"
             if all(curve.proven for curve in frontier.curves)
             else "no plan was found"
         )
-    lines += proof_lines(frontier)
+    texts += proof_lines(frontier)
     if frontier.price_usd_per_hour is not None:
-        lines.append(f"{frontier.price_usd_per_hour:g} $ per device and hour")
-    lines += notes
-    lines.append(
-        f"objectives {', '.join(frontier.objectives)} · "
-        f"problem {problem.name} · preset {problem.preset} · "
-        f"granularity {problem.job.granularity} "
-        f"· hash {problem_hash(problem)[:12]}"
-    )
-    return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
+        texts.append(f"{frontier.price_usd_per_hour:g} $ per device and hour")
+    texts += notes
+    if frontier.points:
+        texts.append("write plans: -o DIR; more of a plan: nest explain")
+    if VERBOSE.get():
+        problem = frontier.problem
+        texts.append(
+            f"preset {problem.preset} · granularity "
+            f"{problem.job.granularity} · hash {problem_hash(problem)[:12]}"
+        )
+    return lines(texts)
 
 
 def proof_lines(frontier: Frontier) -> list[str]:
@@ -188,18 +211,18 @@ def proof_lines(frontier: Frontier) -> list[str]:
     if frontier.proven:
         total = count(len(frontier.points), "point")
         return [f"proven: every plan is matched or beaten by one of {total}"]
-    lines = []
+    texts = []
     scale = frontier_scale(frontier)
     for curve in frontier.curves:
         for gap in curve.gaps:
             low = max(0, gap.above_bytes)
-            lines.append(
+            texts.append(
                 f"not proven: {curve.devices} devices from "
                 f"{format_bytes(low)} to {format_bytes(gap.up_to_bytes)}, "
                 f"where a step takes at least "
                 f"{scale(frontier_ns(frontier, gap.lower_bound_quanta))}"
             )
-    return lines
+    return texts
 
 
 def proof_table(

@@ -13,7 +13,7 @@ from nest.hardware.machines import parse_clusters
 from nest.instances import CLASSES, best_known, instance, names, store
 from nest.instances.records import BestKnown, Instance, Unlimited
 from nest.ir.io import plan_to_json
-from nest.present.table import key_lines, plan_text, terminal_table
+from nest.present.table import key_lines, terminal_table
 from nest.units import quanta_to_ns
 from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
@@ -121,7 +121,7 @@ def instance_lines(name: str) -> RenderableType:
     if best.unlimited is not None:
         rows.append(("memory", _memory(name, best.unlimited)))
     if best.plan is not None:
-        rows.append(("plan", plan_text(best.plan)))
+        rows.append(("plan", best.plan.text))
     return key_lines(rows)
 
 

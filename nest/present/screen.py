@@ -1,7 +1,7 @@
 """The first screen of an answer: does it fit, how fast, how sure, what next.
 
-Rows in the order of a reader's decisions. ``--verbose`` adds the block of
-:func:`nest.present.table.solve_block` with the stages.
+Rows in the order of a reader's decisions. ``--verbose`` adds rows with exact
+figures, and the stages.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from nest.analysis.others import Others
 from nest.analysis.page_facts import Wish, run_facts
 from nest.constraints.targets import ANY, Framework, inexpressible, names
 from nest.constraints.targets import target as framework_of
+from nest.cost.score import Score
 from nest.ir.plan import RECOMPUTE, Plan
 from nest.ir.problem import Problem
 from nest.present.fitted import KeyLines
@@ -25,9 +27,12 @@ from nest.present.table import (
     needed_bytes,
     note,
     percent,
+    scale_of,
     signed_percent,
+    stage_table,
     status_text,
 )
+from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.uncertainty.headroom import chance_text, word_for
@@ -37,12 +42,21 @@ from nest.uncertainty.intervals import (
     intervals_of,
     why_none,
 )
-from nest.units import format_bytes
+from nest.units import format_bytes, format_sizes
 from nest.util.time_scale import TimeScale, digits
 
 #: Labels of the rows, in their order; each is an entry of the glossary.
 LABELS = (
-    *("fits", "faster", "step time", "speed", "run", "plan", "proof"),
+    *(
+        "answer",
+        "fits",
+        "faster",
+        "step time",
+        "speed",
+        "run",
+        "plan",
+        "proof",
+    ),
     *("target", "limit", "guaranteed", "launch", "else", "assumed"),
 )
 
@@ -109,17 +123,26 @@ def answer_rows(
     wish
         What is known of the training run.
     """
-    proof = (
-        f"{proven(problem, result, under)}; {result.solver}, "
-        f"{result.wall_s:.2f} s"
-    )
-    plan, verdict = result.plan, result.score
-    if plan is None or verdict is None:
-        return [("proof", proof)]
-    document, intervals = (
-        verdict.to_json(),
-        intervals_of(problem, plan, verdict),
-    )
+    rows: Rows = []
+    if result.plan is not None and result.score is not None:
+        rows = plan_rows(problem, result.plan, result.score)
+    rows += [
+        ("run", run_text(problem, result, wish or Wish())),
+        (
+            "proof",
+            f"{proven(problem, result, under)}; {result.solver}, "
+            f"{result.wall_s:.2f} s",
+        ),
+    ]
+    if VERBOSE.get():
+        rows.append(("proof", _search_text(problem, result)))
+    return [(label, text) for label, text in rows if text]
+
+
+def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
+    """Return what is known of a plan: whether it fits, and how fast it is."""
+    document = verdict.to_json()
+    intervals = intervals_of(problem, plan, verdict)
     scale = TimeScale.fitting(verdict.step_time_ns, problem.time_unit)
     step = scale(verdict.step_time_ns)
     if intervals is not None:
@@ -134,11 +157,72 @@ def answer_rows(
         ("fits", fits_text(problem, document, intervals)),
         ("step time", step),
         ("speed", _speed(problem, document)),
-        ("run", run_text(problem, result, wish or Wish())),
-        ("plan", degrees(problem, plan, document["num_micro_batches"])),
-        ("proof", proof),
+        ("plan", degrees(problem, plan, verdict.num_micro_batches)),
     ]
+    if VERBOSE.get():
+        rows += [("fits", text) for text in verdict.violations]
+        rows += _exact_rows(problem, document, intervals, scale)
     return [(label, text) for label, text in rows if text]
+
+
+def _exact_rows(
+    problem: Problem,
+    document: dict[str, Any],
+    intervals: Intervals | None,
+    scale: TimeScale,
+) -> Rows:
+    """Return more digits and intervals of a plan, for ``--verbose``."""
+    rows, steps = [], []
+    if intervals is not None:
+        steps = [
+            f"{scale(document['step_time_ns'])} by the cost model",
+            f"50 %: {scale.interval(intervals.step_50_ns)}",
+        ]
+        memory = "; ".join(
+            f"{share} %: {format_sizes(*sizes, 1)}"
+            for share, sizes in (
+                (90, intervals.memory_90_bytes),
+                (50, intervals.memory_50_bytes),
+            )
+        )
+        rows.append(("fits", f"memory {memory}"))
+    if document["simulated_step_time_ns"] is not None:
+        steps.append(f"simulated {scale(document['simulated_step_time_ns'])}")
+    samples = document["throughput_samples_per_s"]
+    if samples is not None:
+        rows.append(("speed", f"{samples:.6g} samples/{problem.time_unit}"))
+    return [*rows, ("step time", "; ".join(steps))]
+
+
+def _search_text(problem: Problem, result: SolveResult) -> str:
+    """Return what a solver claims, and what its search took."""
+    scale = scale_of(problem, [result])
+    texts = [f"{result.solver} {result.version}" if result.version else ""]
+    if result.own_objective_ns is not None:
+        texts.append(f"own estimate {scale(result.own_objective_ns)}")
+    if result.lower_bound_ns is not None:
+        texts.append(f"lower bound {scale.bound(result.lower_bound_ns)}")
+    if result.cpu_s is not None and result.peak_rss_bytes is not None:
+        peak = format_bytes(result.peak_rss_bytes)
+        texts.append(f"{result.cpu_s:.2f} s of CPU, {peak}")
+    texts += [f"preset {problem.preset}", f"hash {result.problem_hash[:12]}"]
+    return "; ".join(filter(None, texts))
+
+
+def stage_parts(
+    problem: Problem, plan: Plan, verdict: Score
+) -> list[RenderableType]:
+    """Return the stages of a plan, and which devices they are of."""
+    table = stage_table(problem, plan, verdict.to_json())
+    items: list[RenderableType] = [Padding(table, (1, 0, 0, 0))]
+    if plan.replicas > 1:
+        apart = count(problem.cluster.num_devices // plan.replicas, "device")
+        text = (
+            f"devices above are those of the first replica; each begins "
+            f"{apart} after the one before"
+        )
+        items.append(lines([text]))
+    return items
 
 
 def fits_text(
@@ -220,39 +304,54 @@ def tokens_text(tokens: float) -> str:
     return f"{digits(tokens / 1e9, 4)} billion tokens"
 
 
-def degrees(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
-    """Return a plan as frameworks count it: its degrees and its batch."""
+def degree_ranges(plan: Plan) -> dict[str, str]:
+    """Return the degrees of a plan, as ranges over its stages."""
     used = [s for stage in plan.stages for s in stage.layer_strategies]
 
     def span(values: Iterable[int]) -> str:
         low, *_, high = sorted({*values}) * 2
         return str(low) if low == high else f"{low}–{high}"
 
+    return {
+        "TP": span(s.tp for s in used),
+        "PP": str(plan.num_blocks),
+        "DP": span(plan.replicas * s.dp for s in used),
+        "CP": span(s.cp for s in used),
+        "EP": span(s.ep for s in used),
+        "ZeRO": span(s.zero for s in used),
+    }
+
+
+def recomputations(plan: Plan) -> list[str]:
+    """Return how the stages of a plan recompute, the least first."""
+    used = {
+        RECOMPUTE.index(strategy.recompute)
+        for stage in plan.stages
+        for strategy in stage.layer_strategies
+    }
+    return [RECOMPUTE[index] for index in sorted(used)]
+
+
+def degrees(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
+    """Return a plan as frameworks count it: its degrees and its batch."""
     degree_texts = [
-        f"TP {span(s.tp for s in used)}",
-        f"PP {plan.num_blocks}",
-        f"DP {span(plan.replicas * s.dp for s in used)}",
-        f"CP {span(s.cp for s in used)}",
-        f"EP {span(s.ep for s in used)}",
-        f"ZeRO {span(s.zero for s in used)}",
+        f"{name} {text}"
+        for name, text in degree_ranges(plan).items()
+        if (name, text) != ("EP", "1")
     ]
-    degree_texts.remove("EP 1") if "EP 1" in degree_texts else None
     if plan.virtual_stages > 1:
         degree_texts.insert(2, f"VP {plan.virtual_stages}")
-    choices = sorted({RECOMPUTE.index(s.recompute) for s in used})
-    kinds = ["no" if i == 0 else RECOMPUTE[i] for i in choices]
+    kinds = [kind.replace("none", "no") for kind in recomputations(plan)]
     degree_texts.append(f"{' or '.join(kinds)} recomputation")
     degree_texts.append(
         f"micro-batch size {rank_text(plan)}, "
         f"{count(num_micro_batches, 'microbatch')}"
     )
-    num_used, num_devices = (
-        plan.replicas * plan.devices_used,
-        problem.cluster.num_devices,
-    )
+    num_used = plan.replicas * plan.devices_used
+    num_devices = problem.cluster.num_devices
     if num_used < num_devices:
         degree_texts.append(f"{num_used} of {num_devices} devices")
-    if len({*used}) > 1:
+    if len({s for x in plan.stages for s in x.layer_strategies}) > 1:
         degree_texts.append("stages differ, see --verbose")
     return " · ".join(degree_texts)
 

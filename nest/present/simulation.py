@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from nest.ir.io import problem_hash
-from nest.present.table import count, key_lines, terminal_table
+from nest.present.screen import plan_rows, screen
+from nest.present.table import terminal_table
 from nest.simulation.events import Simulation
 from nest.units import quanta_to_ns
 from nest.util.tables import Column, Table
@@ -56,7 +57,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
 def simulation_block(
     simulation: Simulation, document: dict[str, Any]
 ) -> list[RenderableType]:
-    """Return the simulated step beside the formula's, and its blocks.
+    """Return what is known of the plan, and its blocks in the simulation.
 
     ``document`` is that of the simulation.
     """
@@ -68,16 +69,8 @@ def simulation_block(
     if not formula or simulated == formula:
         share = ""
     rows = [
-        ("problem", f"{problem.name} (preset {problem.preset})"),
-        ("feasible", "yes" if document["feasible"] else "no"),
-        *(("violation", text) for text in document["violations"]),
-        (
-            "schedule",
-            f"{document['schedule']}, {count(plan.num_blocks, 'block')}, "
-            f"{count(document['num_micro_batches'], 'micro-batch')}",
-        ),
-        ("step time", scale(formula)),
-        ("simulated", scale(simulated) + share),
+        *plan_rows(problem, plan, simulation.score),
+        ("step time", f"simulated {scale(simulated)}{share}"),
     ]
     columns = (
         Column("block", right=True),
@@ -104,4 +97,4 @@ def simulation_block(
         for index, use in enumerate(document["blocks"], 1)
     ]
     table = terminal_table(Table.of(columns, blocks))
-    return [key_lines(rows), Padding(table, (1, 0, 0, 0))]
+    return [*screen(problem, rows), Padding(table, (1, 0, 0, 0))]

@@ -15,7 +15,6 @@ from rich.console import (
     RenderableType,
     RenderResult,
 )
-from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
@@ -28,20 +27,12 @@ from nest.present.stages import (
     devices_text,
     layers_text,
     numbers_text,
-    rank_text,
     runs,
     strategies_text,
 )
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Limit
 from nest.solvers.result import Outcome, SolveResult
-from nest.uncertainty.headroom import tightness
-from nest.uncertainty.intervals import (
-    NOT_CALIBRATED,
-    Interval,
-    Intervals,
-    intervals_of,
-)
 from nest.units import format_bytes, format_sizes
 from nest.util.tables import Column, Table, Writer
 from nest.util.terminal import PIPE_COLUMNS, columns_of, said_columns
@@ -133,55 +124,6 @@ class _Printable:
             yield Segment(printable(text), style, control)
 
 
-def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
-    """Return the answer of one solver: a few lines, and its stages."""
-    scale = scale_of(problem, [result])
-    limit = note(result)
-    rows = [
-        ("problem", f"{problem.name} (preset {problem.preset})"),
-        ("solver", _join(result.solver, result.version)),
-        ("status", status_text(result) + (f" ({limit})" if limit else "")),
-    ]
-    tables: list[RenderableType] = []
-    if result.score is not None and result.plan is not None:
-        document = result.score.to_json()
-        intervals = intervals_of(problem, result.plan, result.score)
-        rows += _score_rows(problem, result.plan, document, scale, intervals)
-        tables = [stage_table(problem, result.plan, document)]
-    if result.own_objective_ns is not None:
-        rows.append(("own objective", scale(result.own_objective_ns)))
-    if result.lower_bound_ns is not None:
-        rows.append(("lower bound", scale.bound(result.lower_bound_ns)))
-    if result.gap is not None:
-        rows.append(("gap", f"{percent(result.gap)} %"))
-    rows.append(("wall", f"{result.wall_s:.2f} s"))
-    if result.cpu_s is not None and result.peak_rss_bytes is not None:
-        peak = format_bytes(result.peak_rss_bytes)
-        rows.append(("used", f"{result.cpu_s:.2f} s of CPU, {peak}"))
-    return [key_lines(rows), *(Padding(item, (1, 0, 0, 0)) for item in tables)]
-
-
-def score_block(
-    problem: Problem,
-    plan: Plan,
-    document: dict[str, Any],
-    intervals: Intervals | None = None,
-) -> list[RenderableType]:
-    """Return the score of a plan: its step time, violations and stages.
-
-    ``intervals`` are those of its figures, if they are known.
-    """
-    scale = TimeScale.fitting(document["step_time_ns"], problem.time_unit)
-    rows = [
-        ("problem", f"{problem.name} (preset {problem.preset})"),
-        ("feasible", "yes" if document["feasible"] else "no"),
-        *(("violation", text) for text in document["violations"]),
-        *_score_rows(problem, plan, document, scale, intervals),
-    ]
-    stages = stage_table(problem, plan, document)
-    return [key_lines(rows), Padding(stages, (1, 0, 0, 0))]
-
-
 def stage_table(
     problem: Problem, plan: Plan, document: dict[str, Any]
 ) -> RenderableType:
@@ -244,11 +186,6 @@ def terminal_table(table: Table) -> FittedTable:
 def key_lines(rows: Sequence[tuple[str, str]]) -> RenderableType:
     """Return labelled lines, the texts one below the other."""
     return KeyLines(rows)
-
-
-def plan_text(plan: Plan) -> str:
-    """Return a plan in short: replicas, micro-batch, stages, strategies."""
-    return plan.text
 
 
 def status_text(result: SolveResult) -> str:
@@ -319,66 +256,6 @@ def scale_of(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
     return TimeScale.fitting(min(times, default=None), problem.time_unit)
 
 
-def _score_rows(
-    problem: Problem,
-    plan: Plan,
-    document: dict[str, Any],
-    scale: TimeScale,
-    intervals: Intervals | None,
-) -> list[tuple[str, str]]:
-    rows = [("step time", scale(document["step_time_ns"]))]
-    if intervals is not None:
-        rows += step_rows(intervals, scale)
-    elif NOT_CALIBRATED in problem.source:
-        rows.append(("rests on", _costs(problem)))
-    if document["simulated_step_time_ns"] is not None:
-        rows.append(("simulated", scale(document["simulated_step_time_ns"])))
-    speed = throughput(problem, document)
-    if speed:
-        rows.append(("throughput", speed))
-    if document.get("mfu") is not None:
-        rows.append(("MFU", f"{100 * document['mfu']:.1f} %"))
-    used = plan.replicas * plan.devices_used
-    rows.append(
-        (
-            "plan",
-            f"{count(plan.replicas, 'replica')} × "
-            f"{count(len(plan.stages), 'stage')}, "
-            f"micro-batch {plan.micro_batch} ({rank_text(plan)}), "
-            f"{count(document['num_micro_batches'], 'micro-batch')} "
-            f"per replica, {used} of {problem.cluster.num_devices} devices",
-        )
-    )
-    if plan.replicas > 1:
-        apart = problem.cluster.num_devices // plan.replicas
-        rows.append(
-            (
-                "",
-                f"devices below are those of the first replica; each begins "
-                f"{count(apart, 'device')} after the one before",
-            )
-        )
-    free_bytes = document["memory_left_bytes"]
-    rows.append(
-        ("memory left", f"{format_bytes(free_bytes)} on the fullest device")
-        if free_bytes >= 0
-        else ("memory left", f"none, {format_bytes(-free_bytes)} too much")
-    )
-    needed = needed_bytes(document)
-    if intervals is not None:
-        rows.append(
-            ("", f"needs {format_bytes(needed)}, {memory_text(intervals)}")
-        )
-    warning = tightness(problem, free_bytes, needed)
-    return [*rows, ("", warning)] if warning else rows
-
-
-def _costs(problem: Problem) -> str:
-    """Return what a problem says of costs that nothing measured is behind."""
-    _, _, costs = problem.source.partition("costs: ")
-    return costs or problem.source
-
-
 def needed_bytes(document: Mapping[str, Any]) -> int:
     """Return the memory of the fullest device, from the JSON of a score."""
     blocks = document.get("blocks", document["stages"])
@@ -386,53 +263,8 @@ def needed_bytes(document: Mapping[str, Any]) -> int:
     return needed
 
 
-def step_rows(intervals: Intervals, scale: TimeScale) -> list[tuple[str, str]]:
-    """Return labelled lines: within what the step time is, and why."""
-    return [
-        (
-            "",
-            f"90 %: {scale.interval(intervals.step_90_ns)}; "
-            f"50 %: {scale.interval(intervals.step_50_ns)}",
-        ),
-        ("rests on", "; ".join(intervals.rests_on)),
-    ]
-
-
-def memory_text(intervals: Intervals) -> str:
-    """Return within what the memory of the fullest device is."""
-    return "; ".join(
-        f"{share} %: {_memory(interval)}"
-        for share, interval in (
-            (90, intervals.memory_90_bytes),
-            (50, intervals.memory_50_bytes),
-        )
-    )
-
-
-def _memory(interval: Interval) -> str:
-    return format_sizes(interval.low, interval.high, 1)
-
-
-def throughput(problem: Problem, document: dict[str, Any]) -> str:
-    """Return samples and tokens per time; empty where they are unknown."""
-    samples = document["throughput_samples_per_s"]
-    if samples is None:
-        return ""
-    unit = problem.time_unit
-    text = f"{samples:.6g} samples/{unit}"
-    tokens = document["throughput_tokens_per_s"]
-    if tokens is None:
-        return text
-    each = document["throughput_tokens_per_s_per_device"]
-    return f"{text}, {tokens:.6g} tokens/{unit}, {each:.6g} per device"
-
-
 def count(amount: int, noun: str) -> str:
     """Return a number with its noun."""
     if amount == 1:
         return f"1 {noun}"
     return f"{amount} {noun}{'es' if noun.endswith('ch') else 's'}"
-
-
-def _join(name: str, version: str | None) -> str:
-    return f"{name} ({version})" if version else name

@@ -195,27 +195,3 @@ def _with_devices(
     )
     changed = replace(cluster, device=change(cluster.device), others=others)
     return replace(problem, cluster=changed)
-
-
-def tightness(problem: Problem, left_bytes: int, needed_bytes: int) -> str:
-    """Return a warning if a device has less left than one run in four needs.
-
-    Parameters
-    ----------
-    problem
-        The problem; nothing is known of those that are not made from a
-        model. Its head-room is left, too.
-    left_bytes, needed_bytes
-        Memory that is left, and that is needed, on the fullest device.
-    """
-    more_bytes = round(MEMORY_ERROR * needed_bytes)
-    kept_bytes = problem.cluster.headroom_bytes()
-    if why_none(problem) or not 0 <= left_bytes < more_bytes - kept_bytes:
-        return ""
-    reserved = (
-        f", {format_bytes(kept_bytes)} is kept free" if kept_bytes else ""
-    )
-    return (
-        f"one run in four needs {100 * MEMORY_ERROR:.1f} % more "
-        f"({format_bytes(more_bytes)}{reserved}); see --headroom"
-    )

@@ -25,9 +25,8 @@ class Writer(Enum):
     CSV = "csv"
 
 
-#: A column that every writer shows, and one that only people see.
+#: A column that every writer shows.
 EVERYWHERE = frozenset(Writer)
-FOR_PEOPLE = EVERYWHERE - {Writer.CSV}
 
 
 class Column(NamedTuple):

@@ -251,11 +251,11 @@ def test_proofs_so_far_are_kept(cli, monkeypatch):
         "stopped before the end: the frontier was known by then, brute had "
         "examined 1 of 3 points"
     )
-    assert f"\n{text}\n" in cli.out
+    assert text in " ".join(cli.out.split())
     assert f"The run was {text}." in page.read_text()
     asked[:] = [None]
     assert cli("pareto problem.json --prove brute --points 2") == 130
-    assert "brute had examined 0 of 1 point\n" in cli.out
+    assert "had examined 0 of 1 point\n" in cli.out
 
 
 # nest fit and nest explain

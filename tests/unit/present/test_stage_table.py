@@ -10,8 +10,9 @@ import msgspec
 from nest.analysis.page_facts import nodes_text
 from nest.cost.score import score
 from nest.ir import Edge, Layer, Plan, Problem, Stage, Strategy
+from nest.present.screen import plan_rows, screen, stage_parts
 from nest.present.stages import rank_text, runs
-from nest.present.table import score_block, show
+from nest.present.table import show
 from nest.present.verbosity import VERBOSE
 from tests.builders import (
     SINGLE,
@@ -55,8 +56,12 @@ def chain(count: int, heavy: str = "", **fields) -> Problem:
 
 def lines_of(problem: Problem, plan: Plan) -> list[str]:
     file = io.StringIO()
-    document = score(problem, plan).to_json()
-    show(file, *score_block(problem, plan, document))
+    verdict = score(problem, plan)
+    show(
+        file,
+        *screen(problem, plan_rows(problem, plan, verdict)),
+        *stage_parts(problem, plan, verdict),
+    )
     return [" ".join(line.split()) for line in file.getvalue().splitlines()]
 
 
@@ -164,14 +169,14 @@ def test_the_micro_batch_of_a_rank() -> None:
     plan = make_plan(("a", DP2), ("b", SINGLE), micro_batch=2)
     assert rank_text(plan) == "1 or 2 per data-parallel rank"
     problem = chain(2)
-    (line,) = (x for x in lines_of(problem, plan) if x.startswith("plan "))
-    assert "micro-batch 2 (1 or 2 per data-parallel rank), 4 micro" in line
+    text = " ".join(lines_of(problem, plan))
+    assert "micro-batch size 1 or 2 per data-parallel rank, 4 micro" in text
 
 
 def test_where_replicas_begin_is_said() -> None:
     problem = chain(1, devices=13, topology=make_levels((13, 10.0, 1e9)))
     plan = make_plan(("a", SINGLE), replicas=4, micro_batch=2)
-    assert (
-        "devices below are those of the first replica; each begins 3 devices "
+    assert " ".join(lines_of(problem, plan)).endswith(
+        "devices above are those of the first replica; each begins 3 devices "
         "after the one before"
-    ) in lines_of(problem, plan)
+    )

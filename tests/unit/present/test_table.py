@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -18,27 +18,31 @@ from nest.instances import best_known
 from nest.instances import problem as problem_of
 from nest.ir import Plan, Stage, Strategy
 from nest.present import comparison
-from nest.present.comparison import (
-    compare_footer,
-    compare_screen,
-    compare_table,
-)
+from nest.present.comparison import compare_screen, repeat_texts
 from nest.present.fitted import FittedTable
 from nest.present.pages.answers import solver_rows
 from nest.present.pages.html import to_html
+from nest.present.screen import answer_rows, stage_parts
 from nest.present.table import (
     percent,
-    score_block,
     show,
     signed_percent,
-    solve_block,
     terminal_table,
 )
+from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.util.tables import Column, Table, Writer
 from nest.util.time_scale import TimeScale
 from tests.loopback import big_plan, good_plan, tiny_problem
+
+
+@pytest.fixture
+def verbose() -> Iterator[None]:
+    """Show all that ``--verbose`` shows."""
+    token = VERBOSE.set(True)
+    yield
+    VERBOSE.reset(token)
 
 
 def text_of(*parts: object) -> list[str]:
@@ -249,12 +253,15 @@ def test_a_plan_that_does_not_fit_sets_the_unit_if_it_is_alone() -> None:
     assert "[120.000]" in rows[3]
 
 
-def test_answer_of_a_planner_with_an_objective_of_its_own() -> None:
-    lines = text_of(*solve_block(tiny_problem(), over_memory_result()))
-    rows = [" ".join(line.split()) for line in lines]
-    assert "status over memory (60 bytes (60.0 %) too much memory)" in rows
-    assert "own objective 75.500 ns" in rows
-    assert not any(row.startswith("lower bound") for row in rows)
+def test_answer_of_a_planner_with_an_objective_of_its_own(
+    verbose: None,
+) -> None:
+    rows = answer_rows(tiny_problem(), over_memory_result())
+    (proof, search) = (text for label, text in rows if label == "proof")
+    assert "over memory" in proof
+    assert "(60 bytes (60.0 %) too much memory)" in proof
+    assert "own estimate 75.500 ns" in search
+    assert "lower bound" not in search
 
 
 def test_footer_says_how_to_repeat_the_table() -> None:
@@ -270,12 +277,12 @@ def test_footer_says_how_to_repeat_the_table() -> None:
             "workers dp 2, milp 1 · seed 0",
         ),
     ):
-        footer = text_of(compare_footer(tiny_problem(), "0" * 64, cells))
-        assert footer[-1] == f"time limit none · {text}"
+        *_, last = repeat_texts(tiny_problem(), "0" * 64, cells)
+        assert last == f"time limit none · {text}"
 
 
 def test_a_column_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of ``columns`` puts it on terminals, on pages and into CSV."""
+    """A line of ``columns`` puts it on pages and into CSV."""
     original = comparison.columns
 
     def with_another(writer: Writer, scale: TimeScale) -> list[Column]:
@@ -285,9 +292,6 @@ def test_a_column_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "columns", with_another)
     problem = tiny_problem()
     results = [replace(make_results()[0], claimed_quanta=4096)]
-    header, _, row = text_of(compare_table(problem, results))
-    assert header.endswith("claimed, quanta")
-    assert row.endswith("4,096")
     header, row = comparison.result_csv(problem, results).splitlines()
     assert header.endswith(",claimed_quanta")
     assert row.endswith(",4096")
@@ -318,13 +322,12 @@ def test_strategies_of_a_mixed_stage() -> None:
     )
     job = msgspec.structs.replace(problem.job, zero=(0, 1))
     problem = msgspec.structs.replace(problem, job=job)
-    document = score(problem, plan).to_json()
-    row = text_of(*score_block(problem, plan, document))[-1]
+    row = text_of(*stage_parts(problem, plan, score(problem, plan)))[-1]
     assert "0 – 1 (2)" in row
     assert "single | zero1" in row
 
 
-def test_tokens_per_second_beside_the_intervals() -> None:
+def test_tokens_per_second_beside_the_intervals(verbose: None) -> None:
     """Those of the score: 62.3283 s for 512 samples of 8192 tokens."""
     problem = problem_of("llama3-70b-dgx-h100x64-megatron")
     plan = best_known(problem.name).plan
@@ -336,7 +339,7 @@ def test_tokens_per_second_beside_the_intervals() -> None:
         score=found,
         lower_bound_quanta=found.step_quanta,
     )
-    lines = text_of(compare_table(problem, [best]))
+    text = "\n".join(text_of(*compare_screen(problem, [best])))
     tokens = 512 * 8192 / (found.step_time_ns / 10**9)
-    assert "tokens/s" in lines[0]
-    assert f" {tokens:,.0f} " in lines[-1]
+    assert "tokens/s" in text
+    assert f" {float(f'{tokens:.6g}'):,g} " in text

@@ -68,8 +68,6 @@ def test_every_table_is_among_them() -> None:
 
 
 def test_notes_say_what_is_left_out() -> None:
-    lines = on_terminal(80, made("compare"))
+    lines = on_terminal(80, made("score-interleaved"))
     note = " ".join(lines).partition("not shown for want of width: ")[2]
-    assert note.startswith(
-        "simulated, own objective, wall s, memory 90 %, memory "
-    )
+    assert note.startswith("forward, sync; --verbose shows all")

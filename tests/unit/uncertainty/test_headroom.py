@@ -11,9 +11,7 @@ from nest.errors import InvalidOptionError
 from nest.ir import Device, DeviceRange
 from nest.uncertainty.headroom import (
     DEFAULT_HEADROOM,
-    MEMORY_ERROR,
     chance_text,
-    tightness,
     with_headroom,
     within_memory,
     word_for,
@@ -74,52 +72,6 @@ def test_a_device_must_have_more(text):
         r"less free",
     ):
         with_headroom(on(10_000, 5_000), text)
-
-
-@pytest.mark.parametrize(
-    ("short", "length", "told"),
-    [
-        (1, 1, True),
-        (0, 1, False),
-        # Plans that do not fit say so elsewhere.
-        (10**12, 1, False),
-        # The memory of a problem that is not made from a model is its own.
-        (1, None, False),
-    ],
-)
-def test_little_memory_is_told(short, length, told):
-    """One run in four needs more than the upper end of the 50 % interval."""
-    problem = on(10_000, 5_000)
-    job = replace(problem.job, sequence_length=length)
-    more = MEMORY_ERROR
-    needed = 1000 * 2**20
-    text = tightness(
-        replace(problem, job=job), round(more * needed) - short, needed
-    )
-    expected = (
-        f"one run in four needs {100 * more:.1f} % more "
-        f"({more * 1000 / 1024:.2f} GiB); see --headroom"
-    )
-    assert text == (expected if told else "")
-
-
-def test_what_is_kept_free_is_left():
-    """One run in four needs 41 bytes or so more of 1000."""
-    problem = on(10_000, 5_000)
-    problem = replace(problem, job=replace(problem.job, sequence_length=1))
-    more = round(1000 * MEMORY_ERROR)
-    for percent, told in (("0.1%", True), ("12%", False)):
-        roomy = with_headroom(problem, percent)
-        assert bool(tightness(roomy, 0, 1000)) is told
-    # 5 of the 5000 of the smaller type, 10 of the others.
-    few = with_headroom(problem, "0.1%")
-    assert few.cluster.headroom_bytes() == 5
-    assert [x.headroom_bytes for x in few.cluster.types] == [10, 5]
-    assert tightness(few, more - 6, 1000) == (
-        f"one run in four needs {100 * MEMORY_ERROR:.1f} % more "
-        f"({more} bytes, 5 bytes is kept free); see --headroom"
-    )
-    assert tightness(few, more - 5, 1000) == ""
 
 
 def test_plans_within_the_upper_end_of_their_memory():
