@@ -242,7 +242,7 @@ def _screen_columns(
             "step", f"step time, {scale.unit} (90 %)", value=step, right=True
         ),
         Column("slower", "slower, %", value=slower, right=True),
-        Column("proof", value=_proof, style=_style, min_width=8),
+        Column("proof", value=_proof, style=_style, min_width=14),
         Column("wall_s", "search, s", _seconds, right=True),
     ]
 
