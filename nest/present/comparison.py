@@ -242,7 +242,7 @@ def _screen_columns(
             "step", f"step time, {scale.unit} (90 %)", value=step, right=True
         ),
         Column("slower", "slower, %", value=slower, right=True),
-        Column("proof", value=_proof, style=_style, min_width=14),
+        Column("proof", value=_proof, style=_style, min_width=13),
         Column("wall_s", "search, s", _seconds, right=True),
     ]
 
@@ -280,6 +280,7 @@ def _exact_columns(scale: TimeScale) -> list[Column]:
             f"memory {share} %",
             lambda ends: format_sizes(ends[0], ends[1], 1) if ends else "",
             value=lambda answer: (answer["intervals"] or {}).get(key),
+            min_width=8,
         )
 
     return [

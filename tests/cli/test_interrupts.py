@@ -255,7 +255,7 @@ def test_proofs_so_far_are_kept(cli, monkeypatch):
     assert f"The run was {text}." in page.read_text()
     asked[:] = [None]
     assert cli("pareto problem.json --prove brute --points 2") == 130
-    assert "had examined 0 of 1 point\n" in cli.out
+    assert "had examined 0 of 1 point " in " ".join(cli.out.split())
 
 
 # nest fit and nest explain
