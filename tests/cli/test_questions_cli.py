@@ -235,7 +235,8 @@ def test_explain_has_every_part(cli: Cli) -> None:
         "merged, single",
         "What the preferred setting costs",
         "its plan TP 1 · PP 1 · DP 1 · CP 1 · ZeRO 0 · no recomputation · "
-        "micro-batch size 1 per data-parallel rank, 3 microbatches",
+        "micro-batch size 1 per data-parallel rank, 3 microbatches · "
+        "1 of 3 devices",
         "pp=1,r=1 at best 180.000 ns (proven), 50.00 % more than the plan",
         "computation 90.000 ns 180.000 ns +90.000 ns",
     ):
