@@ -23,7 +23,7 @@ from nest.requests.benchmarks import (
     planned_run,
 )
 from nest.requests.solving import CompareRequest, split_solvers
-from nest.requests.sweeping import check_vary, document_of, points, solved
+from nest.requests.sweeping import check_vary, document_of, solved
 
 if TYPE_CHECKING:
     from nest.benchmarks.cells import BenchmarkSpec, Finished
@@ -79,21 +79,17 @@ def _vary(request: SweepRequest, files: Files) -> int:
     """Solve one value after the other; Ctrl-C shows what is known."""
     from nest.present.sweep import sweep_block, sweep_page
     from nest.present.table import show
-    from nest.solvers.cell import about
 
     files.check(request)
     rows: list[dict[str, Any]] = []
     stopped: KeyboardInterrupt | None = None
     limit_s = request.limited().time_limit
     with ProgressLine("s", limit_s=limit_s) as progress:
-        for point in list(points(request)):
-            name = f"{point.axis}={point.value}" if point.axis else "base"
-            base = rows[0] if rows else None
-            try:
-                rows.append(solved(point, base, about(name, progress)))
-            except KeyboardInterrupt as interrupt:
-                stopped = interrupt
-                break
+        try:
+            for row in solved(request, progress):
+                rows.append(row)
+        except KeyboardInterrupt as interrupt:
+            stopped = interrupt
     document = document_of(request, rows)
     if rows:
         show(files.people, *sweep_block(document))

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from nest.analysis.fits import Change, Fits, StageMemory, settings_of_plan
-from nest.present.table import key_lines, terminal_table
+from nest.present.table import key_lines, signed_percent, terminal_table
 from nest.units import GIB
 from nest.util.plots import MEMORY_LABELS
 from nest.util.tables import Column, Table
@@ -198,7 +198,7 @@ def _change_lines(answer: Fits, name: str) -> list[RenderableType]:
             (
                 change.text,
                 scale(change.score.step_time_ns),
-                _signed_percent(change.cost),
+                signed_percent(change.cost),
                 _gib(change.memory_bytes),
                 change.fits,
             )
@@ -219,12 +219,6 @@ def _scale(answer: Fits) -> TimeScale:
     step_ns = answer.score.step_time_ns
     scale = TimeScale.fitting(step_ns, answer.problem.time_unit)
     return replace(scale, decimals=max(0, scale.decimals - 2))
-
-
-def _signed_percent(share: float) -> str:
-    """Return a change in per cent; zero has no sign."""
-    percent = round(100 * share, 1)
-    return f"{percent:+.1f} %" if percent else "0.0 %"
 
 
 def _written(change: Change, name: str) -> list[RenderableType]:
