@@ -89,9 +89,8 @@ _JOBS = option(
     default=1,
 )
 #: Runs solvers on a problem, and returns their answers.
-_Run = Callable[
-    ["Restricted", Mapping[str, "SolveOptions"]], Sequence["SolveResult"]
-]
+_Cells = dict[str, "SolveOptions"]
+_Run = Callable[["Restricted", _Cells], Sequence["SolveResult"]]
 
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
@@ -267,7 +266,7 @@ class _Session:
     request: LimitedRequest
     files: Files
     restricted: Restricted
-    cells: dict[str, SolveOptions]
+    cells: _Cells
     page: Paging
     target_loss: bool = False
     is_robust: bool = False
@@ -304,14 +303,13 @@ class _Session:
         if restricted.free is not None:
             results = [adopted_by(problem, result) for result in results]
         document = to_document(problem, self.cells, results)
-        if self.faster is not None:
-            document["faster"] = self.faster.to_json()
-        if self.loss is not None:
-            document["target_loss"] = self.loss.to_json()
-        if self.robust is not None:
-            document["robust"] = self.robust.to_json()
-        if self.remedies is not None:
-            document["infeasible"] = self.remedies.to_json()
+        more = {
+            "faster": self.faster,
+            "target_loss": self.loss,
+            "robust": self.robust,
+            "infeasible": self.remedies,
+        }
+        document |= {key: x.to_json() for key, x in more.items() if x}
         if self.launch_files is not None:
             document["launch"] = {"files": dict(self.launch_files)}
         if self.models is not None:
@@ -446,7 +444,7 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
 
 def _answer(
     session: _Session,
-    cells: dict[str, SolveOptions],
+    cells: _Cells,
     progress: ProgressLine,
     traces: Traces | None,
 ) -> None:
@@ -461,9 +459,7 @@ def _answer(
         )
         session.write()
 
-    def run(
-        restricted: Restricted, cells: Mapping[str, SolveOptions]
-    ) -> Sequence[SolveResult]:
+    def run(restricted: Restricted, cells: _Cells) -> Sequence[SolveResult]:
         session.restricted = restricted
         compare(
             restricted.problem,
@@ -484,26 +480,20 @@ def _answer(
     else:
         _compare_safely(session, cells, run, progress)
     session.write()
-    if any(x.status is Status.INFEASIBLE for x in session.results):
-        _remedy(session, progress)
-        session.write()
-    if session.target_loss:
-        _lose(session, cells, progress)
-        session.write()
-    if session.is_robust:
-        _make_robust(session, cells, progress)
-        session.write()
-    if session.launching is not None:
-        _launch(session)
-        session.write()
-    if session.engine.writes:
-        _write_models(session)
+    steps = {
+        _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
+        _lose: session.target_loss,
+        _make_robust: session.is_robust,
+        _launch: session.launching is not None,
+        _write_models: session.engine.writes,
+    }
+    for step in (step for step, is_asked in steps.items() if is_asked):
+        step(session, cells, progress)
+        progress.clear()
         session.write()
 
 
-def _answer_safely(
-    session: _Session, cells: Mapping[str, SolveOptions], run: _Run
-) -> None:
+def _answer_safely(session: _Session, cells: _Cells, run: _Run) -> None:
     """Search the recommended plan, and what is faster but may not fit."""
     from nest.analysis.safe import options_for, solve_safely
 
@@ -526,7 +516,7 @@ def _answer_safely(
 
 def _compare_safely(
     session: _Session,
-    cells: Mapping[str, SolveOptions],
+    cells: _Cells,
     run: _Run,
     progress: ProgressLine,
 ) -> None:
@@ -558,7 +548,7 @@ def _compare_safely(
     session.faster = faster_of(best, other, free.problem)
 
 
-def _remedy(session: _Session, progress: ProgressLine) -> None:
+def _remedy(session: _Session, _: _Cells, progress: ProgressLine) -> None:
     """Look for what would make the problem feasible."""
     from nest.analysis.feasible import remedies_within
 
@@ -566,14 +556,9 @@ def _remedy(session: _Session, progress: ProgressLine) -> None:
     session.remedies = remedies_within(
         session.restricted.problem, session.request.time_limit, progress
     )
-    progress.clear()
 
 
-def _lose(
-    session: _Session,
-    cells: dict[str, SolveOptions],
-    progress: ProgressLine,
-) -> None:
+def _lose(session: _Session, cells: _Cells, progress: ProgressLine) -> None:
     """Solve without the target, too."""
     from nest.analysis.target_loss import loss_of
     from nest.solvers.run import run_solver
@@ -584,14 +569,11 @@ def _lose(
     free = run_solver(
         untargeted, name, replace(options, warm_start=None), progress
     )
-    progress.clear()
     session.loss = loss_of(session.results, free)
 
 
 def _make_robust(
-    session: _Session,
-    cells: dict[str, SolveOptions],
-    progress: ProgressLine,
+    session: _Session, cells: _Cells, progress: ProgressLine
 ) -> None:
     """Look for the plan with the best guaranteed step time."""
     from nest.analysis.robust import robust_of
@@ -605,11 +587,10 @@ def _make_robust(
         fastest,
         lambda other: run_solver(other, name, cold, progress),
     )
-    progress.clear()
     session.results = (session.robust.answer,)
 
 
-def _launch(session: _Session) -> None:
+def _launch(session: _Session, *_: Any) -> None:
     """Export the plan, and write its files if a folder is given."""
     from nest.frameworks.export import export, write_folder
 
@@ -633,7 +614,7 @@ def _launch(session: _Session) -> None:
     session.launch_files = files
 
 
-def _write_models(session: _Session) -> None:
+def _write_models(session: _Session, *_: Any) -> None:
     """Write the models that have the plan."""
     (result,) = session.results
     session.models = session.engine.write(
