@@ -202,8 +202,8 @@ def _check_resumed(folder: str, solvers: list[str]) -> None:
 class _Running:
     """Shows a run and writes what was asked for beside its directory.
 
-    ``report`` is whether the directory stays, with a report in it; ``plans``
-    whether the page shows the best plan of every problem.
+    With ``report`` the directory stays, with a report in it; with ``plans``
+    the page shows the best plan of every problem.
     """
 
     files: Files
@@ -235,21 +235,16 @@ class _Running:
             for text in (*folder.complaints, *([slow] if slow else [])):
                 say(f"nest: {text}", err=True)
             line.begin(folder)
-
-            def ended(outcome: Ended) -> None:
-                line.clear()
-                self._end(outcome)
-
             execute(
                 folder,
                 jobs=jobs,
                 dask=dask,
                 on_finished=line.finished,
-                on_end=ended,
+                on_end=lambda outcome: self._end(outcome, line),
             )
         return self.code
 
-    def _end(self, outcome: Ended) -> None:
+    def _end(self, outcome: Ended, line: _CellLine) -> None:
         from nest.present.benchmark import benchmark_block
         from nest.present.pages.benchmark import (
             joint_csv,
@@ -258,6 +253,7 @@ class _Running:
         )
         from nest.present.table import show
 
+        line.clear()
         document: dict[str, Any] = outcome.document
         self.code = int(outcome.failed)
         if self.report:

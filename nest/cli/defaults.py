@@ -18,27 +18,20 @@ import click
 from nest.cli.progress import hint
 from nest.errors import InvalidOptionError
 
-#: The options that have such defaults.
-COMMON = (
-    "calibration",
-    "cluster",
-    "global-batch",
-    "headroom",
-    "jobs",
-    "price",
-    "profile",
+#: Options that need ``--model``: without it they are not taken.
+_OF_MODELS = (
+    *("calibration", "cluster", "global-batch", "profile"),
     "sequence-length",
-    "solver",
-    "solvers",
-    "target",
-    "time-limit",
-    "tokens",
-    "workers",
 )
 
-#: Options that need ``--model``: without it they are not taken.
-_OF_MODELS = {"calibration", "cluster", "global-batch", "profile"}
-_OF_MODELS |= {"sequence-length"}
+#: The options that have such defaults.
+COMMON = sorted(
+    (
+        *_OF_MODELS,
+        *("headroom", "jobs", "price", "solver", "solvers", "target"),
+        *("time-limit", "tokens", "workers"),
+    )
+)
 
 
 def add_defaults(command: click.Command) -> None:
