@@ -534,11 +534,10 @@ def _compare_safely(
             for name, options in cells.items()
         },
     )
-    with_plan = [x for x in results if x.step_quanta is not None]
-    if not with_plan:
+    best = _best(results)
+    if best is None:
         run(free, cells)
         return
-    best = min(with_plan, key=lambda x: x.step_quanta or 0)
     options = replace(cells[best.solver], warm_start=None)
     if options.time_limit_s is not None:
         limit_s = FREE_SHARE * options.time_limit_s
@@ -546,6 +545,12 @@ def _compare_safely(
     other = run_solver(free.problem, best.solver, options, progress)
     progress.clear()
     session.faster = faster_of(best, other, free.problem)
+
+
+def _best(results: Sequence[SolveResult]) -> SolveResult | None:
+    """Return the result with the fastest plan, if there is one."""
+    with_plan = [x for x in results if x.step_quanta is not None]
+    return min(with_plan, key=lambda x: x.step_quanta or 0, default=None)
 
 
 def _remedy(session: _Session, _: _Cells, progress: ProgressLine) -> None:
@@ -665,27 +670,22 @@ def _show_table(session: _Session) -> None:
         and result.outcome.ran
         and not solver_class(result.solver).capabilities.warm_start
     ]
-    if cold:
-        notes.append(f"warm start not used by {', '.join(cold)}")
-    if session.faster is not None:
-        notes.append(f"faster: {session.faster}")
-    notes += session.remarks
     ended = {result.solver for result in results}
     waiting = [name for name in session.cells if name not in ended]
-    if waiting:
-        notes.append(f"stopped before they began: {', '.join(waiting)}")
-    best = min(
-        (x for x in results if x.step_quanta is not None),
-        key=lambda x: x.step_quanta or 0,
-        default=None,
-    )
+    more = [
+        ("warm start not used by ", ", ".join(cold)),
+        ("faster: ", str(session.faster or "")),
+        *(("", remark) for remark in session.remarks),
+        ("stopped before they began: ", ", ".join(waiting)),
+    ]
+    best = _best(results)
     if best is not None and best.plan is not None:
         free = session.restricted.free or session.restricted
         plan = structs.replace(best.plan, problem_hash=None)
-        text = launch_text(free.problem, plan, session.restricted.target)
-        notes += [f"launch: {text}"] * bool(text)
-        text = run_text(problem, best, session.page.wish(problem))
-        notes += [f"run: {text}"] * bool(text)
+        launch = launch_text(free.problem, plan, session.restricted.target)
+        run = run_text(problem, best, session.page.wish(problem))
+        more += [("launch: ", launch), ("run: ", run)]
+    notes += [f"{label}{text}" for label, text in more if text]
     if VERBOSE.get():
         notes += repeat_texts(problem, results[0].problem_hash, session.cells)
     show(session.files.people, *compare_screen(problem, results, notes))
@@ -703,30 +703,28 @@ def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
     notes = restricted.notes[bool(under) :]
     if restricted.target is not None:
         rows.append(("target", notes.pop(0)))
-    rows += [("assumed", text) for text in notes]
-    if session.faster is not None:
-        rows.append(("faster", str(session.faster)))
-    if session.loss is not None:
-        rows.append(("limit", str(session.loss)))
-    if session.remedies is not None:
-        rows += [("fits", text) for text in session.remedies.lines]
-    if session.robust is not None:
-        texts = robust_texts(problem, session.robust)
-        rows += [("guaranteed", text) for text in texts]
-    assumed = session.request.default_notes(restricted)
-    rows += [("assumed", assumed)] * bool(assumed)
+    remedies = session.remedies.lines if session.remedies else []
+    robust = session.robust
+    guaranteed = robust_texts(problem, robust) if robust else []
+    rows += [
+        *(("assumed", text) for text in notes),
+        ("faster", str(session.faster or "")),
+        ("limit", str(session.loss or "")),
+        *(("fits", text) for text in remedies),
+        *(("guaranteed", text) for text in guaranteed),
+        ("assumed", session.request.default_notes(restricted)),
+    ]
+    plan, step_quanta = result.plan, result.step_quanta
     is_launched = session.launching is not None
-    if result.step_quanta is None or result.plan is None or is_launched:
-        return rows
-    free = (restricted.free or restricted).problem
-    plan = structs.replace(result.plan, problem_hash=None)
-    text = launch_text(free, plan, restricted.target)
-    rows += [("launch", text)] * bool(text)
-    if session.request.model is not None:
-        others = others_of(problem, plan, result.wall_s)
-        text = others_text(problem, result.step_quanta, others)
-        rows += [("else", text)] * bool(text)
-    return rows
+    if plan is not None and step_quanta is not None and not is_launched:
+        free = (restricted.free or restricted).problem
+        plan = structs.replace(plan, problem_hash=None)
+        rows.append(("launch", launch_text(free, plan, restricted.target)))
+        if session.request.model is not None:
+            others = others_of(problem, plan, result.wall_s)
+            text = others_text(problem, step_quanta, others)
+            rows.append(("else", text))
+    return [(label, text) for label, text in rows if text]
 
 
 def _show_answer(session: _Session) -> None:
