@@ -144,15 +144,12 @@ def compare_command(
     )
     if texts and (len(texts) > 1 or benchmark):
         got = benchmark or f"{len(texts)} of them"
-        expected = f"expected one PROBLEM without {', '.join(options)}"
-        if target_loss:
+        wrong = "--target-loss" if target_loss else page.run_option
+        if wrong:
+            shows = "" if target_loss else ", whose page shows it"
             raise InvalidOptionError(
-                f"--target-loss: {expected}, got {got}; leave it out"
-            )
-        if page.run_option:
-            raise InvalidOptionError(
-                f"{page.run_option}: {expected}, whose page shows it, got "
-                f"{got}; leave it out"
+                f"{wrong}: expected one PROBLEM without {', '.join(options)}"
+                f"{shows}, got {got}; leave it out"
             )
         from nest.cli.benching import compare_several
 

@@ -114,8 +114,8 @@ class FitsRequest(PlanRequest):
                     f"with {path}, which leaves nothing open, got it; remove "
                     f"it"
                 )
-        given = {k: v for k, v in values.items() if v and k in fields}
-        return kind(path=path, **given)
+        settings = {k: v for k, v in values.items() if v and k in fields}
+        return kind(path=path, **settings)
 
 
 def find_fits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -23,13 +22,10 @@ if TYPE_CHECKING:
 
 def _assignments(value: Any) -> tuple[tuple[str, str], ...]:
     """Read texts such as ``TP=4``; in Python also a mapping."""
+    if all(isinstance(each, tuple) for each in value):
+        return tuple(value)  # what this reader returned
     assignments = []
-    if isinstance(value, Mapping):
-        value = pairs(value)
-    for text in (value,) if isinstance(value, str) else value:
-        if isinstance(text, tuple):  # what this reader returned
-            assignments.append(text)
-            continue
+    for text in pairs(value):
         name, equals, content = text.partition("=")
         if not name or not equals:
             raise RefusedValueError(

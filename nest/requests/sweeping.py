@@ -19,7 +19,7 @@ from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.requests.restricted import restricted_by
 from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
-from nest.requests.values import amount, integer
+from nest.requests.values import amount, integer, pairs, settings_text
 from nest.util.quantities import RATE, SIZE, Kind, read_quantity
 
 if TYPE_CHECKING:
@@ -49,11 +49,8 @@ _TIMES = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)[x×]")
 def read_axes(value: Any) -> tuple[str, ...]:
     """Read texts such as ``memory=80GB,141GB``; in Python also a mapping."""
     if isinstance(value, Mapping):
-        return tuple(
-            f"{axis}={'|'.join([x] if isinstance(x, str) else map(str, x))}"
-            for axis, x in value.items()
-        )
-    return (value,) if isinstance(value, str) else tuple(value)
+        return tuple(settings_text({axis: x}) for axis, x in value.items())
+    return pairs(value)
 
 
 def _split(text: str) -> list[str]:
@@ -231,19 +228,19 @@ def points(request: SweepRequest) -> Iterator[Point]:
 def _point(
     request: SweepRequest, axis: str, value: str, chosen: dict[str, str]
 ) -> Point:
-    own = f"--vary {axis}={value}: " * bool(axis)
+    of_point = f"--vary {axis}={value}: " * bool(axis)
     changes, where = {}, ""
     try:
         for name, text in chosen.items():
             where = f"--vary {name}={text}: "
             if text != AS_IT_IS:
                 request, changes[where] = AXES[name](request, name, text)
-        where = own
+        where = of_point
         problem = request.model_problem(request.target)
         for source, change in changes.items():
             where = source
             problem = change(problem)
-        where = own
+        where = of_point
         restricted = restricted_by(request, problem)  # type: ignore[arg-type]
     except (NestError, ValueError) as error:
         raise InvalidOptionError(f"{where}{error}") from None
