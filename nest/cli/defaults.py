@@ -18,20 +18,27 @@ import click
 from nest.cli.progress import hint
 from nest.errors import InvalidOptionError
 
-#: Options that need ``--model``: without it they are not taken.
-_OF_MODELS = (
-    *("calibration", "cluster", "global-batch", "profile"),
+#: The options that have such defaults.
+COMMON = (
+    "calibration",
+    "cluster",
+    "global-batch",
+    "headroom",
+    "jobs",
+    "price",
+    "profile",
     "sequence-length",
+    "solver",
+    "solvers",
+    "target",
+    "time-limit",
+    "tokens",
+    "workers",
 )
 
-#: The options that have such defaults.
-COMMON = sorted(
-    (
-        *_OF_MODELS,
-        *("headroom", "jobs", "price", "solver", "solvers", "target"),
-        *("time-limit", "tokens", "workers"),
-    )
-)
+#: Options that need ``--model``: without it they are not taken.
+_OF_MODELS = {"calibration", "cluster", "global-batch", "profile"}
+_OF_MODELS |= {"sequence-length"}
 
 
 def add_defaults(command: click.Command) -> None:
