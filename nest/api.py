@@ -236,7 +236,7 @@ def fits(request: memory.FitsRequest) -> Fits:
     >>> answer.fits, answer.stages[0].stage
     ('likely', 1)
     """
-    return memory.fits(request)
+    return memory.find_fits(request)
 
 
 @_asks(accelerators.CodesignRequest)

@@ -151,17 +151,13 @@ class Change:
 
     Attributes
     ----------
-    names
-        The settings that change.
-    settings
-        All values that differ, those that follow included.
-    problem, plan, score
-        The changed plan, a problem that allows it, and its score.
+    names, settings
+        The settings that change, and all values that differ then.
+    problem
+        A problem that allows the changed plan.
     cost
         Device time of a step, step time times devices, as a fraction more
         than that of the plan; negative for less.
-    fits
-        How sure it is that it fits.
     added, removed
         Lines of the framework's files that differ; empty without a framework.
     """
@@ -175,6 +171,11 @@ class Change:
     fits: FitsWord
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+
+    @property
+    def step_time_ns(self) -> float:
+        """Predicted time of a step."""
+        return self.score.step_time_ns
 
     @property
     def memory_bytes(self) -> int:
@@ -196,7 +197,7 @@ class Change:
         return {
             "settings": [change._asdict() for change in self.settings],
             "num_devices": self.num_devices,
-            "step_time_ns": self.score.step_time_ns,
+            "step_time_ns": self.step_time_ns,
             "device_time_difference": self.cost,
             "memory_bytes": self.memory_bytes,
             "fits": self.fits,
@@ -212,8 +213,6 @@ class Fits(Tabular):
 
     Attributes
     ----------
-    problem, plan, score
-        The problem, the plan, and its score.
     stages
         The memory of every stage, the fullest first.
     intervals

@@ -32,17 +32,9 @@ LIMIT_S, SEARCH_SHARE = 1.0, 0.2
 
 @dataclass(frozen=True)
 class Others:
-    """Plans near an answer, with their scores.
+    """Plans near an answer: on half the devices, and with a setting changed.
 
-    Attributes
-    ----------
-    half
-        The fastest of some plans that fit half the devices; ``None`` if none
-        of them does.
-    changes
-        Plans with one setting changed that fit, the fastest first.
-    complete
-        Whether the time was enough for all of them.
+    The fastest ones that fit; complete if there was time for all of them.
     """
 
     half: Score | None
@@ -51,15 +43,7 @@ class Others:
 
 
 def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
-    """Return what else a user may do.
-
-    Parameters
-    ----------
-    problem, plan
-        The problem, and the plan that answers it.
-    search_s
-        How long the search for it took.
-    """
+    """Return what else a user may do; the search for the plan took so long."""
     clock = Deadline(max(LIMIT_S, SEARCH_SHARE * search_s))
     plan = replace(plan, problem_hash=None, solver=None)
     cluster = problem.cluster

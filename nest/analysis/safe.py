@@ -31,16 +31,9 @@ Search = Callable[[Problem, float | None], SolveResult]
 
 @dataclass(frozen=True)
 class Faster:
-    """A plan that is faster than the recommended one, but may not fit.
+    """A plan without headroom that is faster, but may not fit.
 
-    Attributes
-    ----------
-    result
-        The answer to the problem without headroom.
-    fraction
-        How much less time its step takes.
-    fit_probability
-        Probability that its memory fits.
+    Its step takes ``fraction`` less time than that of the recommended plan.
     """
 
     result: SolveResult
@@ -68,15 +61,7 @@ class Faster:
 class SafeAnswer:
     """The recommended plan, and the one that is faster but may not fit.
 
-    Attributes
-    ----------
-    answer
-        The answer with the recommended plan.
-    faster
-        The plan that may not fit; ``None`` if none is known.
-    has_margin
-        Whether the answer is one to the problem with the margin. It is not
-        where no plan leaves the margin free.
+    The answer has no margin where no plan leaves it free.
     """
 
     answer: SolveResult

@@ -23,7 +23,7 @@ from nest.requests.benchmarks import (
     planned_run,
 )
 from nest.requests.solving import CompareRequest, split_solvers
-from nest.requests.sweeping import check_vary, document_of, points, solved
+from nest.requests.sweeping import check_vary, document_of, solved
 
 if TYPE_CHECKING:
     from nest.benchmarks.cells import BenchmarkSpec, Finished
@@ -79,21 +79,17 @@ def _vary(request: SweepRequest, files: Files) -> int:
     """Solve one value after the other; Ctrl-C shows what is known."""
     from nest.present.sweep import sweep_block, sweep_page
     from nest.present.table import show
-    from nest.solvers.cell import about
 
     files.check(request)
     rows: list[dict[str, Any]] = []
     stopped: KeyboardInterrupt | None = None
     limit_s = request.limited().time_limit
     with ProgressLine("s", limit_s=limit_s) as progress:
-        for point in list(points(request)):
-            name = f"{point.axis}={point.value}" if point.axis else "base"
-            base = rows[0] if rows else None
-            try:
-                rows.append(solved(point, base, about(name, progress)))
-            except KeyboardInterrupt as interrupt:
-                stopped = interrupt
-                break
+        try:
+            for row in solved(request, progress):
+                rows.append(row)
+        except KeyboardInterrupt as interrupt:
+            stopped = interrupt
     document = document_of(request, rows)
     if rows:
         show(files.people, *sweep_block(document))
@@ -206,8 +202,8 @@ def _check_resumed(folder: str, solvers: list[str]) -> None:
 class _Running:
     """Shows a run and writes what was asked for beside its directory.
 
-    ``report`` is whether the directory stays, with a report in it; ``plans``
-    whether the page shows the best plan of every problem.
+    With ``report`` the directory stays, with a report in it; with ``plans``
+    the page shows the best plan of every problem.
     """
 
     files: Files
@@ -239,21 +235,16 @@ class _Running:
             for text in (*folder.complaints, *([slow] if slow else [])):
                 say(f"nest: {text}", err=True)
             line.begin(folder)
-
-            def ended(outcome: Ended) -> None:
-                line.clear()
-                self._end(outcome)
-
             execute(
                 folder,
                 jobs=jobs,
                 dask=dask,
                 on_finished=line.finished,
-                on_end=ended,
+                on_end=lambda outcome: self._end(outcome, line),
             )
         return self.code
 
-    def _end(self, outcome: Ended) -> None:
+    def _end(self, outcome: Ended, line: _CellLine) -> None:
         from nest.present.benchmark import benchmark_block
         from nest.present.pages.benchmark import (
             joint_csv,
@@ -262,6 +253,7 @@ class _Running:
         )
         from nest.present.table import show
 
+        line.clear()
         document: dict[str, Any] = outcome.document
         self.code = int(outcome.failed)
         if self.report:

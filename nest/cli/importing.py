@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nest.cli.declare import option, output_option
-from nest.cli.inputs import Group, check_distinct_files, write_record
+from nest.cli.inputs import Group, write_record
 from nest.cli.options import Files, takes
 from nest.cli.saying import say
 from nest.requests.launch_files import (
@@ -19,7 +19,6 @@ from nest.requests.launch_files import (
 from nest.requests.problems import JobRequest
 from nest.requests.restricted import defaults_of
 from nest.requests.values import quantity
-from nest.util.files import check_output
 from nest.util.quantities import RATE, SIZE
 
 _IN_FILE = "  [default: as the file says]"
@@ -37,8 +36,7 @@ def nest_artifact_command(path: str, output: str) -> int:
     """Import an instance of the NEST artifact."""
     from nest.audits.nest_artifact.importer import import_nest_artifact
 
-    check_distinct_files({"FILE": path, "-o": output})
-    check_output(output, "-o")
+    Files(output=output).check(reads={"FILE": path})
     write_record(output, import_nest_artifact(path))
     return 0
 
@@ -62,8 +60,7 @@ def piper_command(path: str, output: str, **changes: Any) -> int:
     """Import a workload of Piper, with its alternatives per layer."""
     from nest.audits.piper.importer import import_piper
 
-    check_distinct_files({"FILE": path, "-o": output})
-    check_output(output, "-o")
+    Files(output=output).check(reads={"FILE": path})
     write_record(output, import_piper(path, **changes))
     return 0
 
@@ -96,15 +93,15 @@ def hf_command(
     problem = request.build_problem(model, cluster)
     write_record(output, problem)
     defaults = defaults_of(problem, model, request.given_job)
-    if defaults:
-        say(f"nest: note: {path}: assumed: {defaults}", err=True)
-    if model.note:
-        say(f"nest: note: {path}: {model.note}", err=True)
+    for note in (defaults and f"assumed: {defaults}", model.note):
+        if note:
+            say(f"nest: note: {path}: {note}", err=True)
     return 0
 
 
 def _import(request: LaunchFileRequest, output: str) -> int:
     """Read a launch, and write its problem and plan."""
+    request.check()
     plan_path = request.plan_path(output)
     files = Files(output=output)
     files.check(reads={"FILE": request.path}, writes={"--plan": plan_path})
@@ -146,5 +143,4 @@ def deepspeed_command(request: DeepSpeedRequest, output: str) -> int:
     are options; or a script of Megatron-DeepSpeed with its configuration
     beside it.
     """
-    request.check()
     return _import(request, output)

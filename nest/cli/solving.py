@@ -89,9 +89,8 @@ _JOBS = option(
     default=1,
 )
 #: Runs solvers on a problem, and returns their answers.
-_Run = Callable[
-    ["Restricted", Mapping[str, "SolveOptions"]], Sequence["SolveResult"]
-]
+_Cells = dict[str, "SolveOptions"]
+_Run = Callable[["Restricted", _Cells], Sequence["SolveResult"]]
 
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
@@ -145,15 +144,12 @@ def compare_command(
     )
     if texts and (len(texts) > 1 or benchmark):
         got = benchmark or f"{len(texts)} of them"
-        expected = f"expected one PROBLEM without {', '.join(options)}"
-        if target_loss:
+        wrong = "--target-loss" if target_loss else page.run_option
+        if wrong:
+            shows = "" if target_loss else ", whose page shows it"
             raise InvalidOptionError(
-                f"--target-loss: {expected}, got {got}; leave it out"
-            )
-        if page.run_option:
-            raise InvalidOptionError(
-                f"{page.run_option}: {expected}, whose page shows it, got "
-                f"{got}; leave it out"
+                f"{wrong}: expected one PROBLEM without {', '.join(options)}"
+                f"{shows}, got {got}; leave it out"
             )
         from nest.cli.benching import compare_several
 
@@ -267,7 +263,7 @@ class _Session:
     request: LimitedRequest
     files: Files
     restricted: Restricted
-    cells: dict[str, SolveOptions]
+    cells: _Cells
     page: Paging
     target_loss: bool = False
     is_robust: bool = False
@@ -304,14 +300,13 @@ class _Session:
         if restricted.free is not None:
             results = [adopted_by(problem, result) for result in results]
         document = to_document(problem, self.cells, results)
-        if self.faster is not None:
-            document["faster"] = self.faster.to_json()
-        if self.loss is not None:
-            document["target_loss"] = self.loss.to_json()
-        if self.robust is not None:
-            document["robust"] = self.robust.to_json()
-        if self.remedies is not None:
-            document["infeasible"] = self.remedies.to_json()
+        more = {
+            "faster": self.faster,
+            "target_loss": self.loss,
+            "robust": self.robust,
+            "infeasible": self.remedies,
+        }
+        document |= {key: x.to_json() for key, x in more.items() if x}
         if self.launch_files is not None:
             document["launch"] = {"files": dict(self.launch_files)}
         if self.models is not None:
@@ -446,7 +441,7 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
 
 def _answer(
     session: _Session,
-    cells: dict[str, SolveOptions],
+    cells: _Cells,
     progress: ProgressLine,
     traces: Traces | None,
 ) -> None:
@@ -461,9 +456,7 @@ def _answer(
         )
         session.write()
 
-    def run(
-        restricted: Restricted, cells: Mapping[str, SolveOptions]
-    ) -> Sequence[SolveResult]:
+    def run(restricted: Restricted, cells: _Cells) -> Sequence[SolveResult]:
         session.restricted = restricted
         compare(
             restricted.problem,
@@ -484,26 +477,20 @@ def _answer(
     else:
         _compare_safely(session, cells, run, progress)
     session.write()
-    if any(x.status is Status.INFEASIBLE for x in session.results):
-        _remedy(session, progress)
-        session.write()
-    if session.target_loss:
-        _lose(session, cells, progress)
-        session.write()
-    if session.is_robust:
-        _make_robust(session, cells, progress)
-        session.write()
-    if session.launching is not None:
-        _launch(session)
-        session.write()
-    if session.engine.writes:
-        _write_models(session)
+    steps = {
+        _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
+        _lose: session.target_loss,
+        _make_robust: session.is_robust,
+        _launch: session.launching is not None,
+        _write_models: session.engine.writes,
+    }
+    for step in (step for step, is_asked in steps.items() if is_asked):
+        step(session, cells, progress)
+        progress.clear()
         session.write()
 
 
-def _answer_safely(
-    session: _Session, cells: Mapping[str, SolveOptions], run: _Run
-) -> None:
+def _answer_safely(session: _Session, cells: _Cells, run: _Run) -> None:
     """Search the recommended plan, and what is faster but may not fit."""
     from nest.analysis.safe import options_for, solve_safely
 
@@ -526,7 +513,7 @@ def _answer_safely(
 
 def _compare_safely(
     session: _Session,
-    cells: Mapping[str, SolveOptions],
+    cells: _Cells,
     run: _Run,
     progress: ProgressLine,
 ) -> None:
@@ -544,11 +531,10 @@ def _compare_safely(
             for name, options in cells.items()
         },
     )
-    with_plan = [x for x in results if x.step_quanta is not None]
-    if not with_plan:
+    best = _best(results)
+    if best is None:
         run(free, cells)
         return
-    best = min(with_plan, key=lambda x: x.step_quanta or 0)
     options = replace(cells[best.solver], warm_start=None)
     if options.time_limit_s is not None:
         limit_s = FREE_SHARE * options.time_limit_s
@@ -558,7 +544,13 @@ def _compare_safely(
     session.faster = faster_of(best, other, free.problem)
 
 
-def _remedy(session: _Session, progress: ProgressLine) -> None:
+def _best(results: Sequence[SolveResult]) -> SolveResult | None:
+    """Return the result with the fastest plan, if there is one."""
+    with_plan = [x for x in results if x.step_quanta is not None]
+    return min(with_plan, key=lambda x: x.step_quanta or 0, default=None)
+
+
+def _remedy(session: _Session, _: _Cells, progress: ProgressLine) -> None:
     """Look for what would make the problem feasible."""
     from nest.analysis.feasible import remedies_within
 
@@ -566,14 +558,9 @@ def _remedy(session: _Session, progress: ProgressLine) -> None:
     session.remedies = remedies_within(
         session.restricted.problem, session.request.time_limit, progress
     )
-    progress.clear()
 
 
-def _lose(
-    session: _Session,
-    cells: dict[str, SolveOptions],
-    progress: ProgressLine,
-) -> None:
+def _lose(session: _Session, cells: _Cells, progress: ProgressLine) -> None:
     """Solve without the target, too."""
     from nest.analysis.target_loss import loss_of
     from nest.solvers.run import run_solver
@@ -584,14 +571,11 @@ def _lose(
     free = run_solver(
         untargeted, name, replace(options, warm_start=None), progress
     )
-    progress.clear()
     session.loss = loss_of(session.results, free)
 
 
 def _make_robust(
-    session: _Session,
-    cells: dict[str, SolveOptions],
-    progress: ProgressLine,
+    session: _Session, cells: _Cells, progress: ProgressLine
 ) -> None:
     """Look for the plan with the best guaranteed step time."""
     from nest.analysis.robust import robust_of
@@ -605,11 +589,10 @@ def _make_robust(
         fastest,
         lambda other: run_solver(other, name, cold, progress),
     )
-    progress.clear()
     session.results = (session.robust.answer,)
 
 
-def _launch(session: _Session) -> None:
+def _launch(session: _Session, *_: Any) -> None:
     """Export the plan, and write its files if a folder is given."""
     from nest.frameworks.export import export, write_folder
 
@@ -633,7 +616,7 @@ def _launch(session: _Session) -> None:
     session.launch_files = files
 
 
-def _write_models(session: _Session) -> None:
+def _write_models(session: _Session, *_: Any) -> None:
     """Write the models that have the plan."""
     (result,) = session.results
     session.models = session.engine.write(
@@ -684,27 +667,22 @@ def _show_table(session: _Session) -> None:
         and result.outcome.ran
         and not solver_class(result.solver).capabilities.warm_start
     ]
-    if cold:
-        notes.append(f"warm start not used by {', '.join(cold)}")
-    if session.faster is not None:
-        notes.append(f"faster: {session.faster}")
-    notes += session.remarks
     ended = {result.solver for result in results}
     waiting = [name for name in session.cells if name not in ended]
-    if waiting:
-        notes.append(f"stopped before they began: {', '.join(waiting)}")
-    best = min(
-        (x for x in results if x.step_quanta is not None),
-        key=lambda x: x.step_quanta or 0,
-        default=None,
-    )
+    more = [
+        ("warm start not used by ", ", ".join(cold)),
+        ("faster: ", str(session.faster or "")),
+        *(("", remark) for remark in session.remarks),
+        ("stopped before they began: ", ", ".join(waiting)),
+    ]
+    best = _best(results)
     if best is not None and best.plan is not None:
         free = session.restricted.free or session.restricted
         plan = structs.replace(best.plan, problem_hash=None)
-        text = launch_text(free.problem, plan, session.restricted.target)
-        notes += [f"launch: {text}"] * bool(text)
-        text = run_text(problem, best, session.page.wish(problem))
-        notes += [f"run: {text}"] * bool(text)
+        launch = launch_text(free.problem, plan, session.restricted.target)
+        run = run_text(problem, best, session.page.wish(problem))
+        more += [("launch: ", launch), ("run: ", run)]
+    notes += [f"{label}{text}" for label, text in more if text]
     if VERBOSE.get():
         notes += repeat_texts(problem, results[0].problem_hash, session.cells)
     show(session.files.people, *compare_screen(problem, results, notes))
@@ -722,30 +700,28 @@ def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
     notes = restricted.notes[bool(under) :]
     if restricted.target is not None:
         rows.append(("target", notes.pop(0)))
-    rows += [("assumed", text) for text in notes]
-    if session.faster is not None:
-        rows.append(("faster", str(session.faster)))
-    if session.loss is not None:
-        rows.append(("limit", str(session.loss)))
-    if session.remedies is not None:
-        rows += [("fits", text) for text in session.remedies.lines]
-    if session.robust is not None:
-        texts = robust_texts(problem, session.robust)
-        rows += [("guaranteed", text) for text in texts]
-    assumed = session.request.default_notes(restricted)
-    rows += [("assumed", assumed)] * bool(assumed)
+    remedies = session.remedies.lines if session.remedies else []
+    robust = session.robust
+    guaranteed = robust_texts(problem, robust) if robust else []
+    rows += [
+        *(("assumed", text) for text in notes),
+        ("faster", str(session.faster or "")),
+        ("limit", str(session.loss or "")),
+        *(("fits", text) for text in remedies),
+        *(("guaranteed", text) for text in guaranteed),
+        ("assumed", session.request.default_notes(restricted)),
+    ]
+    plan, step_quanta = result.plan, result.step_quanta
     is_launched = session.launching is not None
-    if result.step_quanta is None or result.plan is None or is_launched:
-        return rows
-    free = (restricted.free or restricted).problem
-    plan = structs.replace(result.plan, problem_hash=None)
-    text = launch_text(free, plan, restricted.target)
-    rows += [("launch", text)] * bool(text)
-    if session.request.model is not None:
-        others = others_of(problem, plan, result.wall_s)
-        text = others_text(problem, result.step_quanta, others)
-        rows += [("else", text)] * bool(text)
-    return rows
+    if plan is not None and step_quanta is not None and not is_launched:
+        free = (restricted.free or restricted).problem
+        plan = structs.replace(plan, problem_hash=None)
+        rows.append(("launch", launch_text(free, plan, restricted.target)))
+        if session.request.model is not None:
+            others = others_of(problem, plan, result.wall_s)
+            text = others_text(problem, step_quanta, others)
+            rows.append(("else", text))
+    return [(label, text) for label, text in rows if text]
 
 
 def _show_answer(session: _Session) -> None:

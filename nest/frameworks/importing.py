@@ -11,7 +11,7 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.launch import Launch, Mesh, plan_of, rank_map_of
+from nest.frameworks.launch import Launch, plan_of, rank_map_of
 from nest.frameworks.layers import placement_of
 from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine
@@ -20,7 +20,7 @@ from nest.ir.job import Optimizer
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan, Stage
 from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
-from nest.models.choices import Request, choose, read_overlap
+from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_on
 from nest.models.operators import DTYPES, Dtype
 
@@ -57,13 +57,9 @@ class Site(NamedTuple):
 class Freedom(NamedTuple):
     """What plans of the problem may choose.
 
-    Attributes
-    ----------
-    layers_per_node
-        Consecutive blocks that plans do not cut apart.
-    any_sequences
-        Whether they may be with or without sequence parallelism, where the
-        framework has it; otherwise all are as the launch.
+    They do not cut ``layers_per_node`` consecutive blocks apart. With
+    ``any_sequences`` they may be with or without sequence parallelism, where
+    the framework has it; otherwise all are as the launch.
     """
 
     layers_per_node: int = 1
@@ -139,12 +135,34 @@ def build(
     if devices is None:
         devices = range(launch.world)
     launch = placed(launch, site.num_devices, devices, mesh_inside)
-    any_sequences = freedom.any_sequences and not _has_no_sequences(target)
-    freedom = freedom._replace(any_sequences=any_sequences and launch.tp > 1)
-    problem = _problem(launch, model, site, overlap, freedom, target)
+    choices = _choices(launch, model, site, freedom.layers_per_node)
+    has_none = _has_no_sequences(target)
+    any_sequences = freedom.any_sequences and not has_none and launch.tp > 1
+    if any_sequences or (
+        launch.tp == 1 and choices.sequence_parallel and has_none
+    ):
+        choices = replace(choices, sequence_parallel=(False, True))
+    elif launch.tp > 1:
+        choices = replace(choices, sequence_parallel=launch.sequence_parallel)
+    problem = build_on(model, site.machines, choices, site.cluster)
+    job = replace(
+        problem.job,
+        schedule=launch.schedule,
+        optimizer=Optimizer(
+            name=launch.optimizer,
+            weight_bytes=launch.weight_bytes,
+            gradient_bytes=launch.gradient_bytes,
+            state_bytes=launch.state_bytes,
+        ),
+        overlap={
+            name: overlap[name] for name in OVERLAP if name in launch.overlap
+        },
+        distributed_optimizer=launch.distributed_optimizer,
+    )
+    problem = with_quantum(replace(problem, job=job))
     problem = replace(problem, own_runs=site.own_runs)
     plan = plan_of(launch, placement_of(problem.graph))
-    if freedom.any_sequences and launch.sequence_parallel:
+    if any_sequences and launch.sequence_parallel:
         plan = _with_sequences(plan)
     return Imported(problem, plan, notes, model)
 
@@ -172,20 +190,11 @@ def placed(
             candidate.stages * candidate.block_devices
         ):
             continue
-        inside = (
-            ("tp", candidate.tp),
-            ("cp", candidate.cp),
-            ("dp", candidate.dp),
-        )
-        outside = (
-            ("replicas", candidate.replicas),
-            ("stages", candidate.stages),
-        )
-        mesh: Mesh = (*inside, *outside)
-        if mesh_inside:
-            if candidate.dp > 1:
-                continue
-            mesh = (*inside, *outside[::-1])
+        if mesh_inside and candidate.dp > 1:
+            continue
+        outside = ("replicas", "stages")
+        axes = ("tp", "cp", "dp", *outside[:: -1 if mesh_inside else 1])
+        mesh = [(name, getattr(candidate, name)) for name in axes]
         stride = num_devices // replicas
         if rank_map_of(candidate, stride, mesh) == tuple(devices):
             return candidate
@@ -220,57 +229,30 @@ def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
     return None
 
 
-def _problem(
-    launch: Launch,
-    model: Architecture,
-    site: Site,
-    overlap: Mapping[Overlap, float],
-    freedom: Freedom,
-    target: str,
-) -> Problem:
+def _choices(
+    launch: Launch, model: Architecture, site: Site, layers_per_node: int
+) -> Choices:
+    """Return what plans may choose: the usual, and what the launch uses."""
     machine, _ = site.machines[0]
-    total = site.num_devices
+    batch = launch.global_batch
     request = Request(
-        global_batch=launch.global_batch,
+        global_batch=batch,
         sequence_length=launch.sequence_length,
         dtype=_dtype(launch),
-        layers_per_node=freedom.layers_per_node,
+        layers_per_node=layers_per_node,
         recompute=RECOMPUTE,
         virtual_stages=_with({1}, launch.virtual_stages),
     )
-    usual = choose(model, machine, total, request)
-    micro = _with(usual.micro_batches, launch.micro_batch)
-    batch = launch.global_batch
+    usual = choose(model, machine, site.num_devices, request)
+    sizes = _with(usual.micro_batches, launch.micro_batch)
     request = replace(
         request,
-        micro_batches=tuple(size for size in micro if batch % size == 0),
+        micro_batches=tuple(size for size in sizes if batch % size == 0),
         tp=_with({key.tp for key in usual.degrees}, launch.tp),
         cp=_with({key.cp for key in usual.degrees}, launch.cp),
         ep=_with({key.ep for key in usual.degrees}, launch.ep),
     )
-    choices = choose(model, machine, total, request)
-    if freedom.any_sequences:
-        choices = replace(choices, sequence_parallel=(False, True))
-    elif launch.tp > 1:
-        choices = replace(choices, sequence_parallel=launch.sequence_parallel)
-    elif choices.sequence_parallel and _has_no_sequences(target):
-        choices = replace(choices, sequence_parallel=(False, True))
-    problem = build_on(model, site.machines, choices, site.cluster)
-    job = replace(
-        problem.job,
-        schedule=launch.schedule,
-        optimizer=Optimizer(
-            name=launch.optimizer,
-            weight_bytes=launch.weight_bytes,
-            gradient_bytes=launch.gradient_bytes,
-            state_bytes=launch.state_bytes,
-        ),
-        overlap={
-            name: overlap[name] for name in OVERLAP if name in launch.overlap
-        },
-        distributed_optimizer=launch.distributed_optimizer,
-    )
-    return with_quantum(replace(problem, job=job))
+    return choose(model, machine, site.num_devices, request)
 
 
 def _with_sequences(plan: Plan) -> Plan:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from nest.analysis.fits import Change, Fits, StageMemory, settings_of_plan
-from nest.present.table import key_lines, terminal_table
+from nest.present.table import key_lines, signed_percent, terminal_table
 from nest.units import GIB
 from nest.util.plots import MEMORY_LABELS
 from nest.util.tables import Column, Table
@@ -22,6 +22,11 @@ _MAX_GROUPS = 4
 #: Changes, and lines of a framework's files, that the screen shows at most.
 _MAX_CHANGES, _MAX_LINES = 8, 6
 
+_INTERVALS = {
+    "50 % interval": "memory_50_bytes",
+    "90 % interval": "memory_90_bytes",
+}
+
 _LEGEND = (
     "fits: yes = at most 5 % of runs need more memory than a device has,\n"
     "      likely = at most 25 %, doubtful = more than 25 %, "
@@ -31,14 +36,13 @@ _LEGEND = (
 
 def fits_block(answer: Fits, name: str) -> list[RenderableType]:
     """Return the screen; ``name`` is what the question is about."""
-    items: list[RenderableType] = [
+    is_known = answer.intervals is not None
+    return [
         key_lines(_summary(answer, name)),
         _memory_table(answer),
+        *_change_lines(answer, name),
+        *[Padding(_LEGEND, (1, 0, 0, 0))] * is_known,
     ]
-    items += _change_lines(answer, name)
-    if answer.intervals is not None:
-        items.append(Padding(_LEGEND, (1, 0, 0, 0)))
-    return items
 
 
 def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
@@ -128,20 +132,14 @@ def _memory_table(answer: Fits) -> RenderableType:
     rows = [
         ("ranks", *map(_ranks_text, shown), *[""] * bool(others)),
         ("fits", *(stage.fits for stage in first)),
-        *(
-            (
-                MEMORY_LABELS[kind],
-                *(_gib(stage.bytes_by_kind[kind]) for stage in first),
-            )
-            for kind in kinds
-        ),
-        ("predicted", *(_gib(stage.memory_bytes) for stage in first)),
     ]
-    if answer.intervals is not None:
-        rows += [
-            ("50 % interval", *(_interval(x.memory_50_bytes) for x in first)),
-            ("90 % interval", *(_interval(x.memory_90_bytes) for x in first)),
-        ]
+    for kind in kinds:
+        sizes = (_gib(stage.bytes_by_kind[kind]) for stage in first)
+        rows.append((MEMORY_LABELS[kind], *sizes))
+    rows.append(("predicted", *(_gib(stage.memory_bytes) for stage in first)))
+    for label, name in _INTERVALS.items() if answer.intervals else ():
+        ends = (getattr(stage, name) for stage in first)
+        rows.append((label, *("–".join(map(_gib, x)) for x in ends)))
     rows.append(("device", *(_gib(stage.device_bytes) for stage in first)))
     return terminal_table(Table(tuple(columns), rows))
 
@@ -167,10 +165,6 @@ def _ranks_text(stages: Sequence[StageMemory]) -> str:
     return text if is_all else f"{text}, …"
 
 
-def _interval(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else "–".join(map(_gib, interval))
-
-
 def _change_lines(answer: Fits, name: str) -> list[RenderableType]:
     """Return what would make the plan fit, or make it cheaper."""
     is_fine = answer.fits in ("yes", "likely")
@@ -186,32 +180,19 @@ def _change_lines(answer: Fits, name: str) -> list[RenderableType]:
     elif all(len(change.names) > 1 for change in changes):
         title += " (no single one does)"
     scale = _scale(answer)
-    table = Table(
-        (
-            Column("change", min_width=24),
-            Column("step time", right=True),
-            Column("device time", right=True),
-            Column("memory, GiB", right=True),
-            Column("fits"),
-        ),
-        [
-            (
-                change.text,
-                scale(change.score.step_time_ns),
-                _signed_percent(change.cost),
-                _gib(change.memory_bytes),
-                change.fits,
-            )
-            for change in changes
-        ],
+    columns = (
+        Column("text", "change", min_width=24),
+        Column("step_time_ns", "step time", scale, right=True),
+        Column("cost", "device time", signed_percent, right=True),
+        Column("memory_bytes", "memory, GiB", _gib, right=True),
+        Column("fits"),
     )
-    items: list[RenderableType] = [
+    return [
         Padding(title, (1, 0, 0, 0)),
-        terminal_table(table),
+        terminal_table(Table.of(columns, changes)),
+        *_written(changes[0], name),
+        "device time: step time × devices, against that of the plan",
     ]
-    items += _written(changes[0], name)
-    items.append("device time: step time × devices, against that of the plan")
-    return items
 
 
 def _scale(answer: Fits) -> TimeScale:
@@ -219,12 +200,6 @@ def _scale(answer: Fits) -> TimeScale:
     step_ns = answer.score.step_time_ns
     scale = TimeScale.fitting(step_ns, answer.problem.time_unit)
     return replace(scale, decimals=max(0, scale.decimals - 2))
-
-
-def _signed_percent(share: float) -> str:
-    """Return a change in per cent; zero has no sign."""
-    percent = round(100 * share, 1)
-    return f"{percent:+.1f} %" if percent else "0.0 %"
 
 
 def _written(change: Change, name: str) -> list[RenderableType]:

@@ -69,15 +69,12 @@ _COLUMNS = (
 
 def _table(rows: Sequence[Row], title: str = "") -> Table:
     """Return a table without the columns that no row has a value for."""
-    columns = tuple(
+    columns = (
         column
         for column in _COLUMNS
         if any(column.value_of(row) is not None for row in rows)
     )
-    records = [
-        tuple(column.value_of(row) for column in columns) for row in rows
-    ]
-    return Table(columns, records, title)
+    return Table.of(columns, rows, title)
 
 
 def sweep_block(document: Mapping[str, Any]) -> list[RenderableType]:

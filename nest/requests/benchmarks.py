@@ -23,7 +23,6 @@ from nest.requests.sweeping import (
     AXES,
     check_vary,
     document_of,
-    points,
     read_axes,
     solved,
 )
@@ -303,8 +302,5 @@ def sweep(request: SweepRequest) -> dict[str, Any]:
     """Return the document of a sweep's report."""
     if request.vary:
         check_vary(request)
-        rows: list[dict[str, Any]] = []
-        for point in list(points(request)):
-            rows.append(solved(point, rows[0] if rows else None))
-        return document_of(request, rows)
+        return document_of(request, list(solved(request)))
     return _execute(request, *request.planned())

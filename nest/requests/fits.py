@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 #: How names of files end that are launches, whatever they contain.
 _LAUNCHES = (".sh", ".bash", ".slurm", ".sbatch", ".toml")
 
-#: Fields that count beside a launch file, which says everything else.
+#: Fields that count beside a launch file, which says everything else; and
+#: beside a configuration of DeepSpeed, too.
 _WITH_LAUNCH = ("model", "cluster", "overlap", "calibration")
-
-#: The same, for a configuration of DeepSpeed.
-_WITH_DEEPSPEED = (*_WITH_LAUNCH, "sequence_length", "tp")
+_WITH_DEEPSPEED = ("sequence_length", "tp")
 
 
 @dataclass(frozen=True)
@@ -71,13 +70,10 @@ class FitsRequest(PlanRequest):
 
     def launch_request(self, path: str) -> LaunchFileRequest:
         """Return the request that reads the launch file."""
-        is_deepspeed = path.endswith(".json")
-        allowed = _WITH_DEEPSPEED if is_deepspeed else _WITH_LAUNCH
+        allowed = _WITH_LAUNCH + _WITH_DEEPSPEED * path.endswith(".json")
         wrong = [name for name in self.given_job if name not in allowed]
-        if self.problem is not None and self.plan is not None:
-            wrong.append("plan")
-        if self.target is not None:
-            wrong.append("target")
+        wrong += ["plan"] * (None not in (self.problem, self.plan))
+        wrong += ["target"] * (self.target is not None)
         if wrong:
             raise InvalidOptionError(
                 f"{option_name(wrong[0])}: expected no such option with "
@@ -88,31 +84,21 @@ class FitsRequest(PlanRequest):
                 f"--cluster: expected <machine>x<devices> with {path}, which "
                 f"does not say it, got none; for example --cluster h100x64"
             )
-        return self._read_by(path, self._kind_of(path))
-
-    def _kind_of(self, path: str) -> type[LaunchFileRequest]:
-        """Return the kind of request that reads a launch file."""
         if path.endswith(".toml"):
-            return TorchtitanRequest
+            return self._read_by(TorchtitanRequest, path)
         if path.endswith(".json") or "--deepspeed" in read_text(path):
-            return DeepSpeedRequest
-        return MegatronRequest
+            return self._read_by(DeepSpeedRequest, path)
+        return self._read_by(MegatronRequest, path)
 
     def _read_by(
-        self, path: str, kind: type[LaunchFileRequest]
+        self, kind: type[LaunchFileRequest], path: str
     ) -> LaunchFileRequest:
         """Return the request of a kind, with what it has a use for."""
         overlap: Any = self.overlap or {}
         say: Any = self.say
-        values: dict[str, Any] = {
-            "path": path,
-            "cluster": self.cluster,
-            "model": self.model,
-            "overlap": tuple(f"{name}={x}" for name, x in overlap.items()),
-            "calibration": self.calibration,
-            "variables": self.variables,
-            "say": say,
-        }
+        shared = ("cluster", "model", "calibration", "variables", "say")
+        values = {name: getattr(self, name) for name in shared}
+        values["overlap"] = tuple(f"{x}={y}" for x, y in overlap.items())
         if kind is DeepSpeedRequest:
             values["say"] = [x for x in say if x[0] != "pp"]
             values["pp"] = dict(say).get("pp")
@@ -128,12 +114,8 @@ class FitsRequest(PlanRequest):
                     f"with {path}, which leaves nothing open, got it; remove "
                     f"it"
                 )
-        return kind(**{k: v for k, v in values.items() if v and k in fields})
-
-
-def fits(request: FitsRequest) -> Fits:
-    """Return whether a launch or a plan fits, and what would make it fit."""
-    return find_fits(request)
+        settings = {k: v for k, v in values.items() if v and k in fields}
+        return kind(path=path, **settings)
 
 
 def find_fits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from nest.constraints.targets import ANY
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.models.named import load_model
-from nest.requests.settings import Request, setting
+from nest.requests.settings import Request, option_name, setting
 from nest.requests.values import RefusedValueError, anything, integer, pairs
 
 if TYPE_CHECKING:
@@ -23,13 +22,10 @@ if TYPE_CHECKING:
 
 def _assignments(value: Any) -> tuple[tuple[str, str], ...]:
     """Read texts such as ``TP=4``; in Python also a mapping."""
+    if all(isinstance(each, tuple) for each in value):
+        return tuple(value)  # what this reader returned
     assignments = []
-    if isinstance(value, Mapping):
-        value = pairs(value)
-    for text in (value,) if isinstance(value, str) else value:
-        if isinstance(text, tuple):  # what this reader returned
-            assignments.append(text)
-            continue
+    for text in pairs(value):
         name, equals, content = text.partition("=")
         if not name or not equals:
             raise RefusedValueError(
@@ -54,13 +50,7 @@ VARIABLES: Any = setting(
 
 
 class LaunchReading(NamedTuple):
-    """What a file says: how :func:`nest.frameworks.importing.build` takes it.
-
-    Attributes
-    ----------
-    notes
-        What to tell about the file.
-    """
+    """What a file says, with notes for the user, as ``build`` takes it."""
 
     launch: Launch
     model: Architecture
@@ -151,15 +141,13 @@ class LaunchFileRequest(Request):
 
     def plan_path(self, output: str) -> str:
         """Return where the plan goes: ``problem-plan.json`` by default."""
-        if self.plan is not None:
-            return self.plan
-        if output == "-":
+        if self.plan is None and output == "-":
             raise InvalidOptionError(
                 "--plan: expected a file, got none, and -o is standard "
                 "output; add it"
             )
         path = Path(output)
-        return str(path.with_name(f"{path.stem}-plan.json"))
+        return self.plan or str(path.with_name(f"{path.stem}-plan.json"))
 
     def check(self) -> None:
         """Refuse a request that leaves open what the file does not say."""
@@ -271,16 +259,12 @@ class DeepSpeedRequest(LaunchFileRequest):
 
     def check(self) -> None:
         """Refuse a configuration without a model or a sequence length."""
-        missing = "--model" if self.model is None else "--sequence-length"
-        if self.path.endswith(".json") and not self._is_complete:
-            raise InvalidOptionError(
-                f"{missing}: expected a value, got none, and the "
-                f"configuration does not say it; add it"
-            )
-
-    @property
-    def _is_complete(self) -> bool:
-        return None not in (self.model, self.sequence_length)
+        for name in ("model", "sequence_length"):
+            if self.path.endswith(".json") and getattr(self, name) is None:
+                raise InvalidOptionError(
+                    f"{option_name(name)}: expected a value, got none, and "
+                    f"the configuration does not say it; add it"
+                )
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a configuration, or a script, says."""

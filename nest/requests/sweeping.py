@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.requests.restricted import restricted_by
 from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
-from nest.requests.values import amount, integer
+from nest.requests.values import amount, integer, pairs, settings_text
 from nest.util.quantities import RATE, SIZE, Kind, read_quantity
 
 if TYPE_CHECKING:
@@ -47,11 +49,8 @@ _TIMES = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)[x×]")
 def read_axes(value: Any) -> tuple[str, ...]:
     """Read texts such as ``memory=80GB,141GB``; in Python also a mapping."""
     if isinstance(value, Mapping):
-        return tuple(
-            f"{axis}={'|'.join([x] if isinstance(x, str) else map(str, x))}"
-            for axis, x in value.items()
-        )
-    return (value,) if isinstance(value, str) else tuple(value)
+        return tuple(settings_text({axis: x}) for axis, x in value.items())
+    return pairs(value)
 
 
 def _split(text: str) -> list[str]:
@@ -100,9 +99,11 @@ def axes_of(texts: tuple[str, ...]) -> dict[str, list[str]]:
 # What the value of an axis changes
 
 
-def _with_count(
-    request: SweepRequest, axis: str, value: str
-) -> tuple[SweepRequest, None]:
+#: A request, and what a value then changes in its problem.
+_Changed = tuple["SweepRequest", Callable[["Problem"], "Problem"]]
+
+
+def _count(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return a request on so many devices, or nodes."""
     from nest.hardware.cluster_file import SUFFIXES
     from nest.hardware.machines import parse_cluster
@@ -117,7 +118,7 @@ def _with_count(
     site, _ = parse_cluster(text)
     if axis == "nodes":
         count *= site.node.fan_out
-    return replace(request, cluster=f"{site.name}x{count}"), None
+    return _option(request, "cluster", f"{site.name}x{count}")
 
 
 def _factor(value: str, kind: Kind, present: float) -> Fraction:
@@ -128,38 +129,24 @@ def _factor(value: str, kind: Kind, present: float) -> Fraction:
     return read_quantity(value, kind) / Fraction(present)
 
 
-def _with_memory(problem: Problem, value: str) -> Problem:
+def _memory(request: SweepRequest, axis: str, value: str) -> _Changed:
+    """Return what gives the devices another memory."""
     from nest.analysis.fit import with_memory
 
-    memory_bytes = problem.cluster.memory_bytes()
-    # An H100-80GB has 79.1 GiB: 141GB is so much more of what it offers.
-    sold = re.search(r"\d+GB", problem.cluster.device.name)
-    present = float(memory_bytes)
-    if sold and value.strip().endswith("GB"):
-        present = float(read_quantity(sold[0], SIZE))
-    factor = _factor(value, SIZE, present)
-    return with_memory(problem, int(factor * memory_bytes))
+    def change(problem: Problem) -> Problem:
+        memory_bytes = problem.cluster.memory_bytes()
+        # An H100-80GB has 79.1 GiB: 141GB is so much more of what it offers.
+        sold = re.search(r"\d+GB", problem.cluster.device.name)
+        present = float(memory_bytes)
+        if sold and value.strip().endswith("GB"):
+            present = float(read_quantity(sold[0], SIZE))
+        factor = _factor(value, SIZE, present)
+        return with_memory(problem, int(factor * memory_bytes))
+
+    return request, change
 
 
-def _with_bandwidth(problem: Problem, factor: Fraction) -> Problem:
-    """Return a problem with so many times the bandwidth between nodes."""
-    from msgspec.structs import replace
-
-    from nest.benchmarks.sweep import widened
-    from nest.cost.magnitude import with_quantum
-
-    if problem.cluster.topology.kind != "hierarchy":
-        raise InvalidOptionError(
-            "expected a network of levels, got a graph; vary the topology "
-            "with its parameters instead"
-        )
-    cluster = widened(problem.cluster, float(factor), within_nodes=False)
-    return with_quantum(replace(problem, cluster=cluster))
-
-
-def _network(
-    request: SweepRequest, axis: str, value: str
-) -> tuple[SweepRequest, Callable[[Problem], Problem]]:
+def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return what gives the network between nodes another bandwidth.
 
     The bandwidth is that of the data sheet: per device, in one direction.
@@ -173,29 +160,33 @@ def _network(
         factor = amount(value)
         if axis == "oversubscription":
             factor = 1 / factor
-    if factor == 1:
-        return request, lambda problem: problem
-    return request, lambda problem: _with_bandwidth(problem, factor)
+
+    def change(problem: Problem) -> Problem:
+        from nest.benchmarks.sweep import widened
+        from nest.cost.magnitude import with_quantum
+
+        if factor == 1:
+            return problem
+        if problem.cluster.topology.kind != "hierarchy":
+            raise InvalidOptionError(
+                "expected a network of levels, got a graph; vary the topology "
+                "with its parameters instead"
+            )
+        cluster = widened(problem.cluster, float(factor), within_nodes=False)
+        return with_quantum(structs.replace(problem, cluster=cluster))
+
+    return request, change
 
 
-def _memory(
-    request: SweepRequest, axis: str, value: str
-) -> tuple[SweepRequest, Callable[[Problem], Problem]]:
-    return request, lambda problem: _with_memory(problem, value)
-
-
-def _option(
-    request: SweepRequest, axis: str, value: str
-) -> tuple[SweepRequest, None]:
+def _option(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return a request with another value of an option."""
-    field = _OPTIONS.get(axis, axis)
-    values: dict[str, Any] = {field: value}
-    return replace(request, **values), None
+    values: dict[str, Any] = {_OPTIONS.get(axis, axis): value}
+    return replace(request, **values), lambda problem: problem
 
 
-#: What sets an axis to a value: changes the request, and then the problem.
-AXES: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("devices", "nodes"), _with_count),
+#: What sets an axis to a value.
+AXES: dict[str, Callable[..., _Changed]] = {
+    **dict.fromkeys(("devices", "nodes"), _count),
     "memory": _memory,
     **dict.fromkeys(("network", "rails", "oversubscription"), _network),
     **dict.fromkeys((*_OPTIONS, *_SAME), _option),
@@ -204,16 +195,10 @@ AXES: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """A value of an axis, and the problem under it.
+    """A value of an axis, what is asked under it, and the problem then.
 
-    Attributes
-    ----------
-    axis, value
-        Which one; the base has the first value of every axis.
-    request, problem
-        What is asked, and the problem with its restrictions.
-    free
-        The problem without the default headroom, if that was added.
+    The base has no axis, and the first value of every one. ``free`` is the
+    problem without the default headroom, if that was added.
     """
 
     axis: str
@@ -243,21 +228,19 @@ def points(request: SweepRequest) -> Iterator[Point]:
 def _point(
     request: SweepRequest, axis: str, value: str, chosen: dict[str, str]
 ) -> Point:
-    changes: dict[str, Callable[[Problem], Problem]] = {}
-    where = ""
+    of_point = f"--vary {axis}={value}: " * bool(axis)
+    changes, where = {}, ""
     try:
         for name, text in chosen.items():
             where = f"--vary {name}={text}: "
             if text != AS_IT_IS:
-                request, change = AXES[name](request, name, text)
-                if change is not None:
-                    changes[where] = change
-        where = f"--vary {axis}={value}: " * bool(axis)
+                request, changes[where] = AXES[name](request, name, text)
+        where = of_point
         problem = request.model_problem(request.target)
         for source, change in changes.items():
             where = source
             problem = change(problem)
-        where = f"--vary {axis}={value}: " * bool(axis)
+        where = of_point
         restricted = restricted_by(request, problem)  # type: ignore[arg-type]
     except (NestError, ValueError) as error:
         raise InvalidOptionError(f"{where}{error}") from None
@@ -269,19 +252,36 @@ def _point(
 
 
 def solved(
+    request: SweepRequest, on_progress: OnProgress | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the row of every point: its best plan, against the base."""
+    from nest.solvers.cell import about
+
+    base = None
+    for point in list(points(request)):
+        call = on_progress
+        if call is not None:
+            name = f"{point.axis}={point.value}" if point.axis else "base"
+            call = about(name, call)
+        row = _answer(point, base, call)
+        base = base or row
+        yield row
+
+
+def _answer(
     point: Point,
-    base: Mapping[str, Any] | None = None,
-    on_progress: OnProgress | None = None,
+    base: dict[str, Any] | None,
+    on_progress: OnProgress | None,
 ) -> dict[str, Any]:
-    """Return the row of a point: its best plan, against the base."""
     from nest.analysis.fit import num_steps
     from nest.solvers.run import run_solver
     from nest.uncertainty.headroom import fits_word
     from nest.uncertainty.intervals import intervals_of
 
     request, problem = point.request.limited(), point.problem
+    row: dict[str, Any] = {"axis": point.axis, "value": point.value}
     if point.axis == "price" and base is not None:
-        row = {**base, "axis": point.axis, "value": point.value}
+        row = base | row
     else:
         limits = solver_limits(request, DEFAULT_SOLVER)
         result = run_solver(problem, DEFAULT_SOLVER, limits, on_progress)
@@ -289,9 +289,7 @@ def solved(
             problem = point.free
             result = run_solver(problem, DEFAULT_SOLVER, limits, on_progress)
         plan, score = result.plan, result.score
-        row = {
-            "axis": point.axis,
-            "value": point.value,
+        row |= {
             "status": str(result.status or result.outcome),
             "devices": problem.cluster.num_devices,
             "step_time_ns": result.step_time_ns,
@@ -302,20 +300,16 @@ def solved(
             "plan": plan and plan.text,
         }
         if plan is not None and score is not None:
-            memory_bytes = max(x.memory_bytes for x in score.blocks)
             within = intervals_of(problem, plan, score)
-            row |= {
-                "step_time_90_ns": within and list(within.step_90_ns),
-                "memory_bytes": memory_bytes,
-                "fits": fits_word(problem, memory_bytes),
-            }
+            row["step_time_90_ns"] = within and list(within.step_90_ns)
+            row["memory_bytes"] = max(x.memory_bytes for x in score.blocks)
+            row["fits"] = fits_word(problem, row["memory_bytes"])
     row |= {"speed_up": None, "days": None, "usd": None}
-    step_ns, first = row["step_time_ns"], row if base is None else base
-    if step_ns and first["tokens_per_s"]:
-        row["speed_up"] = row["tokens_per_s"] / first["tokens_per_s"]
+    step_ns, first_rate = row["step_time_ns"], (base or row)["tokens_per_s"]
+    if step_ns and first_rate:
+        row["speed_up"] = row["tokens_per_s"] / first_rate
     if step_ns and request.tokens is not None:
-        tokens = Fraction(request.tokens)
-        steps = num_steps(problem, tokens, "--tokens")
+        steps = num_steps(problem, Fraction(request.tokens), "--tokens")
         row["days"] = steps * step_ns / 86400e9
         if request.price is not None:
             hours = 24 * row["days"] * row["devices"]
