@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from nest.benchmarks.store import RunFolder
 
 
+#: Where values come from that nobody wrote on the command line.
+_DEFAULTS = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+
 @click.command("bench")
 @takes(BenchRequest, "json_path", "html_path")
 def bench_command(request: BenchRequest, files: Files) -> int:
@@ -61,7 +65,7 @@ def sweep_command(request: SweepRequest, files: Files) -> int:
     every axis is the base, and each other value is solved for its best plan.
     memory and network take units (141GB, 400Gb/s) or a factor (2x), rails the
     ports of a device, oversubscription the ratio between nodes; 'default'
-    leaves a setting as it is. Values of topology are separated by |.
+    leaves a setting as it is. Values of topology are separated by a bar (a|b).
 
     GRID is a YAML file with models, clusters, batches and bandwidths, see
     docs/benchmarks.md; its run goes to -o DIR.
@@ -180,7 +184,7 @@ def _check_resumed(folder: str, solvers: list[str]) -> None:
     source = context.get_parameter_source("solvers")
     if (
         before is not None
-        and source is not ParameterSource.DEFAULT
+        and source not in _DEFAULTS
         and tuple(solvers) != before.solvers
     ):
         raise InvalidOptionError(
@@ -191,7 +195,7 @@ def _check_resumed(folder: str, solvers: list[str]) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
-        if name in OF_RUNS and source is not ParameterSource.DEFAULT:
+        if name in OF_RUNS and source not in _DEFAULTS:
             raise InvalidOptionError(
                 f"{parameter.opts[-1]}: expected SET too, got none; leave it "
                 f"out to go on with the run as it began"
