@@ -36,9 +36,9 @@ class Picture(NamedTuple):
 
 #: What docs/report.md and README show of the page of ``make report``.
 REPORT = (
-    Picture("report.png", 1100, 1180),
-    Picture("report-dark.png", 1100, 1180, "dark"),
-    Picture("report-narrow.png", 375, 1180),
+    Picture("report.png", 1280, 860),
+    Picture("report-dark.png", 1280, 860, "dark"),
+    Picture("report-narrow.png", 390, 960),
 )
 
 

@@ -13,13 +13,12 @@ from nest.analysis.page_facts import (
     Context,
     Document,
     Wish,
-    page_document,
 )
 from nest.cost.score import Score, score
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models import builtin
-from nest.present.pages.answers import solver_rows
+from nest.present.pages.answers import answer_document, solver_rows
 
 #: Tags that have no end.
 _VOID = {"meta", "link", "br", "img", "input"}
@@ -59,7 +58,20 @@ def document(**changes: Any) -> Document:
         "context": Context("nest report llama2-7b-8 by-hand.json"),
         "wish": Wish(tokens=1e12, price_usd_per_hour=2.0),
     }
-    return page_document("report", problem(), answer, **(settings | changes))
+    return answer_document("report", problem(), answer, **(settings | changes))
+
+
+def cells(name: str, slower: str, proof: str) -> Document:
+    """Return the cells of a solver with a plan."""
+    return {
+        "solver": name,
+        "fits": "likely",
+        "memory, GiB of 39.40": "35.40",
+        "step time, s (90 %)": "122.0 (105–146)",
+        "slower, %": slower,
+        "proof": proof,
+        "search, s": "2.50",
+    }
 
 
 def full() -> Document:
@@ -69,12 +81,10 @@ def full() -> Document:
     proven: Document = {
         **solver_rows([], problem(), missing=["dp"])[0],
         **late,
-        "exact": True,
         "outcome": "solved",
         "status": "optimal",
-        "over_best": 0.0,
-        "gap": 0.0,
-        "wall_s": 2.5,
+        "intervals": {"fits": "likely"},
+        "cells": cells("dp", "fastest", "optimal"),
         "trace": [
             {"wall_s": 0.5, "step_time_ns": None, "lower_bound_ns": 1e11},
             {"wall_s": 1.0, "step_time_ns": 2e11, "lower_bound_ns": 1.2e11},
@@ -83,13 +93,11 @@ def full() -> Document:
     }
     found = proven | {
         "name": "alpa",
-        "exact": False,
         "status": "feasible",
         "step_time_ns": 1.1 * step_ns,
-        "over_best": 0.1,
         "lower_bound_ns": None,
-        "gap": None,
-        "detail": "10 clusters",
+        "cells": cells("alpa", "10.0 *", "none"),
+        "note": "10 clusters",
         "trace": [],
     }
     crashed = found | {
@@ -98,46 +106,27 @@ def full() -> Document:
         "status": "no-solution",
         "failed": True,
         "step_time_ns": None,
-        "over_best": None,
-        "detail": "a sentence about what went wrong that does not end " * 3,
+        "cells": {"solver": "mine", "proof": "ERROR"},
+        "note": "a sentence about what went wrong that does not end " * 3,
     }
     points = [
         {
             "number": number,
-            "devices": 8,
+            "num_devices": 8,
             "step_time_ns": time * step_ns,
             "memory_bytes": size * 2**30,
-            "usd_per_step": 0.5 * time,
-            "usd_per_run": 1e6 * time,
-            "proven": number < 3,
-            "replicas": 1,
-            "micro_batch": 2,
-            "num_stages": 2,
-            "strategies": ["dp2·tp2·zero1", "tp4"],
         }
         for number, time, size in ((1, 1.5, 20), (2, 1.2, 25), (3, 1.0, 35))
     ]
     frontier = {
         "objectives": ["time", "memory"],
         "proven": False,
-        "price_usd_per_device_hour": 2.0,
-        "knee": None,
-        "steps": 1000,
         "points": points,
-        "curves": [
-            {
-                "devices": 8,
-                "capacity_bytes": 40 * 10**9,
-                "points": points,
-                "gaps": [
-                    {
-                        "above_bytes": 25 * 2**30,
-                        "up_to_bytes": 30 * 2**30,
-                        "lower_bound_ns": step_ns,
-                    }
-                ],
-            }
-        ],
+        "curves": [{"num_devices": 8, "points": points}],
+        "capacities_bytes": [40 * 10**9],
+        "lines": ["not proven: 8 devices from 25 GiB to 30 GiB"],
+        "headings": ["point", "step time", "plan"],
+        "cells": [["1", "9 s", "tp4"], ["2", "8 s", "a long text " * 9]],
     }
     return document(
         solvers=[proven, found, crashed],
@@ -145,7 +134,6 @@ def full() -> Document:
         unfinished="The run was stopped: late did not finish.",
         context=Context(
             "nest compare llama2-7b-8 --solvers dp,alpa,mine",
-            ["only plans under --pin pp=2"],
             {"zero": "--zero", "replicas": "--pin r="},
             {"time limit": "60 s each"},
         ),
@@ -182,11 +170,13 @@ def named(name: str) -> Document:
     )
     made = plan(hostile)
     answer = Answer(made, score(hostile, made), name)
-    return page_document(
+    return answer_document(
         "report",
         hostile,
         answer,
-        context=Context(f"nest report '{name}'", [name]),
+        context=Context(f"nest report '{name}'"),
+        rows=[("fits", name), ("plan", name), ("assumed", name)],
+        launch=name,
         unfinished=name,
     )
 

@@ -62,6 +62,7 @@ from nest.present import (
 )
 from nest.present import instances as instance_report
 from nest.present.comparison import compare_screen, repeat_texts
+from nest.present.table import terminal_table
 from nest.present.verbosity import VERBOSE
 from nest.search.staircase import Gap
 from nest.simulation.events import Simulation
@@ -393,7 +394,7 @@ def points() -> Parts:
     return [
         *frontier.frontier_block(traced, [], 100_000, "cpsat", [proof]),
         "",
-        frontier.frontier_table(traced, top=2),
+        terminal_table(frontier.frontier_table(traced, top=2)),
     ]
 
 

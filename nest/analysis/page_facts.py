@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nest.cost.breakdown import STEP_TERMS, breakdown
 from nest.cost.model import CostModel
@@ -22,12 +22,8 @@ from nest.ir.io import problem_hash
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
 from nest.simulation.events import Simulation
-from nest.uncertainty.intervals import intervals_of
 from nest.units import quanta_to_ns
 from nest.util.versions import provenance
-
-if TYPE_CHECKING:
-    from nest.analysis.pareto import Frontier
 
 SCHEMA = "nest-page/1"
 
@@ -101,8 +97,6 @@ class Context:
     ----------
     command
         The command line that repeats it.
-    notes
-        What narrows down the plans, for people.
     defaults
         Settings that nobody chose: their options.
     asked
@@ -117,7 +111,6 @@ class Context:
     """
 
     command: str = ""
-    notes: Sequence[str] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     asked: Collection[str] = ()
     more: Sequence[tuple[str, str, str]] = ()
@@ -162,7 +155,6 @@ def page_document(
         "schema": SCHEMA,
         "kind": kind,
         "problem": problem_facts(problem),
-        "notes": list(context.notes),
         "unfinished": unfinished,
         "answer": None,
         "plan": None,
@@ -191,7 +183,6 @@ def page_document(
 
 def problem_facts(problem: Problem) -> Document:
     """Return what the problem is."""
-    job, cluster = problem.job, problem.cluster
     return {
         "name": problem.name,
         "source": problem.source,
@@ -199,22 +190,7 @@ def problem_facts(problem: Problem) -> Document:
         "preset": problem.preset,
         "time_unit": problem.time_unit,
         "quantum_ps": problem.quantum_ps,
-        "num_layers": len(problem.graph.layers),
-        "cluster": cluster.name,
-        "num_devices": cluster.num_devices,
-        "devices": [
-            {
-                "name": device.name,
-                "count": cluster.devices_of(number),
-                "memory_bytes": device.memory_bytes,
-            }
-            for number, device in enumerate(cluster.types)
-        ],
-        "global_batch": job.global_batch,
-        "sequence_length": job.sequence_length,
-        "dtype": job.dtype,
-        "schedule": job.schedule,
-        "optimizer": job.optimizer.name,
+        "num_devices": problem.cluster.num_devices,
     }
 
 
@@ -223,40 +199,20 @@ def problem_facts(problem: Problem) -> Document:
 
 def answer_facts(problem: Problem, answer: Answer, wish: Wish) -> Document:
     """Return the figures by which a user judges a plan."""
-    found, plan = answer.score, answer.plan
-    known = intervals_of(problem, plan, found)
-    fullest = max(found.blocks, key=lambda block: block.memory_bytes)
-    bound, step_ns = answer.lower_bound_ns, found.step_time_ns
+    found = answer.score
     return {
         "name": answer.name,
         "status": answer.status,
         "feasible": found.feasible,
         "violations": list(found.violations),
-        "step_time_ns": step_ns,
+        "step_time_ns": found.step_time_ns,
         "step_time_quanta": found.step_quanta,
-        "simulated_step_time_ns": found.simulated_step_time_ns,
-        "lower_bound_ns": bound,
-        "step_time_90_ns": None if known is None else [*known.step_90_ns],
-        "rests_on": [] if known is None else list(known.rests_on),
-        "samples_per_s": found.throughput_samples_per_s,
+        "lower_bound_ns": answer.lower_bound_ns,
         "tokens_per_s": found.throughput_tokens_per_s,
-        "tokens_per_s_per_device": found.throughput_tokens_per_s_per_device,
-        "tflops_per_device": _tflops(problem, found),
         "mfu": found.mfu,
-        "memory_bytes": fullest.memory_bytes,
         "memory_left_bytes": found.memory_left_bytes,
         "run": run_facts(problem, found, wish),
-        "steady_state": get_rules(problem.preset).steady_state,
     }
-
-
-def _tflops(problem: Problem, found: Score) -> float | None:
-    """Return the model's TFLOP/s of a device, recomputation left out."""
-    flops = problem.job.model_flops_per_sample
-    samples = found.throughput_samples_per_s
-    if flops is None or samples is None or problem.time_unit != "s":
-        return None
-    return flops * samples / problem.cluster.num_devices / 1e12
 
 
 def run_facts(problem: Problem, found: Score, wish: Wish) -> Document:
@@ -351,12 +307,6 @@ def plan_facts(problem: Problem, plan: Plan, found: Score) -> Document:
     used = plan.replicas * plan.devices_used
     return {
         "replicas": plan.replicas,
-        "micro_batch": plan.micro_batch,
-        "num_micro_batches": found.num_micro_batches,
-        "num_stages": len(plan.stages),
-        "virtual_stages": plan.virtual_stages,
-        "overlap": list(plan.overlap),
-        "distributed_optimizer": plan.distributed_optimizer,
         "devices_used": used,
         "devices_idle": problem.cluster.num_devices - used,
         "stages": [
@@ -430,18 +380,17 @@ def term_facts(problem: Problem, plan: Plan, found: Score) -> Document:
 # The timeline
 
 
-def timeline_facts(problem: Problem, plan: Plan, found: Score) -> Document:
+def timeline_facts(
+    problem: Problem, plan: Plan, found: Score
+) -> Document | None:
     """Return what every block does when, in one replica.
 
     All of it, or the first and the last events where there are too many (see
     :data:`MOST_EVENTS`); ``windows`` are the spans of time that are complete.
+    ``None`` where the rules price one micro-batch among many.
     """
     if get_rules(problem.preset).steady_state:
-        missing = (
-            f"The rules {problem.preset} price a micro-batch among many, not "
-            f"a step: there is nothing to run pass by pass."
-        )
-        return {"missing": missing, "windows": [], "blocks": []}
+        return None
     simulation = Simulation(problem, plan, found)
 
     def ns(quanta: int) -> int | float:
@@ -469,7 +418,6 @@ def timeline_facts(problem: Problem, plan: Plan, found: Score) -> Document:
         if any(low <= start and end <= high for low, high in windows)
     ]
     return {
-        "missing": "",
         "step_time_ns": ns(simulation.step),
         "num_events": len(events),
         "windows": [[ns(low), ns(high)] for low, high in windows],
@@ -498,74 +446,6 @@ def _windows(
     ends = sorted(end for _, end in spans)
     starts = sorted((start for start, _ in spans), reverse=True)
     return [(0, ends[half - 1]), (starts[half - 1], last)]
-
-
-# The frontier
-
-
-def frontier_facts(found: Frontier, steps: int | None) -> Document:
-    """Return points and curves of a frontier."""
-    from nest.analysis.pareto import bulges, knee
-
-    problem = found.problem
-
-    def ns(quanta: int) -> int | float:
-        return quanta_to_ns(quanta, problem.quantum_ps)
-
-    points = []
-    for number, point in enumerate(found.points, 1):
-        usd = found.step_usd(point)
-        plan = point.plan
-        strategies = dict.fromkeys(
-            str(x) for stage in plan.stages for x in stage.layer_strategies
-        )
-        points.append(
-            {
-                "number": number,
-                "devices": point.devices,
-                "step_time_ns": ns(point.step_quanta),
-                "memory_bytes": point.memory_bytes,
-                "usd_per_step": usd,
-                "usd_per_run": None
-                if usd is None or steps is None
-                else steps * usd,
-                "proven": point.proven,
-                "replicas": plan.replicas,
-                "micro_batch": plan.micro_batch,
-                "num_stages": plan.num_blocks,
-                "strategies": list(strategies),
-            }
-        )
-    return {
-        "objectives": list(found.objectives),
-        "proven": found.proven,
-        "price_usd_per_device_hour": found.price_usd_per_hour,
-        "steps": steps,
-        "knee": knee(bulges(found)),
-        "points": points,
-        "curves": [
-            {
-                "devices": curve.devices,
-                "capacity_bytes": curve.problem.cluster.memory_bytes(),
-                "points": [
-                    {
-                        "step_time_ns": ns(point.step_quanta),
-                        "memory_bytes": point.memory_bytes,
-                    }
-                    for point in curve.points
-                ],
-                "gaps": [
-                    {
-                        "above_bytes": max(0, gap.above_bytes),
-                        "up_to_bytes": gap.up_to_bytes,
-                        "lower_bound_ns": ns(gap.lower_bound_quanta),
-                    }
-                    for gap in curve.gaps
-                ],
-            }
-            for curve in found.curves
-        ],
-    }
 
 
 # The network

@@ -7,15 +7,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
+from nest.errors import NestError
 from nest.models.named import load_model
 from nest.requests.prices import PRICE_HELP, PRICE_USAGE, mean_price
-from nest.requests.problems import JOB_FIELDS
+from nest.requests.problems import JOB_FIELDS, MODEL_FIELDS
 from nest.requests.restricted import Restricted, RestrictedRequest
 from nest.requests.settings import option_name
 from nest.requests.values import amount
@@ -23,7 +26,9 @@ from nest.requests.values import amount
 if TYPE_CHECKING:
     from nest.analysis.page_facts import Context, Document, Wish
     from nest.benchmarks.execute import Recorder
+    from nest.ir.plan import Plan
     from nest.ir.problem import Problem
+    from nest.present.screen import Rows
     from nest.solvers.base import Progress, SolveOptions
     from nest.solvers.result import SolveResult
 
@@ -42,6 +47,9 @@ TOKENS = option(
     amount,
 )
 PRICE = option(PRICE_USAGE, PRICE_HELP, None, "prices")
+
+#: Options that narrow down the plans of a problem.
+_RESTRICTING = ("--pin", "--forbid", "--granularity", "--headroom")
 
 #: What options and jobs call settings that pins call otherwise.
 _SETTING = {"b": "micro_batches", "v": "virtual_stages", "r": "replicas"}
@@ -91,16 +99,19 @@ class Paging:
         restricted: Restricted,
         cells: Mapping[str, SolveOptions],
         results: Sequence[SolveResult],
+        rows: Rows,
         *,
-        notes: Sequence[str] = (),
         traces: Traces | None = None,
     ) -> Document:
         """Write what solvers answered, and which of them are missing.
 
         Returns the document of the page.
         """
-        from nest.analysis.page_facts import page_document
-        from nest.present.pages.answers import best_answer, solver_rows
+        from nest.present.pages.answers import (
+            answer_document,
+            best_answer,
+            solver_rows,
+        )
 
         problem = restricted.problem
         finished = {result.solver for result in results}
@@ -112,18 +123,23 @@ class Paging:
         if missing or interrupted:
             names = ", ".join([*interrupted, *missing])
             unfinished = f"The run was stopped: {names} did not finish."
-        rows = solver_rows(
+        solvers = solver_rows(
             results,
             problem,
             traces.of(problem, results) if traces else {},
             missing,
         )
-        document = page_document(
+        answer, launch = best_answer(results), ""
+        if answer is not None and answer.score.feasible:
+            rows, launch = launched(request, restricted, answer.plan, rows)
+        document = answer_document(
             kind,
             problem,
-            best_answer(results),
-            solvers=rows,
-            context=context_of(request, restricted, cells, notes),
+            answer,
+            rows=rows,
+            launch=launch,
+            solvers=solvers,
+            context=context_of(request, restricted, cells),
             wish=self.wish(problem),
             unfinished=unfinished,
         )
@@ -177,11 +193,90 @@ class Traces:
         }
 
 
+def answered_rows(
+    request: RestrictedRequest,
+    restricted: Restricted,
+    result: SolveResult,
+    wish: Wish,
+) -> Rows:
+    """Return the rows of an answer, and of what restricts its plans."""
+    from nest.present.screen import answer_rows
+
+    rows = answer_rows(restricted.problem, result, restricted.text, wish)
+    plan = None if result.step_quanta is None else result.plan
+    return [*rows, *restricted_rows(request, restricted, plan)]
+
+
+def restricted_rows(
+    request: RestrictedRequest, restricted: Restricted, plan: Plan | None
+) -> Rows:
+    """Return the target, what is assumed, and what runs a plan that fits."""
+    from nest.present.screen import launch_text
+
+    rows, notes = [], restricted.notes[bool(restricted.text) :]
+    if restricted.target is not None:
+        rows.append(("target", notes.pop(0)))
+    rows += [("assumed", text) for text in notes]
+    assumed = request.default_notes(restricted)
+    rows += [("assumed", assumed)] * bool(assumed)
+    if plan is not None:
+        free = (restricted.free or restricted).problem
+        plan = structs.replace(plan, problem_hash=None)
+        text = launch_text(free, plan, restricted.target)
+        rows += [("launch", text)] * bool(text)
+    return rows
+
+
+def launched(
+    request: RestrictedRequest,
+    restricted: Restricted,
+    plan: Plan,
+    rows: Rows,
+    path: str = "",
+) -> tuple[Rows, str]:
+    """Return rows, and the arguments of a target or commands, to copy."""
+    from nest.frameworks.export import export
+    from nest.present.launch import launch_texts
+    from nest.present.screen import launch_commands
+    from nest.requests.launching import launch_settings
+
+    target, free = restricted.target, restricted.free or restricted
+    plan = structs.replace(plan, problem_hash=None)
+    if target is None:
+        named = problem_arguments(request)
+        restricting = problem_arguments(request, *_RESTRICTING)
+        return rows, launch_commands(
+            free.problem, plan, named, restricting, path
+        )
+    try:
+        settings = launch_settings(request, restricted, "--launch")
+        files = export(restricted.problem, plan, target.name, settings)
+    except NestError as error:
+        return [*rows, ("launch", str(error))], ""
+    rows = [row for row in rows if row[0] != "launch"]
+    return rows, "\n\n".join(launch_texts(files))
+
+
+def problem_arguments(request: RestrictedRequest, *more: str) -> str:
+    """Return the words of the command line that name its problem.
+
+    ``more`` are other options whose words count.
+    """
+    named = {*map(option_name, MODEL_FIELDS), *more}
+    arguments = [*(click.get_current_context().find_root().obj or ())]
+    selected = [] if request.problem is None else [str(request.problem)]
+    for argument, following in pairwise([*arguments, ""]):
+        name, equals, _ = argument.partition("=")
+        if name in named:
+            is_whole = bool(equals) or name == "--distributed-optimizer"
+            selected += [argument, following][: 2 - is_whole]
+    return shlex.join(selected)
+
+
 def context_of(
     request: RestrictedRequest,
     restricted: Restricted,
     cells: Mapping[str, SolveOptions],
-    notes: Sequence[str] = (),
 ) -> Context:
     """Return how an answer came about: command, restrictions, limits."""
     from nest.analysis.page_facts import Context
@@ -196,7 +291,6 @@ def context_of(
         limits["seed"] = str(options.seed)
     return Context(
         command_line(),
-        [*restricted.notes, *notes],
         unchosen(request, restricted),
         chosen(request, restricted),
         _more(request, restricted),

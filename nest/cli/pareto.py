@@ -12,7 +12,7 @@ import click
 from nest.cli.declare import option
 from nest.cli.inputs import write_record
 from nest.cli.options import Files, takes
-from nest.cli.pages import Paging, context_of
+from nest.cli.pages import Paging, context_of, restricted_rows
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
@@ -273,12 +273,10 @@ def _check_steps(price_usd: float | None) -> None:
 
 def _write_page(path: str, session: _Session, steps: int | None) -> None:
     """Write a page of the frontier and of its fastest plan."""
-    from nest.analysis.page_facts import (
-        Answer,
-        Wish,
-        frontier_facts,
-        page_document,
-    )
+    from nest.analysis.page_facts import Answer, Wish
+    from nest.present.frontier import page_frontier
+    from nest.present.pages.answers import answer_document
+    from nest.present.screen import given_rows
 
     frontier, request = session.frontier, session.request
     problem, answer, tokens = frontier.problem, None, None
@@ -296,18 +294,25 @@ def _write_page(path: str, session: _Session, steps: int | None) -> None:
     length = problem.job.sequence_length
     if steps is not None and length is not None:
         tokens = float(steps * problem.job.global_batch * length)
+    wish = Wish(tokens, frontier.price_usd_per_hour)
+    rows = [("fits", text) for text in session.remedy_lines]
+    if answer is not None:
+        rows += given_rows(problem, answer, wish, session.restricted.text)
+    plan = None if answer is None else answer.plan
+    rows += restricted_rows(request, session.restricted, plan)
     limits = {"processes": str(request.workers)}
     if request.time_limit is not None:
         limits["time limit"] = f"{request.time_limit:g} s"
-    context = context_of(request, session.restricted, {}, session.remedy_lines)
+    context = context_of(request, session.restricted, {})
     Paging(path).write(
-        page_document(
+        answer_document(
             "pareto",
             problem,
             answer,
+            rows=rows,
             context=replace(context, limits=limits),
-            wish=Wish(tokens, frontier.price_usd_per_hour),
-            frontier=frontier_facts(frontier, steps),
+            wish=wish,
+            frontier=page_frontier(frontier, steps),
             unfinished=f"The run was {session.stopped}."
             if session.stopped
             else "",

@@ -12,7 +12,16 @@ import click
 from nest.cli.declare import option
 from nest.cli.inputs import check_page
 from nest.cli.options import TALK, Files, takes
-from nest.cli.pages import PRICE, TOKENS, Paging, Traces, context_of
+from nest.cli.pages import (
+    PRICE,
+    TOKENS,
+    Paging,
+    Traces,
+    answered_rows,
+    context_of,
+    launched,
+    restricted_rows,
+)
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.requests.plans import plan_of_text, warn_if_foreign
@@ -100,26 +109,33 @@ def _of_plans(
     page: Paging,
 ) -> int:
     """Write a page of plans from files."""
-    from nest.analysis.page_facts import page_document
-    from nest.present.pages import answers as page_answers
-    from nest.present.screen import plan_rows, screen
+    from nest.present.pages.answers import answer_document, plan_rows
+    from nest.present.screen import given_rows, screen
 
     problem = restricted.problem
     answers = [_answer(restricted, path) for path in request.plans]
     fitting = [a for a in answers if a.score.feasible]
     best = min(fitting or answers, key=lambda a: a.score.step_quanta)
-    document = page_document(
+    wish = page.wish(problem)
+    fitting_plan = best.plan if best.score.feasible else None
+    rows = given_rows(problem, best, wish, restricted.text)
+    rows += restricted_rows(request, restricted, fitting_plan)
+    launch = ""
+    if fitting_plan is not None:
+        rows, launch = launched(
+            request, restricted, fitting_plan, rows, best.name
+        )
+    document = answer_document(
         "report",
         problem,
         best,
-        solvers=page_answers.plan_rows(answers, problem)
-        if len(answers) > 1
-        else (),
+        rows=rows,
+        launch=launch,
+        solvers=plan_rows(answers, problem) if len(answers) > 1 else (),
         context=context_of(request, restricted, {}),
-        wish=page.wish(problem),
+        wish=wish,
     )
     page.write(document)
-    rows = plan_rows(problem, best.plan, best.score)
     _end(files, page, document, screen(problem, rows))
     return int(len(fitting) < len(answers))
 
@@ -162,7 +178,7 @@ def _solved(
 ) -> int:
     """Write a page of what a solver finds."""
     from nest.analysis.feasible import remedies_within
-    from nest.present.screen import answer_rows, screen
+    from nest.present.screen import screen
     from nest.solvers.base import Status
     from nest.solvers.run import CellInterrupted, run_solver
 
@@ -190,14 +206,13 @@ def _solved(
                 ).lines
             except KeyboardInterrupt as interrupt:
                 stopped = interrupt
+    wish = page.wish(restricted.problem)
+    rows = answered_rows(request, restricted, result, wish)
+    rows += [("fits", text) for text in remedies]
     document = page.write_answers(
-        *("report", request, restricted, {name: limits}, [result]),
-        notes=remedies,
+        *("report", request, restricted, {name: limits}, [result], rows),
         traces=traces,
     )
-    wish = page.wish(restricted.problem)
-    rows = answer_rows(restricted.problem, result, restricted.text, wish)
-    rows += [("fits", text) for text in remedies]
     _end(files, page, document, screen(restricted.problem, rows))
     if stopped is not None:
         raise stopped

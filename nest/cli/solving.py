@@ -12,11 +12,11 @@ from msgspec import structs
 from nest.cli.declare import option
 from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.options import TALK, Files, takes
-from nest.cli.pages import Paging, Traces, paged
+from nest.cli.pages import Paging, Traces, answered_rows, paged
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
-from nest.models.named import load_model
+from nest.requests.launching import launch_settings
 from nest.requests.solving import (
     ALL,
     CompareRequest,
@@ -255,6 +255,8 @@ class _Session:
         The answers of solvers, the faster plan that may not fit, the answers
         of ``--target-loss`` and ``--robust``, and what would make an
         infeasible problem feasible.
+    rows
+        The labelled rows of the screen, once they are made.
     launch_files, no_launch, models
         The files of ``--launch``, or why there are none, and the models that
         are written.
@@ -275,6 +277,7 @@ class _Session:
     loss: TargetLoss | None = None
     remedies: Remedies | None = None
     robust: Robust | None = None
+    rows: list[tuple[str, str]] = field(default_factory=list)
     launch_files: Mapping[str, str] | None = None
     no_launch: str | None = None
     models: Sequence[dict[str, Any]] | None = None
@@ -347,7 +350,7 @@ def _prepared(
     settings = None
     if launching is not None:
         option_name = "--launch-dir" if launching.folder else "--launch"
-        settings = _settings(request, restricted, option_name)
+        settings = launch_settings(request, restricted, option_name)
     session = _Session(
         request,
         files,
@@ -370,48 +373,6 @@ def _prepared(
             f"are known, got {why}; leave --robust out"
         )
     return session
-
-
-def _settings(
-    request: LimitedRequest, restricted: Restricted, option_name: str
-) -> Settings:
-    """Return what an export needs, or refuse what it cannot do without."""
-    from nest.frameworks.hosts import node_size
-    from nest.frameworks.layers import placement_of
-    from nest.frameworks.models import model_of
-    from nest.frameworks.settings import Settings
-
-    problem = restricted.problem
-    if restricted.target is None:
-        raise InvalidOptionError(
-            f"{option_name}: expected --target too, got none; add the "
-            f"framework that runs it, such as --target megatron"
-        )
-    placement = placement_of(problem.graph)
-    if request.model is not None:
-        settings = Settings(load_model(str(request.model)))
-    else:
-        try:
-            settings = Settings(model_of(problem, placement))
-        except InvalidOptionError:
-            raise InvalidOptionError(
-                f"{option_name}: expected a problem that names its model, got "
-                f"{problem.name}; write the plan with -o, and pass 'nest "
-                f"export' its --model"
-            ) from None
-    sizes, _ = request.node_sizes(problem)
-    if len(sizes) == 1:
-        settings = settings._replace(gpus_per_node=sizes.pop())
-    try:
-        node_size(problem.cluster, settings.gpus_per_node)
-    except InvalidOptionError:
-        raise InvalidOptionError(
-            f"{option_name}: expected a network that groups the devices into "
-            f"nodes, got the network of {problem.name}, which has no nodes; "
-            f"write the plan with -o, and pass 'nest export' its "
-            f"--gpus-per-node"
-        ) from None
-    return settings
 
 
 def _run(session: _Session, show: Callable[[_Session], None]) -> None:
@@ -644,7 +605,7 @@ def _write_all(
             session.restricted,
             session.cells,
             session.results,
-            notes=session.remarks,
+            session.rows or _rows(session),
             traces=traces,
         )
 
@@ -676,11 +637,12 @@ def _show_table(session: _Session) -> None:
         ("stopped before they began: ", ", ".join(waiting)),
     ]
     best = _best(results)
-    if best is not None and best.plan is not None:
+    if best is not None and best.plan is not None and best.score is not None:
         free = session.restricted.free or session.restricted
         plan = structs.replace(best.plan, problem_hash=None)
         launch = launch_text(free.problem, plan, session.restricted.target)
-        run = run_text(problem, best, session.page.wish(problem))
+        wish = session.page.wish(problem)
+        run = run_text(problem, best.plan, best.score, wish)
         more += [("launch: ", launch), ("run: ", run)]
     notes += [f"{label}{text}" for label, text in more if text]
     if VERBOSE.get():
@@ -688,36 +650,30 @@ def _show_table(session: _Session) -> None:
     show(session.files.people, *compare_screen(problem, results, notes))
 
 
-def _rows(session: _Session, result: SolveResult) -> list[tuple[str, str]]:
-    """Return the labelled rows of the screen of one solver's answer."""
+def _rows(session: _Session) -> list[tuple[str, str]]:
+    """Return the labelled rows of the best answer, on screens and pages."""
     from nest.analysis.others import others_of
     from nest.present.robust import robust_texts
-    from nest.present.screen import answer_rows, launch_text, others_text
+    from nest.present.screen import others_text
 
     restricted, problem = session.restricted, session.restricted.problem
-    under = restricted.text
-    rows = answer_rows(problem, result, under, session.page.wish(problem))
-    notes = restricted.notes[bool(under) :]
-    if restricted.target is not None:
-        rows.append(("target", notes.pop(0)))
+    result = _best(session.results) or session.results[0]
+    wish = session.page.wish(problem)
+    rows = answered_rows(session.request, restricted, result, wish)
     remedies = session.remedies.lines if session.remedies else []
     robust = session.robust
     guaranteed = robust_texts(problem, robust) if robust else []
     rows += [
-        *(("assumed", text) for text in notes),
         ("faster", str(session.faster or "")),
         ("limit", str(session.loss or "")),
         *(("fits", text) for text in remedies),
         *(("guaranteed", text) for text in guaranteed),
-        ("assumed", session.request.default_notes(restricted)),
     ]
-    plan, step_quanta = result.plan, result.step_quanta
-    is_launched = session.launching is not None
-    if plan is not None and step_quanta is not None and not is_launched:
-        free = (restricted.free or restricted).problem
-        plan = structs.replace(plan, problem_hash=None)
-        rows.append(("launch", launch_text(free, plan, restricted.target)))
-        if session.request.model is not None:
+    if session.launching is not None:
+        rows = [row for row in rows if row[0] != "launch"]
+    elif session.is_single and session.request.model is not None:
+        plan, step_quanta = result.plan, result.step_quanta
+        if plan is not None and step_quanta is not None:
             others = others_of(problem, plan, result.wall_s)
             text = others_text(problem, step_quanta, others)
             rows.append(("else", text))
@@ -732,10 +688,11 @@ def _show_answer(session: _Session) -> None:
     from nest.present.verbosity import VERBOSE
 
     restricted, problem = session.restricted, session.restricted.problem
+    session.rows = _rows(session)
     for result in session.results:
         files = session.launch_files
         texts = [] if files is None else launch_texts(files)
-        parts = screen(problem, _rows(session, result), texts)
+        parts = screen(problem, session.rows, texts)
         if session.models is not None:
             parts += ["", *model_lines(session.models)]
         if VERBOSE.get() and result.plan and result.score:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -31,83 +31,28 @@ from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
 from nest.uncertainty.headroom import FITS_MEANING
 from nest.units import format_bytes, format_sizes
-from nest.util.tables import Column, Table, Writer, to_csv
+from nest.util.tables import Column, Table, to_csv
 from nest.util.time_scale import TimeScale, digits
+
+#: What the mark of the column "slower" means.
+EQUAL_MEANING = (
+    "* within the prediction error: a measurement may reverse the order"
+)
 
 #: The fields of one answer, as in a document.
 Fields = Mapping[str, Any]
 
-_PAGE = frozenset({Writer.PAGE})
-_CSV = frozenset({Writer.CSV})
-
-
-def columns(writer: Writer, scale: TimeScale) -> list[Column]:
-    """Return the columns of a comparison on pages or in CSV files.
-
-    Times on pages have the unit of ``scale``.
-    """
-
-    def shown_step_time(fields: Fields) -> str:
-        """Return the step time, in parentheses if the plan does not fit."""
-        if fields["status"] == "over-memory" and fields.get("score"):
-            return f"({scale(fields['score']['step_time_ns'])})"
-        return scale(fields["step_time_ns"])
-
-    def shown(
-        key: str, name: str, value: Callable[[Fields], str], right: bool = True
-    ) -> Column:
-        return Column(key, name, "", value, right, _PAGE)
-
-    every_column = [
-        Column("problem", writers=_CSV),
-        Column("solver"),
-        *_csv_columns("seed", "outcome", "status", "limit"),
-        shown(
-            "shown_status",
-            "status",
-            lambda fields: status_of(fields["outcome"], fields["status"]),
-            False,
-        ),
-        Column("step_time_ns", writers=_CSV),
-        shown("shown_step_time", "step time", shown_step_time),
-        *_csv_columns("step_time_quanta", "over_best"),
-        shown("shown_over_best", "vs best %", _over_best),
-        Column("lower_bound_ns", "lower bound", scale, right=True),
-        Column("gap", "gap %", percent, right=True, writers=_PAGE),
-        *_csv_columns("lower_bound_quanta", "over_memory_bytes"),
-        *_csv_columns("own_objective_ns"),
-        Column("wall_s", "wall s", _seconds, right=True),
-        *_csv_columns("cpu_s", "peak_rss_bytes", "host"),
-        shown("note", "note", note_text, False),
-        *_csv_columns("detail"),
-    ]
-    return [column for column in every_column if writer in column.writers]
-
-
-def page_keys() -> list[str]:
-    """Return the fields that a page shows as they are."""
-    return [
-        column.key
-        for column in columns(Writer.PAGE, TimeScale.fitting(None))
-        if column.value is None and column.key != "solver"
-    ]
-
-
-def _csv_columns(*keys: str) -> list[Column]:
-    return [Column(key, writers=_CSV) for key in keys]
+#: Fields of an answer in a CSV file.
+CSV_KEYS = (
+    *("problem", "solver", "seed", "outcome", "status", "limit"),
+    *("step_time_ns", "step_time_quanta", "over_best", "lower_bound_ns"),
+    *("lower_bound_quanta", "over_memory_bytes", "own_objective_ns"),
+    *("wall_s", "cpu_s", "peak_rss_bytes", "host", "detail"),
+)
 
 
 def _seconds(wall_s: float | None) -> str:
     return "" if wall_s is None else f"{wall_s:.2f}"
-
-
-def _over_best(fields: Fields) -> str:
-    """Return by how much a step is longer than the shortest, in per cent."""
-    longer = fields["longer_than_best"]
-    if not longer:
-        return "" if longer is None else "best"
-    text = f"+{percent(longer)}"
-    return f"{text} (equal)" if fields.get("equal_to_best") else text
 
 
 def answer_fields(
@@ -158,16 +103,10 @@ def compare_screen(
     if any(answer["intervals"] for answer in answers):
         below += FITS_MEANING
     if any(x["equal_to_best"] and x["longer_than_best"] for x in answers):
-        below.append(
-            "* within the prediction error: a measurement may reverse the "
-            "order"
-        )
+        below.append(EQUAL_MEANING)
+    scale = scale_of(problem, results)
     for answer in answers:
-        texts = [note_text(answer)]
-        if answer["gap"] is None and answer["lower_bound_ns"]:
-            bound = scale_of(problem, results).bound(answer["lower_bound_ns"])
-            texts.append(f"lower bound {bound}")
-        text = "; ".join(filter(None, texts))
+        text = answer_note(answer, scale)
         if text:
             below.append(f"{answer['solver']}: {text}")
     best = min(
@@ -179,9 +118,9 @@ def compare_screen(
         plan = degrees(problem, best.plan, best.score.num_micro_batches)
         below.append(f"plan of {best.solver}: {plan}")
     below += notes
-    shown = _screen_columns(problem, results)
+    shown = screen_columns(problem, scale)
     if VERBOSE.get():
-        shown += _exact_columns(scale_of(problem, results))
+        shown += _exact_columns(scale)
     return [
         lines([title(problem)]),
         terminal_table(Table.of(shown, answers)),
@@ -189,11 +128,16 @@ def compare_screen(
     ]
 
 
-def _screen_columns(
-    problem: Problem, results: Sequence[SolveResult]
-) -> list[Column]:
-    """Return the columns of the first screen."""
-    scale = scale_of(problem, results)
+def answer_note(fields: Fields, scale: TimeScale) -> str:
+    """Return why an answer is as it is, and a bound without a plan."""
+    texts = [note_text(fields)]
+    if fields["gap"] is None and fields["lower_bound_ns"]:
+        texts.append(f"lower bound {scale.bound(fields['lower_bound_ns'])}")
+    return "; ".join(filter(None, texts))
+
+
+def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
+    """Return the columns of the first screen, and of a page."""
     cluster = problem.cluster
     whole = format_bytes(cluster.memory_bytes() + cluster.headroom_bytes())
     size, unit = whole.split()
@@ -339,6 +283,6 @@ def result_csv(problem: Problem, results: Iterable[SolveResult]) -> str:
 
 def answers_csv(answers: Iterable[Fields]) -> str:
     """Return the answers of solvers as CSV; unknown fields stay empty."""
-    shown = columns(Writer.CSV, TimeScale.fitting(None))
-    unknown: dict[str, Any] = dict.fromkeys(column.key for column in shown)
+    shown = [Column(key) for key in CSV_KEYS]
+    unknown: dict[str, Any] = dict.fromkeys(CSV_KEYS)
     return to_csv(Table.of(shown, ({**unknown, **each} for each in answers)))

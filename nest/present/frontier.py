@@ -56,7 +56,8 @@ def frontier_block(
     total = f"{count(len(frontier.points), 'plan')} on the {names} frontier"
     items = [lines([title(frontier.problem), total])]
     if frontier.points:
-        items.append(frontier_table(frontier, steps, top, within))
+        points = frontier_table(frontier, steps, top, within)
+        items.append(terminal_table(points))
     if prover is not None and proofs:
         table = proof_table(frontier, prover, proofs)
         items += [Padding(table, (1, 0, 1, 0))]
@@ -101,7 +102,7 @@ def frontier_table(
     steps: int | None = None,
     top: int | None = None,
     within: Fraction | None = None,
-) -> RenderableType:
+) -> Table:
     """Return the table of a frontier, one row per point.
 
     ``steps`` is the number of steps of a training run, to price it; ``top``
@@ -175,7 +176,7 @@ def frontier_table(
     positions = points_to_show(frontier, top, within)
     points = [frontier.points[position] for position in positions]
     points.sort(key=lambda point: point.step_quanta)
-    return terminal_table(Table.of(columns, points))
+    return Table.of(columns, points)
 
 
 def frontier_footer(
@@ -216,11 +217,14 @@ def proof_lines(frontier: Frontier) -> list[str]:
     for curve in frontier.curves:
         for gap in curve.gaps:
             low = max(0, gap.above_bytes)
+            bound = scale(frontier_ns(frontier, gap.lower_bound_quanta))
+            known = f"a step takes at least {bound}"
+            if not gap.lower_bound_quanta:
+                known = "nothing is known of the step time"
             texts.append(
-                f"not proven: {curve.devices} devices from "
+                f"not proven: {count(curve.devices, 'device')} from "
                 f"{format_bytes(low)} to {format_bytes(gap.up_to_bytes)}, "
-                f"where a step takes at least "
-                f"{scale(frontier_ns(frontier, gap.lower_bound_quanta))}"
+                f"where {known}"
             )
     return texts
 
@@ -377,4 +381,23 @@ def to_document(
             for proof in proofs
         ],
         **provenance(),
+    }
+
+
+def page_frontier(frontier: Frontier, steps: int | None) -> dict[str, Any]:
+    """Return the document of a frontier, with what a page shows of it."""
+    number, texts = knee(bulges(frontier)), proof_lines(frontier)
+    table = Table((), ())
+    if frontier.points:
+        table = frontier_table(frontier, steps)
+        text = f"knee: point {number}, the farthest from the extremes"
+        texts.append(NO_KNEE if number is None else text)
+    return {
+        **to_document(frontier, steps=steps),
+        "lines": texts,
+        "headings": table.headings,
+        "cells": table.texts(),
+        "capacities_bytes": [
+            curve.problem.cluster.memory_bytes() for curve in frontier.curves
+        ],
     }

@@ -14,8 +14,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from nest.analysis.others import Others
-from nest.analysis.page_facts import Wish, run_facts
-from nest.constraints.targets import ANY, Framework, inexpressible, names
+from nest.analysis.page_facts import Answer, Wish, run_facts
+from nest.constraints.targets import (
+    ANY,
+    Framework,
+    Obstacle,
+    inexpressible,
+    names,
+)
 from nest.constraints.targets import target as framework_of
 from nest.cost.score import Score
 from nest.ir.plan import RECOMPUTE, Plan
@@ -74,7 +80,7 @@ def screen(
 ) -> list[RenderableType]:
     """Return a title, labelled rows, and texts that are not to be broken."""
     shown, before = [], ""
-    for label, text in sorted(rows, key=lambda row: LABELS.index(row[0])):
+    for label, text in sorted(rows, key=place_of):
         shown.append((label if label != before else "", text))
         before = label
     return [
@@ -82,6 +88,11 @@ def screen(
         KeyLines(shown, WIDTH),
         *(Text(f"\n{text}", no_wrap=True) for text in texts),
     ]
+
+
+def place_of(row: tuple[str, str]) -> int:
+    """Return where a row stands on a screen."""
+    return LABELS.index(row[0])
 
 
 def lines(texts: Iterable[str]) -> RenderableType:
@@ -125,18 +136,40 @@ def answer_rows(
     """
     rows: Rows = []
     if result.plan is not None and result.score is not None:
-        rows = plan_rows(problem, result.plan, result.score)
-    rows += [
-        ("run", run_text(problem, result, wish or Wish())),
-        (
-            "proof",
-            f"{proven(problem, result, under)}; {result.solver}, "
-            f"{result.wall_s:.2f} s",
-        ),
-    ]
+        rows = figure_rows(problem, result.plan, result.score, wish)
+    proof = f"{proven(problem, result, under)}; {result.solver}"
+    rows.append(("proof", f"{proof}, {result.wall_s:.2f} s"))
     if VERBOSE.get():
         rows.append(("proof", _search_text(problem, result)))
     return [(label, text) for label, text in rows if text]
+
+
+def given_rows(
+    problem: Problem,
+    answer: Answer,
+    wish: Wish | None = None,
+    under: str = "",
+) -> Rows:
+    """Return what is known of a plan that no solver of this call returned."""
+    among = f" under {under}" if under else ""
+    bound_ns, step_ns = answer.lower_bound_ns, answer.score.step_time_ns
+    proof = "nothing proven: no lower bound is known"
+    if bound_ns is not None:
+        scale = TimeScale.fitting(step_ns, problem.time_unit)
+        proof = f"no plan is below {scale.short(bound_ns)}"
+        if bound_ns == step_ns:
+            proof = f"optimal among {plans_text(problem)}"
+        proof += among
+    rows = figure_rows(problem, answer.plan, answer.score, wish)
+    return [*rows, ("proof", f"{proof}; {answer.name}")]
+
+
+def figure_rows(
+    problem: Problem, plan: Plan, verdict: Score, wish: Wish | None
+) -> Rows:
+    """Return the rows of a plan, and of a training run with it."""
+    run = run_text(problem, plan, verdict, wish or Wish())
+    return [*plan_rows(problem, plan, verdict), *[("run", run)] * bool(run)]
 
 
 def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
@@ -268,13 +301,11 @@ def _speed(problem: Problem, document: dict[str, Any]) -> str:
     return text if mfu is None else f"{text}; MFU {100 * mfu:.1f} %"
 
 
-def run_text(problem: Problem, result: SolveResult, wish: Wish) -> str:
+def run_text(problem: Problem, plan: Plan, verdict: Score, wish: Wish) -> str:
     """Return how long a training run takes and what it costs."""
-    if result.plan is None or result.score is None:
-        return ""
-    run = run_facts(problem, result.score, wish)
-    intervals = intervals_of(problem, result.plan, result.score)
-    step_ns = result.score.step_time_ns
+    run = run_facts(problem, verdict, wish)
+    intervals = intervals_of(problem, plan, verdict)
+    step_ns = verdict.step_time_ns
 
     def around(amount: float, unit: str) -> str:
         text = f"{digits(amount, 3)} {unit}"
@@ -397,22 +428,49 @@ def launch_text(
         return f"--launch shows the arguments for {target.title}"
     if why_none(problem):
         return ""
-    frameworks = [framework_of(name) for name in names() if name != ANY]
-    obstacles = {x.name: inexpressible(x, problem, plan) for x in frameworks}
-    able = [x for x in frameworks if not obstacles[x.name]]
-    if able:
+    near, *others = _frameworks(problem, plan)
+    if not near[1]:
+        able = [x for x, obstacles in (near, *others) if not obstacles]
         titles = ", ".join(x.title for x in able)
         return (
             f"{titles} can run it: add -o plan.json, then use 'nest export' "
-            f"with --to {able[0].name}"
+            f"with --to {near[0].name}"
         )
-    near = min(frameworks, key=lambda x: len(obstacles[x.name]))
-    first = obstacles[near.name][0]
+    first = near[1][0]
     return (
-        f"no framework runs it as it is; {near.title}: {first.field}: "
+        f"no framework runs it as it is; {near[0].title}: {first.field}: "
         f"expected {first.rule}, got {first.value}. The nearest plan that "
-        f"{near.title} runs: --target {near.name} --launch"
+        f"{near[0].title} runs: --target {near[0].name} --launch"
     )
+
+
+def launch_commands(
+    problem: Problem, plan: Plan, named: str, restricted: str, path: str = ""
+) -> str:
+    """Return the commands that write what starts a plan.
+
+    ``named`` names the problem on a command line, ``restricted`` its plans
+    too, and ``path`` the plan; a plan without a file is solved again.
+    """
+    if why_none(problem):
+        return ""
+    (near, obstacles), *_ = _frameworks(problem, plan)
+    if obstacles:
+        return f"nest solve {restricted} --target {near.name} --launch"
+    solve = f"nest solve {restricted} --solver {plan.solver} -o plan.json\n"
+    return (
+        f"{'' if path else solve}"
+        f"nest export {named} {path or 'plan.json'} --to {near.name} -o launch"
+    )
+
+
+def _frameworks(
+    problem: Problem, plan: Plan
+) -> list[tuple[Framework, list[Obstacle]]]:
+    """Return frameworks with what keeps them from a plan, the ablest first."""
+    frameworks = [framework_of(name) for name in names() if name != ANY]
+    pairs = [(x, inexpressible(x, problem, plan)) for x in frameworks]
+    return sorted(pairs, key=lambda pair: len(pair[1]))
 
 
 def others_text(problem: Problem, step_quanta: int, others: Others) -> str:

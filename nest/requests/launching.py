@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nest.frameworks.settings import Settings
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
+    from nest.requests.restricted import Restricted, RestrictedRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,48 @@ def export(
         shape = load_model(os.fspath(model), mtp=modules > 0)
     settings = Settings(shape, request.gpus_per_node, request.flavor)
     return _launch(problem, plan, to, settings, request.nearest, tell)
+
+
+def launch_settings(
+    request: RestrictedRequest, restricted: Restricted, option_name: str
+) -> Settings:
+    """Return what an export needs, or refuse what it cannot do without."""
+    from nest.frameworks.hosts import node_size
+    from nest.frameworks.layers import placement_of
+    from nest.frameworks.models import model_of
+    from nest.frameworks.settings import Settings
+
+    problem = restricted.problem
+    if restricted.target is None:
+        raise InvalidOptionError(
+            f"{option_name}: expected --target too, got none; add the "
+            f"framework that runs it, such as --target megatron"
+        )
+    placement = placement_of(problem.graph)
+    if request.model is not None:
+        settings = Settings(load_model(str(request.model)))
+    else:
+        try:
+            settings = Settings(model_of(problem, placement))
+        except InvalidOptionError:
+            raise InvalidOptionError(
+                f"{option_name}: expected a problem that names its model, got "
+                f"{problem.name}; write the plan with -o, and pass 'nest "
+                f"export' its --model"
+            ) from None
+    sizes, _ = request.node_sizes(problem)
+    if len(sizes) == 1:
+        settings = settings._replace(gpus_per_node=sizes.pop())
+    try:
+        node_size(problem.cluster, settings.gpus_per_node)
+    except InvalidOptionError:
+        raise InvalidOptionError(
+            f"{option_name}: expected a network that groups the devices into "
+            f"nodes, got the network of {problem.name}, which has no nodes; "
+            f"write the plan with -o, and pass 'nest export' its "
+            f"--gpus-per-node"
+        ) from None
+    return settings
 
 
 def _refuse_options(to: str, given: Mapping[str, object]) -> None:

@@ -134,6 +134,9 @@ def with_headroom(
 #: Words for whether a plan fits, by the least probability that it does.
 _FITS = (("yes", 0.95), ("likely", 0.75), ("doubtful", 0.0))
 
+#: All words, also that of a plan that is predicted not to fit.
+FIT_WORDS = (*dict(_FITS), "no")
+
 #: What these words mean, for people.
 FITS_MEANING = (
     "fits: yes = at most 5 % of runs need more memory than the device has,",

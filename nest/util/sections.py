@@ -40,11 +40,16 @@ class Chart:
 
 @dataclass(frozen=True)
 class Fact:
-    """A figure that is shown large: its label, its value and a remark."""
+    """A figure that is shown large: its label, its value and a remark.
+
+    ``kind`` is another look: ``fit`` with a word, ``chips`` (a value in parts
+    between ``·``), a ``row`` of text, or ``code`` to copy.
+    """
 
     label: str
     value: str
     remark: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,11 @@ def test_a_solver_that_crashes_costs_its_row_alone(cli: Cli) -> None:
     assert cli(f"{arguments} {option} --html page.html") == 1
     page = page_of()
     rows = rows_of(page, 8)
-    assert rows["loopback"][1] == "ERROR"
-    assert rows["brute"][1:4] == ["optimal", "90.0000 ns", "best"]
+    assert rows["loopback"][5] == "ERROR"
+    assert rows["brute"][3:6] == ["90.0000", "fastest", "optimal"]
     assert "loopback failed; the rest stands." in page.text
-    assert "Step time 90.0000 ns" in page.text
-    assert "Plan of brute (optimal): 1 replica × 2 stages" in page.text
+    assert "step time 90.0000 ns" in page.text
+    assert "proof optimal among 1F1B plans without overlap; brute" in page.text
     assert "--option loopback.act=raise --html page.html" in page.text
 
 
@@ -97,13 +97,13 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(cli: Cli) -> None:
     assert [line.split(",")[1] for line in lines] == ["brute", "dp"]
     page = page_of()
     rows = rows_of(page, 8)
-    assert [rows[x][1] for x in ("brute", "dp", "milp")] == [
+    assert [rows[x][5] for x in ("brute", "dp", "milp")] == [
         "optimal",
         "interrupted",
         "not run",
     ]
     assert "The run was stopped: dp, milp did not finish." in page.text
-    assert "Plan of brute (optimal)" in page.text
+    assert "overlap; brute, " in page.text
 
 
 def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
@@ -114,9 +114,17 @@ def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
     assert "90.0000 ns" in cli.out
     page = Page(text)
     assert "Plan for tiny" in page.text
-    assert "Step time 90.0000 ns proven: no plan is faster" in page.text
     # 3 dollars an hour for two devices.
-    assert "Cost per step $7.5e-11 $3 per hour for all devices" in page.text
+    assert "fits: yes = " not in page.text  # nothing is known of errors
+    assert "or no seconds 7.5e-11 USD per step" in page.text
+    # Every row is the same, and where it stands.
+    labels = [
+        x.partition(" ")[0] for x in cli.out.splitlines() if x[:1] != " "
+    ]
+    assert labels[1:] == ["fits", "step", "speed", "run", "plan", "proof"]
+    shown = page.text[page.text.index("The answer fits") :]
+    places = [shown.index(f" {label} ") for label in labels[1:]]
+    assert places == sorted(places)
 
 
 def test_defaults_of_a_model_are_told_with_their_options(cli: Cli) -> None:
@@ -237,12 +245,13 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(cli: Cli) -> None:
     assert document["answer"]["step_time_ns"] == GOOD_NS
     assert to_html(document) == text
     page = Page(text)
-    assert "not proven: no lower bound is known" in page.text
-    rows = rows_of(page, 5)
-    assert rows["plan.json"][1:4] == ["fits", "90.0000 ns", "best"]
-    assert rows["big.json"][1:3] == ["over memory", ""]
-    assert "too much" in rows["big.json"][4]
-    assert "Plan of plan.json: 1 replica × 2 stages" in page.text
+    assert "proof nothing proven: no lower bound is known" in page.text
+    rows = rows_of(page, 6)
+    assert rows["plan.json"][3:5] == ["90.0000", "fastest"]
+    assert rows["big.json"][1] == "no"
+    assert rows["big.json"][4] == "–"
+    assert "too much" in rows["big.json"][5]
+    assert "; plan.json" in page.text
 
 
 def test_a_report_goes_where_html_says(cli: Cli) -> None:
@@ -266,14 +275,16 @@ def test_a_report_takes_plans_by_their_settings(cli: Cli) -> None:
         cli.succeeds(f"report problem.json {plan}")
         assert "nest: PLAN is the fastest with pp=2: " in cli.err
         page = page_of("report.html")
-        assert "Plan of pp=2: 1 replica × 2 stages" in page.text
+        assert "is known; pp=2" in page.text
+        assert "plan TP 1 PP 2 DP 1" in page.text
 
 
 def test_a_report_of_a_plan_that_does_not_fit_says_so(cli: Cli) -> None:
     assert cli("report problem.json big.json") == 1
     page = page_of("report.html")
     assert "The plan does not fit: stage 1: expected at most 100" in page.text
-    assert "Memory short by" in page.text
+    assert "fits no 1" in page.text
+    assert "too much" in page.text
 
 
 def test_a_report_without_a_plan_finds_one(cli: Cli) -> None:
@@ -283,7 +294,7 @@ def test_a_report_without_a_plan_finds_one(cli: Cli) -> None:
     assert "\nproof " in cli.out
     page = page_of("report.html")
     assert "Report on tiny" in page.text
-    assert "Plan of brute (optimal): 1 replica × 2 stages" in page.text
+    assert "overlap; brute, " in page.text
     option = "loopback"
     with mock.patch(
         "nest.solvers.run.run_cells", side_effect=KeyboardInterrupt
@@ -313,7 +324,7 @@ def test_a_frontier_without_points_says_why(cli: Cli) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
     cli.succeeds("pareto tight.json --html page.html")
     page = page_of()
-    assert "Proven: no plan fits." in page.text
+    assert "proven: there is none" in page.text
     assert "why: " in page.text
     assert "Plans that no other beats" not in page.text
 
@@ -351,16 +362,20 @@ def test_a_frontier_as_a_page(cli: Cli) -> None:
     cli.succeeds(f"{arguments} {price} --html page.html")
     page = page_of()
     assert "Frontier of" in page.text
-    rows = rows_of(page, 8)
-    assert [(number, row[1]) for number, row in [*rows.items()][1:]] == [
-        ("1", "120.0000 ns"),
-        ("2 (knee)", "110.0000 ns"),
-        ("3", "90.0000 ns"),
+    rows = rows_of(page, 12)
+    assert [(number, row[2:4]) for number, row in [*rows.items()][1:]] == [
+        ("3", ["90", "fastest"]),
+        ("2 knee", ["110", "22.2"]),
+        ("1", ["120", "33.3"]),
     ]
-    assert "Point 2 is the knee: it is farthest from" in page.text
-    assert rows["3"][4:7] == ["0.18", "180", "yes"]
-    assert "Plan of point 3 (the fastest of the frontier)" in page.text
-    assert "Step time 90.0000 ns proven: no plan is faster" in page.text
-    assert "Proven: every plan is matched or beaten by one" in page.text
+    assert "knee: point 2, the farthest from the extremes" in page.text
+    assert rows["3"][4:6] == ["0.18", "180"]
+    assert "proof optimal among 1F1B plans without overlap; point 3" in (
+        page.text
+    )
+    assert "proven: every plan is matched or beaten by one" in page.text
+    assert page.text.index("The frontier proven") < page.text.index(
+        "The answer fits"
+    )
     text = cli.refuses(f"{arguments} {price} --html -")
     assert text.startswith("--html: expected a file, got '-'")

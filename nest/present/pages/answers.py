@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from nest.analysis.page_facts import Answer, Document
+from nest.analysis.page_facts import Answer, Document, Wish, page_document
+from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
 from nest.present import comparison
+from nest.present.screen import Rows, given_rows, place_of, title
+from nest.present.table import scale_of
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import quanta_to_ns
+from nest.util.tables import Table
+from nest.util.time_scale import TimeScale
 
 #: Points of a solver's curves over time; of more, so many evenly chosen ones.
 MOST_POINTS = 200
 
-#: What a page has of every answer, in addition to the columns of its table.
+#: What a page has of every answer, in addition to the cells of its table.
 _ANSWER_KEYS = (
-    *("version", "exact", "outcome", "status", "limit", "step_time_ns"),
-    *("lower_bound_ns", "gap", "over_memory_bytes", "own_objective_ns"),
-    *("wall_s", "peak_rss_bytes", "detail"),
+    *("outcome", "status", "step_time_ns", "lower_bound_ns", "intervals"),
 )
 
 
@@ -50,17 +53,18 @@ def solver_rows(
             return None
         return quanta_to_ns(int(quanta), problem.quantum_ps)
 
-    keys = (*_ANSWER_KEYS, *comparison.page_keys())
+    results = [*results]
+    scale = scale_of(problem, results)
     rows = []
     for fields in comparison.answer_fields(problem, results):
-        longer = fields["longer_than_best"]
         points = _thinned(traces.get(fields["solver"], ()))
         rows.append(
             {
                 "name": fields["solver"],
-                **{key: fields[key] for key in keys if key in fields},
+                **{key: fields[key] for key in _ANSWER_KEYS},
                 "failed": Outcome(fields["outcome"]).failed,
-                "over_best": None if longer == math.inf else longer,
+                "cells": _cells(problem, scale, fields),
+                "note": comparison.answer_note(fields, scale),
                 "trace": [
                     {
                         "wall_s": wall_s,
@@ -84,44 +88,79 @@ def _thinned(
     return [points[i * last // (MOST_POINTS - 1)] for i in range(MOST_POINTS)]
 
 
+def _cells(
+    problem: Problem, scale: TimeScale, fields: Mapping[str, Any]
+) -> Document:
+    """Return the texts of a row of the first screen, by their headings."""
+    columns = comparison.screen_columns(problem, scale)
+    table = Table.of(columns, [fields])
+    return dict(zip(table.headings, table.texts()[0], strict=True))
+
+
 def _not_run(name: str) -> Document:
-    row: Document = dict.fromkeys((*_ANSWER_KEYS, *comparison.page_keys()))
-    return row | {
+    """Return the row of a solver that did not begin."""
+    return {
+        **dict.fromkeys(_ANSWER_KEYS),
         "name": name,
         "outcome": "not run",
         "failed": False,
-        "over_best": None,
-        "detail": "",
+        "cells": {"solver": name, "proof": "not run"},
+        "note": "",
         "trace": [],
     }
 
 
 def plan_rows(answers: Sequence[Answer], problem: Problem) -> list[Document]:
     """Return a row per plan that was given."""
-    steps = [a.score.step_quanta for a in answers if a.score.feasible]
-    best = min(steps, default=None)
-    rows = []
-    for answer in answers:
-        score = answer.score
-        step = score.step_quanta if score.feasible else None
-        over = None if score.feasible else -score.memory_left_bytes
-        rows.append(
-            {
-                **_not_run(answer.name),
-                "outcome": "scored",
-                "status": "fits"
-                if score.feasible
-                else str(Status.OVER_MEMORY),
-                "step_time_ns": None
-                if step is None
-                else quanta_to_ns(step, problem.quantum_ps),
-                "over_best": None
-                if step is None or not best
-                else (step - best) / best,
-                "over_memory_bytes": over,
-            }
+    scored = [
+        SolveResult(
+            solver=answer.name,
+            exact=False,
+            outcome=Outcome.SOLVED,
+            status=Status.FEASIBLE
+            if answer.score.feasible
+            else Status.OVER_MEMORY,
+            plan=answer.plan,
+            score=answer.score,
+            over_memory_bytes=max(0, -answer.score.memory_left_bytes) or None,
+            problem_hash=problem_hash(problem),
+            quantum_ps=problem.quantum_ps,
         )
+        for answer in answers
+    ]
+    rows = solver_rows(scored, problem)
+    for row in rows:
+        row["outcome"] = "scored"
+        row["cells"] = {
+            {"solver": "plan"}.get(heading, heading): text
+            for heading, text in row["cells"].items()
+            if heading not in ("proof", "search, s")
+        }
     return rows
+
+
+def answer_document(
+    kind: str,
+    problem: Problem,
+    answer: Answer | None,
+    *,
+    rows: Rows | None = None,
+    launch: str = "",
+    wish: Wish | None = None,
+    **more: Any,
+) -> Document:
+    """Return the document of a page, with the rows of the first screen.
+
+    ``launch`` is what starts the plan. See :func:`page_document` for the rest.
+    """
+    if rows is None:
+        rows = [] if answer is None else given_rows(problem, answer, wish)
+    return {
+        **page_document(kind, problem, answer, wish=wish, **more),
+        "title": title(problem),
+        "rows": [list(row) for row in sorted(rows, key=place_of)],
+        "launch": launch,
+    }
 
 
 def best_answer(results: Iterable[SolveResult]) -> Answer | None:

@@ -7,6 +7,8 @@ Interactive Graphics*, InfoVis 2016. Every mark has a text of its own
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +41,10 @@ BACK = "#030201"
 _LIMIT = "#e03030"
 
 #: Pixels that a chart is wide, everything included.
-WIDTH = 860
+WIDTH = 960
+
+#: The same where the window is that of a telephone, and letters of a name.
+NARROW, _LETTERS = 358, 16
 
 #: Pixels of a letter where fonts are wide: charts are laid out in one font
 #: and shown in another.
@@ -98,6 +103,53 @@ def chart(values: Sequence[Document], **more: Any) -> Spec:
         "data": {"values": list(values)},
         **more,
     }
+
+
+def narrow(spec: Any) -> Any:
+    """Return a chart, or a part of it, for a window as wide as a telephone.
+
+    Names take several lines, and legends one column or two.
+    """
+    if isinstance(spec, list):
+        return [narrow(each) for each in spec]
+    if not isinstance(spec, dict):
+        return spec
+    made = {
+        key: value if key in ("data", "scale") else narrow(value)
+        for key, value in spec.items()
+    }
+    if made.get("width") == WIDTH:
+        made["width"] = NARROW
+        texts = [
+            line for names in _sorted_names(spec) for line in names.values()
+        ]
+        num_lines = max((len(lines) for lines in texts), default=1)
+        step = made.get("height")
+        if isinstance(step, dict) and num_lines > 1:
+            made["height"] = {"step": max(step["step"], 15 * num_lines + 4)}
+    if "labelLimit" in made and "columns" in made:
+        wide = made.get("columnPadding", 0) > 30
+        made |= {"columns": 1 if wide else 2, "labelLimit": NARROW - 40}
+    elif isinstance(made.get("sort"), list) and "axis" in made:
+        (lines,) = _sorted_names({"": spec})
+        longest = max((len(x) for y in lines.values() for x in y), default=0)
+        made["axis"] |= {
+            "labelExpr": f"({json.dumps(lines)})[datum.label]",
+            "minExtent": _LETTER * longest,
+        }
+    return made
+
+
+def _sorted_names(spec: Any) -> list[dict[str, list[str]]]:
+    """Return the names on axes below a part of a chart, in lines."""
+    if isinstance(spec, list):
+        return [names for each in spec for names in _sorted_names(each)]
+    if not isinstance(spec, dict):
+        return []
+    order = spec.get("sort")
+    if isinstance(order, list) and "axis" in spec:
+        return [{x: textwrap.wrap(x, _LETTERS) or [""] for x in order}]
+    return _sorted_names([v for k, v in spec.items() if k != "data"])
 
 
 def _rows(count: int) -> dict[str, int]:
@@ -297,10 +349,10 @@ def steps(rows: Sequence[Document], scale: TimeScale) -> Spec:
     order = [row["name"] for row in shown]
     x = number_axis("time", f"step time ({scale.unit})")
     y = names("solver", order)
-    inside = mark("text", align="right", dx=-6, color="#fff")
+    inside = mark("text", align="left", dx=6, color="#fff")
     layers = [
         layer(mark("bar", color=COLOURS[0]), x=x, y=y),
-        layer(inside, tip=False, x=x, y=y, text=text_of("text")),
+        layer(inside, tip=False, x={"datum": 0}, y=y, text=text_of("text")),
     ]
     bounds_ns = [r["lower_bound_ns"] for r in rows if r["lower_bound_ns"]]
     if bounds_ns:
@@ -515,17 +567,23 @@ def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
     ]
     longest = max(value["time"] for value in values) if values else 1.0
     x = number_axis("time", f"time ({scale.unit})")
-    # Room for the texts behind the bars.
     lowest = min([0.0, *(value["time"] for value in values)])
-    x["scale"] = {"domain": [lowest, 1.25 * longest], "nice": False}
+    x["scale"] = {"domain": [lowest, longest], "nice": False}
     y = names("term", [row["meaning"] for row in shown])
+    long = [value for value in values if value["time"] > 0.4 * longest]
+    short = [value for value in values if value["time"] <= 0.4 * longest]
+    inside = mark("text", align="right", dx=-5, color="#fff")
     beyond = mark("text", align="left", dx=5)
+    text = text_of("text")
     return chart(
         values,
         height=_rows(len(shown)),
         layer=[
             layer(mark("bar", color=COLOURS[0]), x=x, y=y),
-            layer(beyond, tip=False, x=x, y=y, text=text_of("text")),
+            *(
+                layer(look, values=some_values, tip=False, x=x, y=y, text=text)
+                for look, some_values in ((inside, long), (beyond, short))
+            ),
         ],
     )
 
@@ -599,18 +657,20 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
         }
 
     curves = [
-        value(point, curve["devices"])
-        for curve in facts["curves"]
+        value(point, curve["num_devices"])
+        for curve, memory_bytes in zip(
+            facts["curves"], facts["capacities_bytes"], strict=True
+        )
         if curve["points"]
         for point in (
             *curve["points"],
             # The last one goes on to all the memory that there is.
-            {**curve["points"][-1], "memory_bytes": curve["capacity_bytes"]},
+            {**curve["points"][-1], "memory_bytes": memory_bytes},
         )
     ]
     points = [
         {
-            **value(point, point["devices"]),
+            **value(point, point["num_devices"]),
             "tip": f"point {point['number']}: "
             f"{scale(point['step_time_ns'])}, "
             f"{format_bytes(point['memory_bytes'])}",
@@ -618,7 +678,7 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
         for point in facts["points"]
     ]
     order = [
-        f"{curve['devices']} devices"
+        f"{curve['num_devices']} devices"
         for curve in facts["curves"]
         if curve["points"]
     ]

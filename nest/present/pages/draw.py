@@ -8,6 +8,7 @@ are forbidden (mail, viewers of build artefacts). What a mark stands for is its
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from nest.present.pages.charts import BACK, TEXT
+from nest.present.pages.charts import BACK, TEXT, narrow
 from nest.util.sections import Chart
 
 #: Letters of one text that a page shows: names come from files.
@@ -53,6 +54,9 @@ _CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
 }
 
+
+#: Digits of a place that no screen shows.
+_DIGITS = re.compile(r"(\.\d\d)\d+")
 
 #: Draws the charts of standard input, one a line. Where V8 gets no memory it
 #: ends its process, so it has one of its own, which leaves no core file.
@@ -90,10 +94,15 @@ def pictures(charts: Iterable[Chart]) -> dict[str, str] | None:
             pictures_by_name[chart.name] = _named(chart.picture, chart.title)
         else:
             open_charts.append(chart)
-    drawn = _drawn([chart.spec or {} for chart in open_charts])
-    for chart, svg in zip(open_charts, drawn, strict=True):
-        if svg is not None:
-            pictures_by_name[chart.name] = _for_page(svg, chart.title)
+    specs = [chart.spec or {} for chart in open_charts]
+    drawn = _drawn([x for spec in specs for x in (spec, narrow(spec))])
+    pairs = zip(drawn[::2], drawn[1::2], strict=True)
+    for chart, svgs in zip(open_charts, pairs, strict=True):
+        if None not in svgs:
+            pictures_by_name[chart.name] = "".join(
+                _for_page(svg or "", chart.title, css)
+                for svg, css in zip(svgs, ("broad", "narrow"), strict=True)
+            )
     return pictures_by_name
 
 
@@ -153,10 +162,11 @@ def picture(spec: dict[str, Any], title: str) -> str:
     return _for_page(svg, title)
 
 
-def _for_page(text: str, title: str) -> str:
-    """Return what vl-convert draws as a page has it."""
+def _for_page(text: str, title: str, css: str = "broad") -> str:
+    """Return what vl-convert draws as a page has it, with a class."""
     root = ElementTree.fromstring(text)
-    _simplify(root)
+    _simplify(root, css == "broad")
+    root.set("class", css)
     root.set("role", "img")
     root.set("aria-label", title)
     ElementTree.register_namespace("", _SVG)
@@ -172,22 +182,27 @@ def _named(picture: str, title: str) -> str:
     )
 
 
-def _simplify(node: ElementTree.Element) -> None:
-    """Keep what is to be seen, with texts of marks as their titles."""
+def _simplify(node: ElementTree.Element, has_titles: bool) -> None:
+    """Keep what is to be seen, with texts of marks as their titles.
+
+    On a telephone nobody points at a mark: there they are left out.
+    """
     label = node.attrib.get("aria-label")
     marked = node.attrib.get("role") == "graphics-symbol"
     for name in [x for x in node.attrib if x.startswith("aria-")]:
         del node.attrib[name]
     for name in ("role", "class"):
         node.attrib.pop(name, None)
+    for name in {"d", "transform"} & node.attrib.keys():
+        node.attrib[name] = _DIGITS.sub(r"\1", node.attrib[name])
     for child in list(node):
         hidden = child.attrib.get("display") == "none"
         empty = child.tag == f"{{{_SVG}}}path" and not child.attrib.get("d")
         if hidden or empty:
             node.remove(child)
         else:
-            _simplify(child)
-    if label is not None and marked:
+            _simplify(child, has_titles)
+    if has_titles and label is not None and marked:
         title = ElementTree.Element(f"{{{_SVG}}}title")
         title.text = label
         node.insert(0, title)

@@ -118,12 +118,19 @@ def _section(section: Section, drawn: Mapping[str, str]) -> str:
 def _facts(facts: Iterable[Fact]) -> str:
     shown = []
     for fact in facts:
+        value, css = _text(fact.value), fact.kind or "card"
+        if fact.kind == "chips":
+            value = " ".join(
+                f"<span>{degree}</span>" for degree in value.split(" · ")
+            )
+        elif fact.kind == "code":
+            value = f"<pre><code>{value}</code></pre>"
         remark = ""
         if fact.remark:
             remark = f'<dd class="remark">{_text(fact.remark)}</dd>'
         shown.append(
-            f"<div><dt>{_text(fact.label)}</dt>"
-            f'<dd class="value">{_text(fact.value)}</dd>{remark}</div>'
+            f'<div class="{css}"><dt>{_text(fact.label)}</dt>'
+            f'<dd class="value">{value}</dd>{remark}</div>'
         )
     return f'<dl class="facts">{"".join(shown)}</dl>'
 
@@ -132,11 +139,13 @@ def _chart(chart: Chart, drawn: str | None) -> str:
     if drawn is None:
         return "" if chart.table is None else _table(chart.table)
     table = "" if chart.table is None else _folded(chart.table, True)
-    name = _text(chart.name)
+    name, summary = _text(chart.name), ""
+    if chart.summary:
+        summary = f"<span>{_text(chart.summary)}</span>"
     return (
         f'<figure aria-labelledby="{name}-caption">'
         f'<figcaption id="{name}-caption"><b>{_text(chart.title)}</b>'
-        f"<span>{_text(chart.summary)}</span></figcaption>"
+        f"{summary}</figcaption>"
         f'<div class="wide {name}" role="region" tabindex="0" '
         f'aria-label="Chart: {_text(chart.title)}">{drawn}</div>{table}'
         f"</figure>"

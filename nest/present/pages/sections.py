@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from nest.analysis.page_facts import MOST_DRAWN, Document
-from nest.present import comparison
+from nest.analysis.page_facts import Document
+from nest.present.comparison import EQUAL_MEANING
 from nest.present.pages import charts
+from nest.present.screen import LABELS
 from nest.present.table import count, percent
+from nest.uncertainty.headroom import FIT_WORDS, FITS_MEANING
 from nest.units import GIB, format_bytes
 from nest.util.sections import Chart, Fact, Page, Section
-from nest.util.tables import Column, Table, Writer
+from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
-
-#: Columns of a comparison that say something about solvers alone.
-_OF_SOLVERS = ("lower_bound_ns", "gap", "wall_s")
 
 _TRACE_KEYS = ("wall_s", "step_time_ns", "lower_bound_ns")
 
-#: What tells the length of a training run, by what was asked.
-_RUN = {
-    **dict.fromkeys(("solve", "compare", "report"), "--tokens"),
-    "pareto": "--steps with a price",
+#: Rows of the first screen that are shown large, up to a mark in their text.
+_MARKS = {
+    **{"fits": ": ", "faster": ", ", "step time": "; ", "speed": ", "},
+    "run": " and ",
 }
+
+#: Columns of the first screen that hold words.
+_WORDS = ("solver", "plan", "fits", "proof", "note")
 
 
 def page_of(document: Document) -> Page:
     """Return the page of a ``nest-page/1`` document."""
     return Page(
-        _title(document), _lead(document), tuple(sections_of(document))
+        _title(document), document["title"], tuple(sections_of(document))
     )
 
 
@@ -42,30 +44,16 @@ def _title(document: Document) -> str:
     return f"{what[document['kind']]} {document['problem']['name']}"
 
 
-def _lead(document: Document) -> str:
-    """Return what the problem is, in one sentence."""
-    problem = document["problem"]
-    devices = " + ".join(
-        f"{device['count']} × {device['name']} "
-        f"({format_bytes(device['memory_bytes'])})"
-        for device in problem["devices"]
-    )
-    length = problem["sequence_length"]
-    samples = f"{problem['global_batch']:,} samples"
-    tokens = "" if length is None else f" of {length:,} tokens"
-    return (
-        f"{problem['num_layers']} layers on {devices}; {samples}{tokens} per "
-        f"step, {problem['dtype']}, schedule {problem['schedule']}."
-    )
-
-
 def sections_of(
     document: Document, keys: Collection[str] | None = None
 ) -> list[Section]:
     """Return the sections of a page that have content; all, or some."""
+    order = [*_SECTIONS]
+    if document["frontier"] is not None:
+        order.sort(key=lambda key: key != "frontier")
     sections = (
-        make(document)
-        for key, make in _SECTIONS.items()
+        _SECTIONS[key](document)
+        for key in order
         if keys is None or key in keys
     )
     return [section for section in sections if section is not None]
@@ -84,155 +72,42 @@ def _scale(document: Document, *more_ns: float | None) -> TimeScale:
 
 
 def _answer(document: Document) -> Section:
-    answer, problem = document["answer"], document["problem"]
+    answer, rows = document["answer"], document["rows"]
     warnings = [document["unfinished"]] if document["unfinished"] else []
-    notes = tuple(document["notes"])
     if answer is None:
-        return Section(
-            "answer",
-            "The answer",
-            text=notes,
-            warnings=(*warnings, _why_none(document)),
+        warnings.append(_why_none(document))
+    else:
+        violations = answer["violations"]
+        warnings += [f"The plan does not fit: {x}." for x in violations]
+    facts = [_fact(label, text) for label, text in rows]
+    if document["launch"]:
+        named = "commands" if "launch" in dict(rows) else "launch"
+        position = sum(
+            LABELS.index(label) <= LABELS.index("launch") for label, _ in rows
         )
-    warnings += [f"The plan does not fit: {x}." for x in answer["violations"]]
-    scale, unit = _scale(document), problem["time_unit"]
-    step = "Micro-batch" if answer["steady_state"] else "Step"
-    facts = [
-        Fact(f"{step} time", scale(answer["step_time_ns"]), _span(document))
-    ]
-    tokens = answer["tokens_per_s"]
-    if tokens is not None:
-        facts += [
-            Fact(f"Tokens/{unit}", f"{tokens:,.0f}"),
-            Fact(
-                f"Tokens/{unit}/device",
-                f"{answer['tokens_per_s_per_device']:,.1f}",
-            ),
-        ]
-    elif answer["samples_per_s"] is not None:
-        samples = answer["samples_per_s"]
-        facts.append(Fact(f"Samples/{unit}", f"{samples:,.6g}"))
-    if answer["tflops_per_device"] is not None:
-        facts.append(
-            Fact(
-                "TFLOP/s/device",
-                f"{answer['tflops_per_device']:,.1f}",
-                "of the model; recomputation does not count",
-            )
-        )
-    if answer["mfu"] is not None:
-        facts.append(Fact("MFU", f"{100 * answer['mfu']:.1f} %"))
-    free_bytes = answer["memory_left_bytes"]
-    facts.append(
-        Fact(
-            "Memory head-room" if free_bytes >= 0 else "Memory short by",
-            format_bytes(abs(free_bytes)),
-            f"the fullest device needs {format_bytes(answer['memory_bytes'])}",
-        )
-    )
-    facts += _run_facts(answer["run"])
-    return Section(
-        "answer",
-        "The answer",
-        text=(_plan_sentence(document), *notes, *_could_say(document)),
-        facts=tuple(facts),
-        warnings=tuple(warnings),
-    )
+        facts.insert(position, Fact(named, document["launch"], "", "code"))
+    shown = tuple(facts), (), (), tuple(warnings)
+    return Section("answer", "The answer", (), *shown)
+
+
+def _fact(label: str, text: str) -> Fact:
+    """Return a row of the first screen as a page shows it."""
+    value, _, remark = text.partition(_MARKS.get(label, "\n"))
+    answer = value.partition(",")[0]
+    if label == "fits" and answer in FIT_WORDS:
+        return Fact(label, value, remark, f"fit {answer}")
+    if label in _MARKS and label != "fits":
+        return Fact(label, value, remark)
+    text = text.replace("see --verbose", "see below")
+    return Fact(label, text, "", "chips" if label == "plan" else "row")
 
 
 def _why_none(document: Document) -> str:
     frontier = document["frontier"]
-    if any(row["status"] == "infeasible" for row in document["solvers"]):
-        return "There is no plan that fits: this is proven."
-    if frontier is not None and frontier["proven"]:
+    proven = any(row["status"] == "infeasible" for row in document["solvers"])
+    if proven or (frontier is not None and frontier["proven"]):
         return "There is no plan that fits: this is proven."
     return "No plan was found."
-
-
-def _span(document: Document) -> str:
-    """Return how sure the step time is."""
-    answer = document["answer"]
-    span = answer["step_time_90_ns"]
-    scale = _scale(document)
-    texts = []
-    if answer["lower_bound_ns"] is None:
-        texts.append("not proven: no lower bound is known")
-    elif answer["lower_bound_ns"] == answer["step_time_ns"]:
-        texts.append("proven: no plan is faster")
-    elif answer["lower_bound_ns"] is not None:
-        texts.append(
-            f"no plan is below {scale.short(answer['lower_bound_ns'])}"
-        )
-    if span is not None:
-        low, high = (scale.short(end) for end in span)
-        texts.append(f"with 90 % between {low} and {high}")
-    return "; ".join(texts)
-
-
-def _run_facts(run: Document) -> list[Fact]:
-    facts = []
-    if run["usd_per_step"] is not None:
-        facts.append(
-            Fact(
-                "Cost per step",
-                f"${run['usd_per_step']:,.4g}",
-                f"${run['usd_per_hour']:,.6g} per hour for all devices",
-            )
-        )
-    if run["days"] is not None:
-        facts.append(
-            Fact(
-                f"Days for {_big(run['tokens'])} tokens",
-                f"{run['days']:,.1f}",
-                f"{run['steps']:,} steps of {run['tokens_per_step']:,} tokens",
-            )
-        )
-    if run["usd_per_run"] is not None:
-        facts.append(Fact("Cost of the run", f"${run['usd_per_run']:,.0f}"))
-    return facts
-
-
-def _could_say(document: Document) -> list[str]:
-    """Return which options would add what a step and a run cost."""
-    run, kind = document["answer"]["run"], document["kind"]
-    if run["tokens_per_step"] is None or kind not in _RUN:
-        return []
-    options = []
-    if run["usd_per_step"] is None:
-        options.append("--price what a step costs")
-    if run["days"] is None:
-        options.append(f"{_RUN[kind]} the days of a training run")
-    return [f"Options add more: {', '.join(options)}."] if options else []
-
-
-def _big(tokens: float) -> str:
-    """Return a number of tokens as people say it."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if tokens >= size:
-            return f"{tokens / size:g} {letter}"
-    return f"{tokens:g}"
-
-
-def _plan_sentence(document: Document) -> str:
-    answer, plan = document["answer"], document["plan"]
-    strategies = list(
-        dict.fromkeys(s for b in plan["blocks"] for s in b["strategies"])
-    )
-    status = f" ({answer['status']})" if answer["status"] else ""
-    chunks = ""
-    if plan["virtual_stages"] > 1:
-        chunks = f" in {count(plan['virtual_stages'], 'chunk')} per block"
-    idle = plan["devices_idle"]
-    return (
-        f"Plan of {answer['name']}{status}: "
-        f"{count(plan['replicas'], 'replica')} × "
-        f"{count(plan['num_stages'], 'stage')}{chunks}, strategies "
-        f"{charts.some(strategies)}; "
-        f"{count(plan['micro_batch'], 'sample')} per micro-batch, "
-        f"{count(plan['num_micro_batches'], 'micro-batch')} per replica; "
-        f"{count(plan['devices_used'], 'device')} work"
-        + (f" and {idle} idle." if idle else ".")
-    )
 
 
 # Solvers
@@ -247,19 +122,20 @@ def _solvers(document: Document) -> Section | None:
         *(row["step_time_ns"] or row["lower_bound_ns"] for row in rows),
     )
     are_plans = all(row["outcome"] == "scored" for row in rows)
-    table = _solver_table(rows, scale, are_plans)
+    table, below = _solver_table(rows, are_plans)
     failed = [row["name"] for row in rows if row["failed"]]
-    warnings = (
-        (f"{', '.join(failed)} failed; the rest stands.",) if failed else ()
-    )
     shown = []
-    if sum(row["step_time_ns"] is not None for row in rows) > 1:
+    timed = [row for row in rows if row["step_time_ns"] is not None]
+    if len(timed) > 1:
+        best = min(timed, key=lambda row: row["step_time_ns"])
         shown.append(
             Chart(
                 "steps",
-                "Step time by " + ("plan" if are_plans else "solver"),
-                "A bar per plan that fits; the dashed line is the greatest "
-                "proven lower bound. " + _fastest(rows, scale),
+                f"{best['name']} is the fastest: "
+                f"{scale.short(best['step_time_ns'])} per step",
+                "The dashed line is the greatest proven lower bound."
+                if any(row["lower_bound_ns"] for row in rows)
+                else "",
                 charts.steps(rows, scale),
             )
         )
@@ -268,56 +144,56 @@ def _solvers(document: Document) -> Section | None:
         shown.append(
             Chart(
                 "bounds",
-                "Plans and bounds over time",
-                "The best step time (solid) and the proven lower bound "
-                "(dashed) that a solver had after so many seconds.",
+                _last_gain(traced),
+                "Solid: the best step time so far. Dashed: the proven lower "
+                "bound.",
                 charts.bounds(traced, scale),
                 table=_trace_table(traced, scale),
             )
         )
-    if are_plans:
-        return Section("solvers", "The plans", tables=(table,))
     return Section(
         "solvers",
-        "Solvers",
-        text=(
-            "Plans are checked and scored by the shared cost model. A gap is "
-            "what the solver's own bound leaves open; 0 is a proof.",
-        ),
+        "The plans" if are_plans else "Solvers",
+        text=tuple(below),
         charts=tuple(shown),
         tables=(table,),
-        warnings=warnings,
+        warnings=(f"{', '.join(failed)} failed; the rest stands.",)
+        if failed
+        else (),
     )
 
 
+def _last_gain(rows: Sequence[Document]) -> str:
+    """Return when the best solver had its plan, and when it ended."""
+    ends = [
+        (point["step_time_ns"], point["wall_s"], row["name"], row["trace"][-1])
+        for row in rows
+        for point in row["trace"]
+        if point["step_time_ns"] is not None
+    ]
+    if not ends:
+        return "No plan until the end of the search"
+    _, after_s, name, last = min(ends, key=lambda end: end[:3])
+    return f"{name} had its plan after {after_s:.1f} of {last['wall_s']:.1f} s"
+
+
 def _solver_table(
-    rows: Sequence[Document], scale: TimeScale, are_plans: bool
-) -> Table:
-    columns = comparison.columns(Writer.PAGE, scale)
+    rows: Sequence[Document], are_plans: bool
+) -> tuple[Table, list[str]]:
+    """Return the columns of the first screen, and what they mean."""
+    cells = [{**row["cells"], "note": row["note"]} for row in rows]
+    headings = [*dict.fromkeys(x for row in cells for x in row)]
+    if not any(row["note"] for row in rows):
+        headings.remove("note")
+    columns = [Column(x, right=x not in _WORDS) for x in headings]
+    shown = [[row.get(x) or "–" for x in headings] for row in cells]
+    has_intervals = any(row["intervals"] for row in rows)
+    below = [" ".join(FITS_MEANING)] * has_intervals
+    below += [EQUAL_MEANING] * any(x.endswith(" *") for y in shown for x in y)
     title = "What every solver answered"
     if are_plans:
         title = "Plans in the order in which they were given"
-        solver, *others = columns
-        columns = [
-            solver._replace(name="plan"),
-            *(column for column in others if column.key not in _OF_SOLVERS),
-        ]
-    answers = [
-        {
-            **dict.fromkeys(comparison.page_keys()),
-            **row,
-            "solver": row["name"],
-            "longer_than_best": row["over_best"],
-        }
-        for row in rows
-    ]
-    return Table.of(columns, answers, title)
-
-
-def _fastest(rows: Sequence[Document], scale: TimeScale) -> str:
-    fitting = [row for row in rows if row["step_time_ns"] is not None]
-    best = min(fitting, key=lambda row: row["step_time_ns"])
-    return f"The fastest is {best['name']} with {scale(best['step_time_ns'])}."
+    return Table(columns, shown, title), below
 
 
 def _share_text(share: float) -> str:
@@ -372,27 +248,22 @@ def _stages(document: Document) -> Section | None:
         plan["stages"],
         "Stages: where they run, and what they take per micro-batch",
     )
-    text = ["Devices are numbered from 0, in the order of the cluster."]
-    nodes = [name for block in plan["blocks"] for name in block["nodes"]]
-    if any(name[:1].isdecimal() for name in nodes):
-        text[0] += " So are nodes."
-    if plan["devices_idle"]:
-        text.append(f"{count(plan['devices_idle'], 'device')} idle.")
     shown, left_out = charts.device_map(document)
+    summary = "Devices and nodes are numbered from 0. Colors are strategies"
+    summary += _borders(charts.bordered(document))
     if left_out:
-        text.append(
-            f"The map shows the first {left_out[0]} of {left_out[1]} replicas."
+        summary += (
+            f" Shown: the first {left_out[0]} of {left_out[1]} replicas."
         )
-    chart = Chart(
-        "map",
-        "Devices and the stages on them",
-        "A row per stage, a column per device; colours are strategies"
-        + _borders(charts.bordered(document)),
-        shown,
+    title = (
+        f"{count(len(blocks), 'pipeline stage')} on "
+        f"{count(plan['devices_used'], 'device')}"
     )
-    return Section(
-        "stages", "Where stages run", tuple(text), (), (chart,), (table,)
-    )
+    if plan["devices_idle"]:
+        title += f", {plan['devices_idle']} idle"
+    chart = Chart("map", title, summary, shown)
+    shown_parts = (chart,), (table,)
+    return Section("stages", "Where stages run", (), (), *shown_parts)
 
 
 def _borders(units: Sequence[int]) -> str:
@@ -438,11 +309,10 @@ def _memory(document: Document) -> Section | None:
     fullest = min(plan["blocks"], key=_free_bytes)
     chart = Chart(
         "memory",
-        "Memory of a device by stage",
-        f"The mark is the limit. The fullest is "
-        f"{charts.block_label(fullest)}: "
+        f"{charts.block_label(fullest).capitalize()} is the fullest: "
         f"{format_bytes(fullest['memory_bytes'])} of "
-        f"{format_bytes(fullest['capacity_bytes'])}.",
+        f"{format_bytes(fullest['capacity_bytes'])}",
+        "The red mark is the limit of a device.",
         charts.memory(document),
         table=table,
     )
@@ -482,27 +352,27 @@ def _terms(document: Document) -> Section | None:
     table = Table.of(
         columns, rows, "Terms of the step time; they add up to it"
     )
-    first = rows[0]
+    first, label = rows[0], charts.block_label(_slowest(document))
+    taken = scale(first["time_ns"])
+    if step:
+        taken = f"{100 * first['time_ns'] / step:.0f} % of the step"
     chart = Chart(
         "terms",
-        "Where the step time goes",
-        f"The largest term is {first['meaning']}, {scale(first['time_ns'])}"
-        + (f" or {_share_text(first['time_ns'] / step)}." if step else "."),
+        f"{first['meaning'].capitalize()} takes {taken}",
+        f"Times of the slowest block of devices, {label}, whose passes count "
+        f"{count(terms['num_loads'], 'time')}.",
         charts.terms(rows, scale, step),
         table=table,
     )
-    slow = terms["slowest_block"]
-    block = document["plan"]["blocks"][slow - 1]
-    return Section(
-        "terms",
-        "Where the time goes",
-        (
-            f"Of the slowest block of devices, {charts.block_label(block)}, "
-            f"whose passes count {count(terms['num_loads'], 'time')}; waiting "
-            f"for the others is the bubble.",
-        ),
-        charts=(chart,),
-    )
+    return Section("terms", "Where the time goes", charts=(chart,))
+
+
+def _slowest(document: Document) -> Document:
+    """Return the block of devices that all others wait for."""
+    block: Document = document["plan"]["blocks"][
+        document["terms"]["slowest_block"] - 1
+    ]
+    return block
 
 
 # The timeline
@@ -512,10 +382,6 @@ def _timeline(document: Document) -> Section | None:
     timeline = document["timeline"]
     if timeline is None:
         return None
-    if timeline["missing"]:
-        return Section(
-            "timeline", "The step, pass by pass", (timeline["missing"],)
-        )
     scale = TimeScale.fitting(
         timeline["step_time_ns"], document["problem"]["time_unit"]
     )
@@ -530,32 +396,32 @@ def _timeline(document: Document) -> Section | None:
         columns, timeline["blocks"], "What blocks of devices do in a step"
     )
     windows = timeline["windows"]
-    text = [
-        f"One replica; simulated, the step takes "
-        f"{scale(timeline['step_time_ns'])}."
+    slowest = _slowest(document)
+    load = TimeScale.fitting(
+        slowest["load_ns"], document["problem"]["time_unit"]
+    ).short
+    titles = [
+        f"{charts.block_label(slowest).capitalize()} is the slowest: "
+        f"{load(slowest['load_ns'])} per microbatch"
     ]
     if len(windows) > 1:
-        (_, first_end), (last_start, _) = windows
-        text.append(
-            f"Of {timeline['num_events']:,} passes and transfers, those until "
-            f"{scale.short(first_end)} and from {scale.short(last_start)} on "
-            f"are shown; in between the pattern repeats."
+        titles = [f"The start of the step: {titles[0].lower()}"]
+        idlest = max(timeline["blocks"], key=lambda x: x["bubble_share"])
+        titles.append(
+            f"The end of the step: {charts.block_label(idlest)} idles most, "
+            f"{_share_text(idlest['bubble_share'])} of the time"
         )
-    names = ("The step",) if len(windows) == 1 else ("The start", "The end")
     shown = tuple(
         Chart(
             f"timeline-{index}",
-            f"{name} of the pipeline" if len(windows) > 1 else name,
-            "A row per block of devices: forward and backward passes, what "
-            "they receive, and the gradient sync; gaps are waiting.",
+            title,
+            "One replica, simulated. Gaps are waiting.",
             charts.timeline(document, index, scale),
             table=table if index == 0 else None,
         )
-        for index, name in enumerate(names)
+        for index, title in enumerate(titles)
     )
-    return Section(
-        "timeline", "The step, pass by pass", tuple(text), (), shown
-    )
+    return Section("timeline", "The step, pass by pass", charts=shown)
 
 
 # The frontier
@@ -565,104 +431,44 @@ def _frontier(document: Document) -> Section | None:
     frontier = document["frontier"]
     if frontier is None:
         return None
-    points = frontier["points"]
-    scale = _scale(document, *(p["step_time_ns"] for p in points))
-    columns = [
-        Column("point", value=lambda point: _point_text(point, frontier)),
-        Column("step_time_ns", "step time", scale, right=True),
-        Column("memory_bytes", "memory", format_bytes, right=True),
-        Column("devices", right=True),
-    ]
-    if frontier["price_usd_per_device_hour"] is not None:
-        columns.append(Column("usd_per_step", "$ per step", ",.4g"))
-        if frontier["steps"]:
-            columns.append(Column("usd_per_run", "$ per run", ",.0f"))
-    columns += [
-        Column("proven", form=lambda proven: "yes" if proven else "no"),
-        Column("plan", value=_point_plan),
-    ]
-    table = Table.of(
-        columns,
-        points,
-        f"Plans that no other beats in {', '.join(frontier['objectives'])}",
-    )
-    text = [_proof(frontier, scale)]
-    if points:
-        text.append(_knee(frontier))
-    shown: tuple[Chart, ...] = ()
-    if any(curve["points"] for curve in frontier["curves"]):
-        shown = (
-            Chart(
-                "frontier",
-                "Step time against memory",
-                "The fastest step with so much memory per device, a line per "
-                "number of devices; dots are the plans of the table.",
-                charts.frontier(frontier, scale),
-            ),
-        )
-    return Section(
+    points, lines = frontier["points"], tuple(frontier["lines"])
+    if not points:
+        return Section("frontier", "The frontier", lines)
+    scale = _scale(document, *(point["step_time_ns"] for point in points))
+    columns = [Column(x, right=x != "plan") for x in frontier["headings"]]
+    title = f"Plans that no other beats in {', '.join(frontier['objectives'])}"
+    chart = Chart(
         "frontier",
-        "The frontier",
-        tuple(text),
-        charts=shown,
-        tables=(table,) if points else (),
+        _frontier_title(points, scale),
+        "A line per number of devices; dots are the plans of the table.",
+        charts.frontier(frontier, scale),
+    )
+    table = Table(columns, frontier["cells"], title)
+    return Section(
+        *("frontier", "The frontier", lines, (), (chart,), (table,))
     )
 
 
-def _point_text(point: Document, frontier: Document) -> str:
-    knee = " (knee)" if point["number"] == frontier["knee"] else ""
-    return f"{point['number']}{knee}"
-
-
-def _point_plan(point: Document) -> str:
-    return (
-        f"{count(point['replicas'], 'replica')} × "
-        f"{count(point['num_stages'], 'stage')}, micro-batch "
-        f"{point['micro_batch']}, {charts.some(point['strategies'])}"
+def _frontier_title(points: Sequence[Document], scale: TimeScale) -> str:
+    """Return what more memory buys, from the smallest plan to the fastest."""
+    small = min(points, key=lambda x: (x["memory_bytes"], x["step_time_ns"]))
+    fast = min(points, key=lambda x: (x["step_time_ns"], x["memory_bytes"]))
+    text = (
+        f"The fastest step needs {format_bytes(fast['memory_bytes'])} and "
+        f"takes {scale.short(fast['step_time_ns'])}"
     )
-
-
-def _proof(frontier: Document, scale: TimeScale) -> str:
-    """Return whether a frontier is proven, and else where it is not."""
-    if frontier["proven"]:
-        if not frontier["points"]:
-            return "Proven: no plan fits."
-        return "Proven: every plan is matched or beaten by one of these."
-    open_ = []
-    for curve in frontier["curves"]:
-        for gap in curve["gaps"]:
-            low, high = (
-                format_bytes(max(0, gap[x]))
-                for x in ("above_bytes", "up_to_bytes")
-            )
-            bound_text = "nothing is known of the step time"
-            if gap["lower_bound_ns"]:
-                bound = scale.bound(gap["lower_bound_ns"])
-                bound_text = f"a step takes at least {bound}"
-            devices = count(curve["devices"], "device")
-            open_.append(f"{devices} from {low} to {high}, where {bound_text}")
-    return f"Not all of it is proven: {'; '.join(open_)}."
-
-
-def _knee(frontier: Document) -> str:
-    """Return which point is the knee, and what that is."""
-    knee = frontier["knee"]
-    if knee is None:
-        return (
-            "No point is the knee: none is better than the plane of the "
-            "extremes."
-        )
+    if small is fast:
+        return text
     return (
-        f"Point {knee} is the knee: it is farthest from the plane of the "
-        f"extremes, and from there a part of one objective's range buys no "
-        f"equal part of another's."
+        f"{text}; {format_bytes(small['memory_bytes'])} suffice for "
+        f"{scale.short(small['step_time_ns'])}"
     )
 
 
 # The network
 
 
-def _network(document: Document) -> Section:
+def _network(document: Document) -> Section | None:
     network = document["network"]
     if network["levels"]:
         columns = (
@@ -681,46 +487,39 @@ def _network(document: Document) -> Section:
         )
         chart = Chart(
             "network",
-            "Levels of the network",
-            "A row per level: devices at the bottom, each bar above is a unit "
-            "that joins those below it.",
+            "A device has "
+            + ", ".join(
+                f"{level['bandwidth_bytes_per_s'] / 1e9:,.4g} GB/s within "
+                f"{count(level['devices'], 'device')}"
+                for level in levels
+            ),
+            "Each bar joins the bars below it.",
             charts.levels(network),
             table=table,
         )
         return Section("network", "The network", charts=(chart,))
     links = network.get("links", ())
-    text = (
-        f"A graph of {count(network['num_devices'], 'device')}, "
-        f"{network['num_switches']} switches and "
-        f"{count(network['num_links'], 'link')}."
-        if links
-        else "One device, no network."
-    )
-    if links and not network["picture"]:
-        text += f" Graphs are drawn up to {MOST_DRAWN} devices."
+    if not links:
+        return None
     table = Table.of(
         (Column("count", "links"), *_link_columns("GB/s")),
         links,
-        "Links by what they carry, one way",
+        f"Links of {count(network['num_devices'], 'device')} and "
+        f"{network['num_switches']} switches, one way",
     )
     shown: tuple[Chart, ...] = ()
     if network["picture"]:
         shown = (
             Chart(
                 "graph",
-                "The network",
-                "Devices at the bottom, switches above them by how far they "
-                "are from a device.",
+                f"{count(network['num_devices'], 'device')}, "
+                f"{network['num_switches']} switches and "
+                f"{count(network['num_links'], 'link')}",
+                "Switches are above the devices, by their distance.",
                 picture=network["picture"],
             ),
         )
-    return Section(
-        "network",
-        "The network",
-        (text,),
-        charts=shown,
-        tables=(table,) if links else (),
-    )
+    return Section("network", "The network", charts=shown, tables=(table,))
 
 
 def _link_columns(bandwidth_name: str) -> tuple[Column, ...]:
@@ -745,35 +544,18 @@ def _link_columns(bandwidth_name: str) -> tuple[Column, ...]:
 
 def _searched(document: Document) -> Section:
     facts = document["searched"]
-    defaults = any(row["default"] for row in facts["settings"])
-    targeted = any(row["target"] for row in facts["settings"])
     columns = [
         Column("meaning", "setting"),
         Column("values", "values that plans could take"),
     ]
     if any(_chooser(row) != "the problem" for row in facts["settings"]):
         columns += [Column("who chose", value=_chooser), Column("option")]
-    limits = facts["limits"]
+    limits = [f"{name} {value}" for name, value in facts["limits"].items()]
     text = [
-        "Plans outside these values were not searched: what another batch, "
-        "sequence length, schedule or order of the devices would give is not "
-        "said here."
+        "Plans outside these values were not searched. The option of a row "
+        "changes its values."
     ]
-    if defaults:
-        text.append(
-            "A default bound the answer as much as a choice; its option "
-            "changes it."
-        )
-    if targeted:
-        text.append(
-            "What the target chose is all that the framework can express; "
-            "the answer without it is that of another target."
-        )
-    if limits:
-        limit_text = "; ".join(
-            f"{name} {value}" for name, value in limits.items()
-        )
-        text.append(f"Solvers ran under: {limit_text}.")
+    text += [f"Limits of solvers: {'; '.join(limits)}."] * bool(limits)
     return Section(
         "searched",
         "What was searched, and what was not",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nest.analysis.page_facts import page_document
 from nest.benchmarks.best import best_answer
 from nest.benchmarks.rows import Row
 from nest.benchmarks.session import Ended
+from nest.present.pages.answers import answer_document
 from nest.present.pages.sections import sections_of
 from nest.util.sections import Section, tables_of
 
@@ -36,7 +36,7 @@ def _plan_section(ended: Ended, position: int, rows: list[Row]) -> Section:
     entry = ended.folder.run.problems[position - 1]
     problem = ended.folder.problems[entry.hash]
     answer = best_answer(ended, problem, rows)
-    document = page_document("several", problem, answer)
+    document = answer_document("several", problem, answer)
     document["solvers"] = [
         {"status": None if row.status is None else str(row.status)}
         for row in rows

@@ -23,7 +23,6 @@ import pytest
 from msgspec import structs
 
 from nest.analysis.fit import with_devices, with_memory
-from nest.analysis.page_facts import frontier_facts
 from nest.analysis.pareto import (
     Curve,
     Frontier,
@@ -45,6 +44,7 @@ from nest.errors import (
 from nest.ir import Activations, Device, Problem, problem_hash
 from nest.present.frontier import (
     frontier_block,
+    page_frontier,
     proof_lines,
     to_document,
     write_plot,
@@ -1127,8 +1127,9 @@ def test_a_frontier_without_a_knee_says_so():
     found = frontier(small(), ("time", "memory", "devices"), devices=(1, 2))
     flat = replace(found, points=found.points[:2])
     assert max(bulges(flat)) == 0
-    facts = frontier_facts(flat, None)
+    facts = page_frontier(flat, None)
     assert facts["knee"] is None
+    assert facts["lines"][-1].startswith("no knee: ")
     assert to_document(flat)["knee"] is None
     assert text_of(flat, top=2).count("no knee: ") == 1
     assert "no knee" not in text_of(flat, top=None)

@@ -35,7 +35,7 @@ from nest.present.table import show
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import SolveResult
 from nest.uncertainty.intervals import intervals_of
-from nest.util.time_scale import digits
+from nest.util.time_scale import TimeScale, digits
 from tests.builders import make_cost, make_levels, make_problem
 
 TEXTS = ["# what starts it"]
@@ -175,18 +175,12 @@ def test_a_run_has_the_interval_of_its_step() -> None:
     """Without a number of tokens only the price of a step is known."""
     problem, plan = model_problem()
     verdict = score(problem, plan)
-    result = replace(
-        nest.solve(one_layer(), "dp"),
-        plan=plan,
-        score=verdict,
-        lower_bound_quanta=verdict.step_quanta,
-    )
     known = intervals_of(problem, plan, verdict)
     assert known is not None
     low, high = (end / verdict.step_time_ns for end in known.step_90_ns)
 
     def run(tokens: float | None = None, price: float | None = None) -> str:
-        return run_text(problem, result, Wish(tokens, price))
+        return run_text(problem, plan, verdict, Wish(tokens, price))
 
     assert run() == ""
     step_usd = 64 * 2.0 * verdict.step_time_ns / 3.6e12
@@ -201,7 +195,10 @@ def test_a_run_has_the_interval_of_its_step() -> None:
         f"{digits(usd * high, 3)})"
     )
     other = one_layer()
-    text = run_text(other, nest.solve(other, "dp"), Wish(2e12))
+    answer = nest.solve(other, "dp")
+    assert answer.plan is not None
+    assert answer.score is not None
+    text = run_text(other, answer.plan, answer.score, Wish(2e12))
     assert text == "days unknown: no tokens per sample, or no seconds"
 
 
@@ -265,5 +262,5 @@ def test_labels_and_headings_are_words_of_the_glossary() -> None:
     show(file, *screen_of(problem, [*reversed(rows)]))
     text, *_ = screen(problem, result).partition("\n\n")
     assert file.getvalue() == f"{text}\n"
-    columns = comparison._screen_columns(problem, [result])
+    columns = comparison.screen_columns(problem, TimeScale.fitting(None))
     assert [x.heading.partition(",")[0] for x in columns] == [*HEADINGS]

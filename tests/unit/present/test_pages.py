@@ -22,7 +22,6 @@ from nest.analysis.page_facts import (
     answer_facts,
     network_facts,
     nodes_text,
-    page_document,
     plan_facts,
     timeline_facts,
 )
@@ -32,9 +31,15 @@ from nest.ir import encode
 from nest.ir.cluster import DeviceRange
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.present.pages import answers, charts, draw
-from nest.present.pages.answers import best_answer, plan_rows, solver_rows
+from nest.present.pages.answers import (
+    answer_document,
+    best_answer,
+    plan_rows,
+    solver_rows,
+)
 from nest.present.pages.html import to_html
 from nest.present.pages.sections import device_text, sections_of
+from nest.present.screen import given_rows
 from nest.present.stages import runs
 from nest.simulation.events import Simulation
 from nest.solvers.base import Status
@@ -45,12 +50,16 @@ from nest.util.sections import tables_of
 from nest.util.time_scale import TimeScale
 from tests.builders import make_cost
 from tests.loopback import tiny_problem
-from tests.pages import Page, document, named, plan, problem, scored
+from tests.pages import Page, document, full, named, plan, problem, scored
 from tests.unit.audits.test_piper import piper_problem
 
 needs_charts = pytest.mark.skipif(
     find_spec("vl_convert") is None, reason="vl-convert is not installed"
 )
+
+
+#: What tests.pages.document() is told of the run.
+WISH = Wish(tokens=1e12, price_usd_per_hour=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -82,19 +91,6 @@ def test_every_figure_of_the_answer_is_the_scores(made: Any):
     assert answer["tokens_per_s"] == found.throughput_tokens_per_s
     assert answer["mfu"] == found.mfu
     assert answer["memory_left_bytes"] == found.memory_left_bytes
-    # 6 FLOPs or more per parameter and token, on 8 devices.
-    flops = problem().job.model_flops_per_sample
-    assert flops is not None
-    seconds = found.step_time_ns / 1e9
-    assert answer["tflops_per_device"] == pytest.approx(
-        flops * problem().job.global_batch / seconds / 8 / 1e12, rel=1e-12
-    )
-    # So many of the peak as the MFU says.
-    peak = problem().cluster.peak_flops("bf16")
-    assert peak is not None
-    assert answer["tflops_per_device"] * 8e12 / peak == pytest.approx(
-        found.mfu, rel=1e-12
-    )
 
 
 def test_what_a_step_and_a_run_cost(made: Any):
@@ -110,19 +106,6 @@ def test_what_a_step_and_a_run_cost(made: Any):
     assert run["usd_per_step"] == pytest.approx(float(16 * hours))
     assert run["usd_per_run"] == pytest.approx(float(238_419 * 16 * hours))
     assert run["days"] == pytest.approx(float(238_419 * hours / 24))
-
-
-def test_options_that_add_figures_are_named(made: Any):
-    def said(**wish: float) -> str:
-        (part,) = sections_of(document(wish=Wish(**wish)), {"answer"})
-        return " ".join(part.text)
-
-    assert said().endswith(
-        "Options add more: --price what a step costs, "
-        "--tokens the days of a training run."
-    )
-    assert "more: --tokens the days" in said(price_usd_per_hour=2.0)
-    assert "Options add more" not in said(tokens=1e12, price_usd_per_hour=2.0)
 
 
 def test_prices_of_the_problem_count_where_none_is_given():
@@ -160,7 +143,6 @@ def test_a_time_that_is_not_in_seconds_has_no_price_and_no_days():
     facts = answer_facts(whole, answer, Wish(1e12, 2.0))
     assert facts["run"]["usd_per_step"] is None
     assert facts["run"]["days"] is None
-    assert facts["tflops_per_device"] is None
 
 
 def test_stages_and_their_places(made: Any):
@@ -223,7 +205,7 @@ def test_pages_call_nodes_what_a_terminal_does(made: Any, text: str):
     assert shown == ["0", "1"]
     assert [x["nodes"] for x in made["plan"]["blocks"]] == [["0"], ["1"]]
     assert "0–3 (node 0)" in text
-    assert "Devices are numbered from 0, in the order of the cluster." in text
+    assert "Devices and nodes are numbered from 0." in text
 
 
 def test_terms_add_up_to_the_step(made: Any):
@@ -276,14 +258,11 @@ def test_a_steady_state_has_no_timeline_and_no_step():
     stage = Stage(layers=("a",), devices=1, strategy=Strategy())
     one = Plan(replicas=1, micro_batch=1, stages=(stage,))
     answer = Answer(one, score(whole, one), "x")
-    made = page_document("report", whole, answer, wish=Wish(1e9, 2.0))
-    page = Page(to_html(made))
-    scale = TimeScale.fitting(answer.score.step_time_ns)
-    assert f"Micro-batch time {scale(answer.score.step_time_ns)}" in page.text
-    assert "The rules piper price a micro-batch among many" in page.text
+    made = answer_document("report", whole, answer, wish=Wish(1e9, 2.0))
+    assert made["timeline"] is None
     assert made["answer"]["run"]["usd_per_step"] is None
-    assert "network" in {part.key for part in sections_of(made)}
-    assert "One device, no network." in page.text
+    shown = {part.key for part in sections_of(made)}
+    assert not {"timeline", "network"} & shown
 
 
 # Solvers
@@ -321,8 +300,8 @@ def test_solvers_that_failed_and_those_that_did_not_begin_are_rows():
     assert [row["outcome"] for row in rows] == ["solved", "error", "not run"]
     assert rows[0]["step_time_ns"] == scored().step_time_ns
     assert rows[0]["lower_bound_ns"] == scored().step_time_ns
-    assert rows[0]["over_best"] == 0
-    made = page_document(
+    assert rows[0]["cells"]["slower, %"] == "fastest"
+    made = answer_document(
         "compare",
         problem(),
         best_answer(results),
@@ -335,7 +314,10 @@ def test_solvers_that_failed_and_those_that_did_not_begin_are_rows():
     assert "Traceback: boom" in page.text
     names = ("dp", "mine", "late")
     table = [r for r in page.rows if r[0] in names and len(r) == 8]
-    assert [row[1] for row in table] == ["optimal", "ERROR", "not run"]
+    assert [row[5] for row in table] == ["optimal", "ERROR", "not run"]
+    # No cell is empty: what there is not is a dash.
+    assert table[2][1:5] == ["–"] * 4
+    assert all(text for row in table for text in row)
 
 
 def test_the_fastest_plan_that_fits_is_the_answer():
@@ -375,7 +357,7 @@ def test_the_fastest_plan_that_fits_is_the_answer():
 def test_without_a_plan_the_page_says_why():
     whole = tiny_problem()
     rows = solver_rows([], whole, missing=["dp"])
-    made = page_document("solve", whole, None, solvers=rows)
+    made = answer_document("solve", whole, None, solvers=rows)
     page = Page(to_html(made))
     assert "No plan was found." in page.text
     assert made["plan"] is made["terms"] is made["timeline"] is None
@@ -389,7 +371,7 @@ def test_a_proof_that_nothing_fits_is_said():
         lower_bound_quanta=None,
     )
     rows = solver_rows([nothing], problem())
-    made = page_document("solve", problem(), None, solvers=rows)
+    made = answer_document("solve", problem(), None, solvers=rows)
     page = Page(to_html(made))
     assert "There is no plan that fits: this is proven." in page.text
 
@@ -399,7 +381,8 @@ def test_plans_that_were_given_are_rows():
     rows = plan_rows(answers, problem())
     assert [row["name"] for row in rows] == ["0.json", "1.json"]
     assert {row["step_time_ns"] for row in rows} == {scored().step_time_ns}
-    assert {row["over_best"] for row in rows} == {0}
+    assert {row["cells"]["slower, %"] for row in rows} == {"fastest"}
+    assert "proof" not in rows[0]["cells"]
 
 
 def test_traces_are_told_in_ns():
@@ -447,30 +430,79 @@ def test_a_graph_is_drawn_up_to_a_size(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(page_facts, "MOST_DRAWN", 4)
     large = replace(whole, cluster=cluster)
     assert network_facts(large)["picture"] == ""
-    text = to_html(page_document("report", large, None))
-    assert "Graphs are drawn up to 256 devices." in text
+    text = to_html(answer_document("report", large, None))
+    assert '<svg role="img" aria-label="8 devices' not in text
+    assert "Links of 8 devices and" in text
 
 
 # The page
 
 
 def test_what_is_shown_large_is_what_the_document_says(made: Any, text: str):
-    page, answer = Page(text), made["answer"]
-    scale = TimeScale.fitting(answer["step_time_ns"])
-    for said in (
-        f"Step time {scale(answer['step_time_ns'])}",
-        f"Tokens/s {answer['tokens_per_s']:,.0f}",
-        f"Tokens/s/device {answer['tokens_per_s_per_device']:,.1f}",
-        f"TFLOP/s/device {answer['tflops_per_device']:,.1f}",
-        f"MFU {100 * answer['mfu']:.1f} %",
-        f"Memory head-room {answer['memory_left_bytes'] / GIB:.2f} GiB",
-        f"Cost per step ${answer['run']['usd_per_step']:,.4g}",
-        f"Days for 1 T tokens {answer['run']['days']:,.1f}",
-        f"Cost of the run ${answer['run']['usd_per_run']:,.0f}",
-        "nest report llama2-7b-8 by-hand.json",
-        made["problem"]["hash"],
-    ):
-        assert said in page.text
+    page = Page(text)
+    rows = given_rows(problem(), Answer(plan(), scored(), "x"), WISH)
+    labels = [label for label, _ in rows]
+    assert {"fits", "step time", "speed", "run", "plan"} <= {*labels}
+    for label, said in rows:
+        value = said.replace(" · ", " ").replace("see --verbose", "see below")
+        for mark in (": ", "; ", ", ", " and "):
+            value = value.partition(mark)[0]
+        assert f"{label} {value}" in page.text.replace("by-hand.json", "x")
+    assert "nest report llama2-7b-8 by-hand.json" in page.text
+    assert made["problem"]["hash"] in page.text
+
+
+def test_rows_stand_in_the_order_of_the_first_screen():
+    """Whatever the order in which a command knows them."""
+    rows = [("else", "e"), ("plan", "TP 1 · PP 2"), ("fits", "doubtful: f")]
+    made = document(rows=[*rows, ("launch", "l")], launch="nest export x")
+    (part,) = sections_of(made, {"answer"})
+    assert [(fact.label, fact.kind) for fact in part.facts] == [
+        ("fits", "fit doubtful"),
+        ("plan", "chips"),
+        ("launch", "row"),
+        ("commands", "code"),
+        ("else", "row"),
+    ]
+    text = to_html(made)
+    assert "<span>TP 1</span> <span>PP 2</span>" in text
+    assert "<pre><code>nest export x</code></pre>" in text
+
+
+def test_the_mark_of_an_equal_plan_is_on_the_page():
+    text = to_html(full())
+    assert "10.0 *" in text
+    assert "* within the prediction error" in text
+    assert "fits: yes = at most 5 %" in text
+
+
+def test_the_frontier_is_first_on_its_page():
+    parts = sections_of(full())
+    assert [part.key for part in parts[:2]] == ["frontier", "answer"]
+    assert "GiB suffice for" in parts[0].charts[0].title
+
+
+@needs_charts
+def test_charts_are_drawn_for_telephones_too(text: str):
+    """Names stand in lines there, and nothing has a title to point at."""
+    found = re.findall(r'<svg[^>]* class="(broad|narrow)"', text)
+    assert found
+    assert found.count("broad") == found.count("narrow")
+    values = [{"a": "a name of several words", "b": 1}]
+    axes = {
+        "x": charts.number_axis("b", "b"),
+        "y": charts.names("a", [values[0]["a"]]),
+    }
+    spec = charts.chart(
+        values,
+        height={"step": 20},
+        **charts.layer(charts.mark("bar"), tip=False, **axes),
+    )
+    made = charts.narrow(spec)
+    assert made["width"] == charts.NARROW
+    assert made["height"] == {"step": 34}
+    assert "several words" in made["encoding"]["y"]["axis"]["labelExpr"]
+    assert made["data"] == spec["data"]
 
 
 def test_tables_have_the_figures_of_the_document(made: Any, text: str):
@@ -645,7 +677,7 @@ def on_many_devices() -> page_facts.Document:
     )
     whole = replace(problem(), cluster=many)
     answer = Answer(plan(), score(whole, plan()), "x")
-    return page_document("report", whole, answer)
+    return answer_document("report", whole, answer)
 
 
 def test_borders_of_many_nodes_are_not_drawn_and_not_claimed(made: Any):
@@ -653,7 +685,7 @@ def test_borders_of_many_nodes_are_not_drawn_and_not_claimed(made: Any):
     assert charts.bordered(found) == []
     assert charts.bordered(made) == [4]
     for document_, said in (
-        (found, "colours are strategies."),
+        (found, "Colors are strategies."),
         (made, "lines are borders between units of 4 devices."),
     ):
         (chart,) = (

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from nest.analysis.page_facts import page_document
 from nest.cost.score import score
 from nest.instances import best_known
 from nest.instances import problem as problem_of
@@ -20,8 +19,6 @@ from nest.ir import Plan, Stage, Strategy
 from nest.present import comparison
 from nest.present.comparison import compare_screen, repeat_texts
 from nest.present.fitted import FittedTable
-from nest.present.pages.answers import solver_rows
-from nest.present.pages.html import to_html
 from nest.present.screen import answer_rows, stage_parts
 from nest.present.table import (
     percent,
@@ -32,7 +29,7 @@ from nest.present.table import (
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
-from nest.util.tables import Column, Table, Writer
+from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 from tests.loopback import big_plan, good_plan, tiny_problem
 
@@ -282,23 +279,14 @@ def test_footer_says_how_to_repeat_the_table() -> None:
 
 
 def test_a_column_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of ``columns`` puts it on pages and into CSV."""
-    original = comparison.columns
-
-    def with_another(writer: Writer, scale: TimeScale) -> list[Column]:
-        another = Column("claimed_quanta", "claimed, quanta", ",d", rank=6)
-        return [*original(writer, scale), another]
-
-    monkeypatch.setattr(comparison, "columns", with_another)
+    """A name in ``CSV_KEYS`` puts a field of an answer into CSV."""
+    keys = (*comparison.CSV_KEYS, "claimed_quanta")
+    monkeypatch.setattr(comparison, "CSV_KEYS", keys)
     problem = tiny_problem()
     results = [replace(make_results()[0], claimed_quanta=4096)]
     header, row = comparison.result_csv(problem, results).splitlines()
     assert header.endswith(",claimed_quanta")
     assert row.endswith(",4096")
-    rows = solver_rows(results, problem, missing=["late"])
-    page = to_html(page_document("solve", problem, None, solvers=rows))
-    assert "claimed, quanta</th>" in page
-    assert "<td>4,096</td>" in page
 
 
 def test_encoding_without_unicode() -> None:
