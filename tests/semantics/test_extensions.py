@@ -1049,15 +1049,12 @@ def shown(capsys, *arguments):
 
 
 def test_score_shows_the_blocks(files, capsys):
-    out = shown(capsys, "score", *files)
-    lines = [line.split() for line in out.splitlines()]
-    start = next(i for i, line in enumerate(lines) if line[:1] == ["block"])
-    rows = [line for line in lines[start + 1 :] if line and line[0].isdigit()]
+    document = json.loads(shown(capsys, "score", *files, "--json", "-"))
     # two chunks of 30 ns each; five and three passes; the reserve alone
-    assert [" ".join(row) for row in rows] == [
-        "1 1, 3 60.0000 ns 0.0000 ns 5 0.25 GiB",
-        "2 2, 4 60.0000 ns 0.0000 ns 3 0.25 GiB",
-    ]
+    assert [
+        (x["stages"], x["load_ns"], x["inflight"], x["memory_bytes"])
+        for x in document["blocks"]
+    ] == [([1, 3], 60, 5, 2**28), ([2, 4], 60, 3, 2**28)]
 
 
 def test_check_says_what_else_is_allowed(files, capsys):
