@@ -499,7 +499,7 @@ def test_job_files_and_configurations_become_problems(cli):
     pinned = "solve p.json --pin tp=2,pp=1,zero=1"
     for target in ("deepspeed", "megatron"):
         cli.succeeds(f"{pinned} --target {target}")
-        assert "tp2" in cli.out
+        assert "TP 2 · PP 1" in cli.out
 
 
 def test_configurations_are_imported(cli: Cli):

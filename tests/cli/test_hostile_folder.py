@@ -85,6 +85,7 @@ score problem.json plan.json
 simulate problem.json plan.json
 trace problem.json plan.json -o trace.json
 check problem.json plan.json
+fits problem.json plan.json
 fit problem.json --within 1000
 explain problem.json plan.json
 pareto problem.json --top 3 --plot frontier.svg

@@ -177,7 +177,7 @@ def test_tables_without_unicode(problem: str) -> None:
     )
     assert (code, told(err)) == (0, [])
     text = out.decode("ascii")
-    assert "1 replica x 2 stages" in text
+    assert "tiny: 2 x device, 2 samples per step" in text
     assert "-----" in text
     assert "?" not in text
 
