@@ -420,7 +420,8 @@ def test_html_stands_alone(document, files):
     pytest.importorskip("vl_convert")
     text = files["report.html"]
     assert to_html(document) == text
-    assert text.count("<svg") == 5
+    # Five charts, each for wide pages and for telephones.
+    assert text.count("<svg") == 2 * 5
     assert "prefers-color-scheme: dark" in text
     assert "currentColor" in text
     assert "#010203" not in text
