@@ -59,7 +59,7 @@ REPORTS = (
         "Two types of devices, and what a run of 2 T tokens takes.",
         "solve --model llama2-7b --cluster h100x8+a100x8 --tokens 2e12 "
         "--price 2 --html",
-        "Cost of the run",
+        "USD",
     ),
     Report(
         "infeasible.html",
