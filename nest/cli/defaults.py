@@ -9,6 +9,7 @@ default that it takes: an answer can be repeated from what is printed.
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,9 @@ def config_path() -> Path:
     return Path(folder, "nest", "config.toml")
 
 
+@functools.cache
 def _read(path: Path) -> dict[str, Any]:
+    """Return what a file states; every option of a command asks for it."""
     import tomllib
 
     try:

@@ -49,6 +49,9 @@ MEAN_ERROR = math.expm1(stored_deviations().memory_error)
 FitsWord = Literal["yes", "likely", "doubtful", "no"]
 FITS: tuple[FitsWord, ...] = get_args(FitsWord)
 
+#: The least probabilities of these words, without the last one.
+_MINIMA = (0.95, 0.75, 0.0)
+
 
 def fits_word(
     problem: Problem, memory_bytes: int, ranges: Ranges | None = None
@@ -131,12 +134,6 @@ def with_headroom(
     return _with_devices(problem, smaller)
 
 
-#: Words for whether a plan fits, by the least probability that it does.
-_FITS = (("yes", 0.95), ("likely", 0.75), ("doubtful", 0.0))
-
-#: All words, also that of a plan that is predicted not to fit.
-FIT_WORDS = (*dict(_FITS), "no")
-
 #: What these words mean, for people.
 FITS_MEANING = (
     "fits: yes = at most 5 % of runs need more memory than the device has,",
@@ -145,9 +142,13 @@ FITS_MEANING = (
 )
 
 
-def word_for(probability: float) -> str:
+def word_for(probability: float) -> FitsWord:
     """Return whether a plan fits that is predicted to, in a word."""
-    return next(x for x, minimum in _FITS if probability >= minimum)
+    return next(
+        word
+        for word, minimum in zip(FITS, _MINIMA, strict=False)
+        if probability >= minimum
+    )
 
 
 def chance_text(probability: float) -> str:

@@ -9,7 +9,7 @@ from nest.present.comparison import EQUAL_MEANING
 from nest.present.pages import charts
 from nest.present.screen import LABELS
 from nest.present.table import count, percent
-from nest.uncertainty.headroom import FIT_WORDS, FITS_MEANING
+from nest.uncertainty.headroom import FITS, FITS_MEANING
 from nest.units import GIB, format_bytes
 from nest.util.sections import Chart, Fact, Page, Section
 from nest.util.tables import Column, Table
@@ -94,7 +94,7 @@ def _fact(label: str, text: str) -> Fact:
     """Return a row of the first screen as a page shows it."""
     value, _, remark = text.partition(_MARKS.get(label, "\n"))
     answer = value.partition(",")[0]
-    if label == "fits" and answer in FIT_WORDS:
+    if label == "fits" and answer in FITS:
         return Fact(label, value, remark, f"fit {answer}")
     if label in _MARKS and label != "fits":
         return Fact(label, value, remark)
