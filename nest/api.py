@@ -78,12 +78,12 @@ def _asks(
         @functools.wraps(answer)
         def ask(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
             name = f"nest.{answer.__name__}"
-            for word in kwargs:
-                if word not in signature.parameters:
-                    near = closest(word, signature.parameters)
+            for key in kwargs:
+                if key not in signature.parameters:
+                    near = closest(key, signature.parameters)
                     remedy = f"did you mean {near!r}?" if near else ""
                     raise InvalidOptionError(
-                        f"{name}: expected a known argument, got {word!r}; "
+                        f"{name}: expected a known argument, got {key!r}; "
                         f"{remedy or f'see help({name})'}"
                     )
             try:

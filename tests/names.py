@@ -67,4 +67,9 @@ def stored() -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    STORED.write_text(json.dumps(counted(), indent=1) + "\n")
+    most = stored()
+    counts = {
+        name: min(count, most.get(name, 0))
+        for name, count in counted().items()
+    }
+    STORED.write_text(json.dumps(counts, indent=1) + "\n")

@@ -202,17 +202,17 @@ def _choices(
     problem: Problem, plan: Plan
 ) -> Iterator[tuple[str, Callable[[Strategy], Strategy]]]:
     """Yield ZeRO a stage up and down, and every other choice, by name."""
-    for step, word in ((1, "raised"), (-1, "lowered")):
+    for step, change_text in ((1, "raised"), (-1, "lowered")):
         if all(0 <= x + step <= 3 for x in _values(plan, "zero")):
 
             def shard(old: Strategy, step: int = step) -> Strategy:
                 return replace(old, zero=old.zero + step)
 
-            yield f"zero {word} by 1", shard
+            yield f"zero {change_text} by 1", shard
     if problem.job.plans_split_sequences:
-        for split, word in ((True, "everywhere"), (False, "nowhere")):
+        for split, extent in ((True, "everywhere"), (False, "nowhere")):
             change = partial(_with_degrees, sequence_parallel=split)
-            yield f"sequence parallelism {word}", change
+            yield f"sequence parallelism {extent}", change
     for choice in RECOMPUTE:
         change = partial(replace, recompute=choice)
         yield f"recompute {choice} everywhere", change

@@ -145,8 +145,8 @@ FITS_MEANING = (
 def word_for(probability: float) -> FitsWord:
     """Return whether a plan fits that is predicted to, in a word."""
     return next(
-        word
-        for word, minimum in zip(FITS, _MINIMA, strict=False)
+        verdict
+        for verdict, minimum in zip(FITS, _MINIMA, strict=False)
         if probability >= minimum
     )
 
