@@ -175,6 +175,12 @@ def claimed(result: SolveResult) -> tuple[Status | None, int | None]:
     return Status(claim["status"]), claim["lower_bound_quanta"]
 
 
+def fastest(results: Iterable[SolveResult]) -> SolveResult | None:
+    """Return the first result with the fastest plan, if there is one."""
+    with_plan = [x for x in results if x.step_quanta is not None]
+    return min(with_plan, key=lambda x: x.step_quanta or 0, default=None)
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
     """The answers of several solvers to one problem.
@@ -215,8 +221,7 @@ class Comparison(Tabular):
     @property
     def best(self) -> SolveResult | None:
         """The first answer with the fastest plan; ``None`` without plans."""
-        found = [x for x in self.results if x.step_quanta is not None]
-        return min(found, key=lambda x: x.step_quanta or 0, default=None)
+        return fastest(self.results)
 
     def __repr__(self) -> str:
         """Return what it is in a line."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from nest.analysis.compare import beside_best
+from nest.analysis.compare import beside_best, fastest
 from nest.ir.problem import Problem
 from nest.present.screen import degrees, fits_text, lines, title
 from nest.present.table import (
@@ -109,11 +109,7 @@ def compare_screen(
         text = answer_note(answer, scale)
         if text:
             below.append(f"{answer['solver']}: {text}")
-    best = min(
-        (x for x in results if x.step_quanta is not None),
-        key=lambda x: x.step_quanta or 0,
-        default=None,
-    )
+    best = fastest(results)
     if best is not None and best.plan is not None and best.score is not None:
         plan = degrees(problem, best.plan, best.score.num_micro_batches)
         below.append(f"plan of {best.solver}: {plan}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +26,7 @@ from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.analysis.compare import Comparison
+    from nest.analysis.safe import Faster
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.requests.plans import PlanLike
@@ -42,6 +43,12 @@ DEFAULT_SOLVERS = "dp,milp,cpsat"
 
 #: Stands for every solver that can run here.
 ALL = "all"
+
+#: The options of every solver that runs.
+Cells = dict[str, "SolveOptions"]
+
+#: Runs solvers on a problem, and returns their answers.
+Run = Callable[["Restricted", Cells], Sequence["SolveResult"]]
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -375,58 +382,90 @@ def adopted(restricted: Restricted, result: SolveResult) -> SolveResult:
     return replace(result, plan=plan, problem=restricted.whole, extra=extra)
 
 
+def solve_restricted(
+    restricted: Restricted, name: str, options: SolveOptions, run: Run
+) -> tuple[Restricted, SolveResult, Faster | None]:
+    """Return the answer of one solver, and what is faster but may not fit.
+
+    The problem is the one that the answer is for: it has no default headroom
+    if no plan leaves that free.
+    """
+    from nest.analysis.safe import options_for, solve_safely
+
+    free = restricted.free
+    if free is None:
+        (result,) = run(restricted, {name: options})
+        return restricted, result, None
+
+    def search(problem: Problem, limit_s: float | None) -> SolveResult:
+        searched = restricted if problem is restricted.problem else free
+        limited = options_for(problem, options, limit_s)
+        (result,) = run(searched, {name: limited})
+        return replace(result, options=options)
+
+    safe = solve_safely(
+        restricted.problem, free.problem, search, options.time_limit_s
+    )
+    return restricted if safe.has_margin else free, safe.answer, safe.faster
+
+
+def compare_restricted(
+    restricted: Restricted, cells: Cells, run: Run
+) -> tuple[Restricted, Sequence[SolveResult]]:
+    """Return the answers of several solvers, and the problem they are for.
+
+    It has no default headroom if no solver finds a plan that leaves it free.
+    """
+    from nest.analysis.safe import options_for
+
+    if restricted.free is None:
+        return restricted, run(restricted, cells)
+    problem = restricted.problem
+    starts = {
+        name: options_for(problem, options, options.time_limit_s)
+        for name, options in cells.items()
+    }
+    results = run(restricted, starts)
+    if all(result.step_quanta is None for result in results):
+        return restricted.free, run(restricted.free, cells)
+    return restricted, results
+
+
 def solve(request: SolveRequest) -> SolveResult:
     """Return the answer of one solver."""
-    from nest.analysis.safe import options_for, solve_safely
     from nest.solvers.run import run_solver
 
     request.check_limits()
     request = request.limited()
-    restricted = request.restricted()
-    options, name = request.options, request.solver
+    restricted, name = request.restricted(), request.solver
+    options = request.options
     if options is None:
         options = request.limits([name], restricted.problem)[name]
 
-    def search(problem: Problem, limit_s: float | None) -> SolveResult:
-        limited = options_for(problem, options, limit_s)
-        result = run_solver(problem, name, limited, request.on_progress)
-        return replace(result, options=options)
+    def run(searched: Restricted, cells: Cells) -> Sequence[SolveResult]:
+        call = request.on_progress
+        return [run_solver(searched.problem, name, cells[name], call)]
 
-    free, limit_s = restricted.free, options.time_limit_s
-    if free is None:
-        problem, call = restricted.problem, request.on_progress
-        return adopted(restricted, run_solver(problem, name, options, call))
-    safe = solve_safely(restricted.problem, free.problem, search, limit_s)
-    result = adopted(restricted if safe.has_margin else free, safe.answer)
-    if safe.faster is None:
+    answered, answer, faster = solve_restricted(restricted, name, options, run)
+    result = adopted(answered, answer)
+    if faster is None:
         return result
-    extra = {**result.extra, "faster": safe.faster.to_json()}
-    return replace(result, extra=extra)
+    return replace(result, extra={**result.extra, "faster": faster.to_json()})
 
 
 def compare(request: CompareRequest) -> Comparison:
     """Return the answers of several solvers."""
     from nest.analysis.compare import Comparison
-    from nest.analysis.compare import compare as run
-    from nest.analysis.safe import options_for
+    from nest.analysis.compare import compare as run_solvers
 
     names = split_solvers(str(request.solvers))
     request = request.limited(slow=request.solvers == ALL)
     restricted = request.restricted()
-    limits = request.limits(names, restricted.problem)
-    starts = {
-        name: options_for(restricted.problem, x, x.time_limit_s)
-        for name, x in limits.items()
-    }
-    results = run(
-        restricted.problem, limits if restricted.free is None else starts
+    answered, results = compare_restricted(
+        restricted,
+        request.limits(names, restricted.problem),
+        lambda searched, cells: run_solvers(searched.problem, cells),
     )
-    if restricted.free is not None and all(
-        result.step_quanta is None for result in results
-    ):
-        restricted = restricted.free
-        results = run(restricted.problem, limits)
     return Comparison(
-        restricted.whole,
-        tuple(adopted(restricted, result) for result in results),
+        answered.whole, tuple(adopted(answered, x) for x in results)
     )
