@@ -25,6 +25,7 @@ from nest.ir.io import (
 from nest.ir.problem import Problem
 from nest.tasks.folder import LOCK, not_writable, taken
 from nest.util.files import half_written, write_atomically
+from nest.util.versions import versions
 
 MANIFEST = "run.json"
 
@@ -257,8 +258,6 @@ def _agreed(
 
 def _same_versions(path: Path, run: BenchmarkSpec) -> BenchmarkSpec:
     """Refuse to go on with a run where answers may be others."""
-    from nest.util.versions import versions
-
     for name, now in versions().items():
         before = run.versions.get(name)
         if before != now:

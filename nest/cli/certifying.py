@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from nest.cli.inputs import write_text
 from nest.cli.options import TALK, Files, takes
 from nest.cli.saying import say
 from nest.requests.explaining import CertifyRequest
+from nest.units import quanta_to_ns
 from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
@@ -63,10 +65,6 @@ def certify_command(request: CertifyRequest, output: str) -> int:
 
 def _write(output: str, problem: Problem, certificate: dict[str, Any]) -> None:
     """Write a certificate and say what it is."""
-    import json
-
-    from nest.units import quanta_to_ns
-
     text = "no plan fits"
     if certificate["plan"] is not None:
         step, bound = (

@@ -16,11 +16,20 @@ from nest.cli.options import TALK, Files, takes
 from nest.cli.saying import say
 from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
-from nest.errors import InvalidOptionError
+from nest.cost.space import batch_splits, strategies
+from nest.errors import (
+    InvalidOptionError,
+    SolverNotInstalledError,
+    UnknownNameError,
+)
+from nest.ir.io import problem_hash
+from nest.models import builtin
 from nest.requests.explaining import CheckRequest, ScoreRequest
 from nest.requests.problems import ProblemRequest, named_problem
 from nest.requests.settings import Request, setting
+from nest.units import format_bytes
 from nest.util.files import check_output
+from nest.util.versions import machine, versions
 
 if TYPE_CHECKING:
     from nest.ir.problem import Problem
@@ -166,9 +175,6 @@ def problems_command(
 
     With --model and --cluster, write the problem of training that model.
     """
-    from nest.errors import UnknownNameError
-    from nest.models import builtin
-
     name: Any = request.problem
     if name is not None and shown is not None:
         raise InvalidOptionError(
@@ -254,8 +260,6 @@ def _list(
 
 
 def _problems() -> Iterator[_Entry]:
-    from nest.models import builtin
-
     for name in builtin.names():
         text, is_default = builtin.describe(name), name == builtin.DEFAULT
         record = {"name": name, "description": text, "default": is_default}
@@ -304,7 +308,6 @@ def _machines() -> Iterator[_Entry]:
 def versions_command() -> None:
     """Print what a bug report should contain."""
     from nest.present.table import key_lines, show
-    from nest.util.versions import machine, versions
 
     rows = {**versions(), **machine()}
     show(
@@ -317,9 +320,6 @@ def versions_command() -> None:
 
 def _describe(problem: Problem) -> list[tuple[str, str]]:
     from nest.cost.model import CostModel
-    from nest.cost.space import batch_splits, strategies
-    from nest.ir.io import problem_hash
-    from nest.units import format_bytes
 
     CostModel(problem)  # refuses a problem whose preset does not fit
     graph, cluster, job = problem.graph, problem.cluster, problem.job
@@ -389,7 +389,6 @@ def _join(values: Sequence[object]) -> str:
 
 
 def _solver_entries() -> list[dict[str, Any]]:
-    from nest.errors import SolverNotInstalledError
     from nest.solvers.base import Capabilities
     from nest.solvers.registry import (
         LISTING_S,

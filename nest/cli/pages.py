@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
+from msgspec.structs import replace
 
 from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
@@ -306,8 +307,6 @@ def _untargeted(
     request: RestrictedRequest, restricted: Restricted
 ) -> Problem | None:
     """Return the problem as it would be without ``--target``."""
-    from msgspec.structs import replace
-
     from nest.constraints.targets import ANY, optimizer_of, target
 
     problem = restricted.untargeted

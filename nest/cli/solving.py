@@ -16,6 +16,8 @@ from nest.cli.pages import Paging, Traces, answered_rows, paged
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
+from nest.models import builtin
+from nest.present.verbosity import VERBOSE
 from nest.requests.launching import launch_settings
 from nest.requests.solving import (
     ALL,
@@ -133,8 +135,6 @@ def compare_command(
     solvers = split_solvers(str(request.solvers))
     request = request.limited(slow=request.solvers == ALL)
     if not texts and not request.given_job:
-        from nest.models import builtin
-
         texts = (builtin.DEFAULT,)
     options = {"--resume": folder is not None, "--jobs": jobs > 1}
     benchmark = next(
@@ -578,7 +578,6 @@ def _show_table(session: _Session) -> None:
     from nest.present.comparison import compare_screen, repeat_texts
     from nest.present.screen import launch_text, run_text
     from nest.present.table import show
-    from nest.present.verbosity import VERBOSE
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
@@ -649,7 +648,6 @@ def _show_answer(session: _Session) -> None:
     from nest.present.launch import launch_texts
     from nest.present.screen import screen, stage_parts
     from nest.present.table import show
-    from nest.present.verbosity import VERBOSE
 
     restricted, problem = session.restricted, session.restricted.problem
     session.rows = _rows(session)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec.structs import replace
+
 from nest.errors import InvalidOptionError
 from nest.requests.benchmarks import jobs_setting
 from nest.requests.settings import record, redeclared, setting
@@ -162,8 +164,6 @@ def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
     NestError
         If there is no such model, or its job cannot be.
     """
-    from msgspec.structs import replace
-
     from nest.accelerators.answers import setting_of
     from nest.accelerators.tasks import workload_of
 

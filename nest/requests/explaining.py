@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from nest.constraints.pins import parse
 from nest.errors import InvalidOptionError
 from nest.requests.fitting import QUESTION_LIMIT
 from nest.requests.plans import PlanRequest
@@ -168,7 +169,6 @@ def explain_plan(
 ) -> Explanation:
     """Answer a request that is checked, for its restricted problem."""
     from nest.analysis.explain import explain
-    from nest.constraints.pins import parse
 
     return explain(
         problem,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nest.constraints.targets import ANY
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.ir.io import problem_hash
 from nest.models.named import load_model
 from nest.requests.settings import Request, option_name, setting
 from nest.requests.values import RefusedValueError, anything, integer, pairs
@@ -168,7 +169,6 @@ class LaunchFileRequest(Request):
         """
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
-        from nest.ir.io import problem_hash
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -146,7 +147,6 @@ class ValidateRequest(Request):
             yield from map(predicted, rows)
             return
         import multiprocessing
-        from concurrent.futures import ProcessPoolExecutor
 
         executor = ProcessPoolExecutor(
             jobs,

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 from nest.constraints.targets import GRADIENTS, OPTIMIZERS
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
+from nest.ir.documents import read_stdin
+from nest.ir.io import decode_problem, read_problem
 from nest.ir.job import SCHEDULES
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
+from nest.ir.problem import Problem
+from nest.models import builtin
 from nest.models.named import load_model
 from nest.requests.settings import (
     Request,
@@ -38,7 +42,6 @@ from nest.requests.values import (
 from nest.util.text import did_you_mean
 
 if TYPE_CHECKING:
-    from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
 
     #: A problem, or the name or file of one.
@@ -377,8 +380,6 @@ MODEL_FIELDS = (
 
 
 def _read_problem(value: Any) -> Any:
-    from nest.ir.problem import Problem
-
     if isinstance(value, Problem):
         return value
     if isinstance(value, str | os.PathLike):
@@ -458,8 +459,6 @@ class ProblemRequest(ModelRequest):
 
     def find_problem(self) -> Problem:
         """Return the problem that is named, or that of the model."""
-        from nest.ir.problem import Problem
-
         self.check_problem_choice()
         if isinstance(self.problem, Problem):
             return self.problem
@@ -473,9 +472,6 @@ def load_problem(source: str) -> Problem:
 
     A file wins over a built-in problem or an instance of the same name.
     """
-    from nest.ir.documents import read_stdin
-    from nest.ir.io import decode_problem, read_problem
-
     if source == "-":
         return decode_problem(
             read_stdin(InvalidProblemError), "standard input"
@@ -484,7 +480,6 @@ def load_problem(source: str) -> Problem:
         return read_problem(source)
 
     from nest.instances import store
-    from nest.models import builtin
 
     problem = named_problem(source)
     if problem is not None:
@@ -505,7 +500,6 @@ def load_problem(source: str) -> Problem:
 def named_problem(name: str) -> Problem | None:
     """Return the built-in problem or the instance of a name, if any."""
     from nest.instances import store
-    from nest.models import builtin
 
     if name in builtin.names():
         return builtin.load(name)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nest.constraints.pins import SETTINGS
-from nest.constraints.targets import ANY, names, target
+from nest.constraints.pins import SETTINGS, describe, parse, restrict
+from nest.constraints.targets import ANY, for_target, names, target
 from nest.errors import InvalidOptionError
+from nest.ir.io import problem_hash
 from nest.ir.job import GRANULARITIES
 from nest.models.named import load_model
 from nest.requests.problems import ProblemRequest
@@ -257,8 +258,6 @@ class Restricted:
         """
         from msgspec.structs import replace
 
-        from nest.constraints.pins import parse, restrict
-        from nest.constraints.targets import for_target
         from nest.uncertainty.headroom import with_headroom
 
         if granularity is not None:
@@ -287,8 +286,6 @@ class Restricted:
     @property
     def text(self) -> str:
         """What restricts plans as on the command line; empty for none."""
-        from nest.constraints.pins import describe
-
         parts = [describe(self.pins, self.forbids)]
         if self.headroom not in (None, "0"):
             parts.insert(0, f"--headroom {self.headroom}")
@@ -332,7 +329,5 @@ class Restricted:
     def adopt(self, plan: Plan) -> Plan:
         """Return a plan as one of the whole problem, which it is too."""
         from msgspec.structs import replace
-
-        from nest.ir.io import problem_hash
 
         return replace(plan, problem_hash=problem_hash(self.whole))

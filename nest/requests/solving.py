@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import structs
+
 from nest.errors import InvalidOptionError, UnknownSolverError
+from nest.ir.io import problem_hash
 from nest.requests.plans import SILENT, Talk, plan_of_text, read_plan_like
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import Request, record, redeclared, setting
@@ -365,10 +368,6 @@ def parse_extra(
 
 def adopted_by(problem: Problem, result: SolveResult) -> SolveResult:
     """Return a result whose plan is one of a problem with more memory."""
-    from msgspec import structs
-
-    from nest.ir.io import problem_hash
-
     name, plan = problem_hash(problem), result.plan
     plan = plan and structs.replace(plan, problem_hash=name)
     return replace(result, plan=plan, problem_hash=name)

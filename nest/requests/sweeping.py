@@ -21,6 +21,7 @@ from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
 from nest.requests.values import amount, integer, pairs, settings_text
 from nest.util.quantities import RATE, SIZE, Kind, read_quantity
+from nest.util.versions import provenance
 
 if TYPE_CHECKING:
     from nest.ir.problem import Problem
@@ -321,8 +322,6 @@ def document_of(
     request: SweepRequest, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the ``nest-vary/1`` document: the base, then the other rows."""
-    from nest.util.versions import provenance
-
     return {
         "schema": "nest-vary/1",
         "model": os.fspath(request.model or ""),

@@ -23,7 +23,7 @@ import re
 import subprocess
 import sys
 import uuid
-from importlib import import_module, util
+from importlib import import_module, metadata, util
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from nest.errors import (
@@ -439,8 +439,6 @@ class _Plugins(NamedTuple):
 
 @functools.cache
 def _plugins() -> _Plugins:
-    from importlib import metadata
-
     found = _Plugins({}, {}, {})
     try:
         points = [*metadata.entry_points(group=GROUP)]
@@ -467,8 +465,6 @@ def _plugins() -> _Plugins:
 
 def _readable(ignored: dict[str, str]) -> list[EntryPoint]:
     """Return the entry points of packages whose files can be read."""
-    from importlib import metadata
-
     points: list[EntryPoint] = []
     for package in metadata.distributions():
         try:

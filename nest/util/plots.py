@@ -6,6 +6,7 @@ them. It raises :class:`~nest.errors.NestError` if Matplotlib is not installed.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,8 +90,6 @@ def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
 
     The same picture is the same file.
     """
-    import io
-
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
