@@ -208,12 +208,7 @@ def auto_order(
 ORDERS = ("given", "auto")
 
 
-def find_order(
-    graph: nx.Graph,
-    how: str | Sequence[Any],
-    groups: Sequence[Group] = (),
-    combine: Combine = "sum",
-) -> Order:
+def find_order(graph: nx.Graph, how: str | Sequence[Any]) -> Order:
     """Return an order by its name in :data:`ORDERS`, or one that is listed.
 
     Raises
@@ -229,7 +224,7 @@ def find_order(
         raise UnknownNameError("order", how, ORDERS)
     if how == "given":
         return devices_of(graph)
-    return auto_order(graph, groups, combine)
+    return auto_order(graph)
 
 
 @dataclass(frozen=True)

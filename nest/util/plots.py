@@ -129,12 +129,12 @@ def _axes(axes: Axes | None) -> Axes:
     return axes
 
 
-def new_axes(width: float = 9.0, height: float = 4.0) -> Axes:
+def new_axes() -> Axes:
     """Return axes of a new figure."""
     _check_matplotlib("plot")
     from matplotlib import pyplot
 
-    figure = pyplot.figure(figsize=(width, height), layout="constrained")
+    figure = pyplot.figure(figsize=(9, 4), layout="constrained")
     axes: Axes = figure.add_subplot()
     return axes
 

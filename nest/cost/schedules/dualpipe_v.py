@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from nest.cost.schedules.base import Pass
 from nest.cost.schedules.listed import ListedSchedule
 from nest.ir.plan import Placement
-
-_Gradients = Literal["all", "inputs", "weights"]
 
 
 class DualPipeV(ListedSchedule):
