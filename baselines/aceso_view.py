@@ -137,7 +137,7 @@ class Load(NamedTuple):
 
     @property
     def near(self) -> int:
-        """Quanta as if it and its neighbours were on one node."""
+        """Quanta as if it and its neighbors were on one node."""
         return self.compute + self.front[0] + self.back[0]
 
     def value(self, *, by_memory: bool) -> int:
@@ -450,7 +450,7 @@ class View:
     ) -> int:
         """Return what a stage holds on a device.
 
-        Weights, gradients, optimiser state, the activations of as many
+        Weights, gradients, optimizer state, the activations of as many
         micro-batches as there are stages from it on, and what is reserved:
         the largest working set, and at least as much as the weights.
         """

@@ -1,7 +1,7 @@
 """How ``alpa`` clusters the layers of a graph before it cuts stages.
 
 Alpa clusters operators into ``L`` clusters (its "layers") so that little data
-passes between neighbours and none computes much more than the others
+passes between neighbors and none computes much more than the others
 (``layer_construction.py`` at alpa b8078a9f, ``cluster_jaxpr_by_cost``); stages
 are then runs of clusters. Here the units are the layers of the graph in
 topological order:

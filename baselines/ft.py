@@ -18,12 +18,12 @@ Search
     frontiers together. The graph becomes smaller until it is a path:
 
     * *node elimination*: a layer with one edge in and one edge out becomes an
-      edge between its neighbours;
+      edge between its neighbors;
     * *edge elimination*: two edges between the same layers become one;
     * *branch elimination*: a layer with one edge in all becomes a part of its
-      neighbour;
+      neighbor;
     * *heuristic elimination*, where none of these applies: the layer with
-      most edges gets a configuration, and becomes part of its neighbours.
+      most edges gets a configuration, and becomes part of its neighbors.
       With ``heuristic=time`` the one in which it alone is fastest, with
       ``memory`` the one in which it alone holds least. With ``none`` there
       is no answer.
@@ -36,7 +36,7 @@ Objective
     layout on the edges. Of the frontier the fastest point within the memory.
 
 Memory
-    The sum of what the layers hold: weights, gradients, optimiser state and
+    The sum of what the layers hold: weights, gradients, optimizer state and
     activations.
 
 Ignored
@@ -252,7 +252,7 @@ class Tracking:
     # The graph
 
     def _around(self, layer: int) -> list[int]:
-        """Return the neighbours of a layer."""
+        """Return the neighbors of a layer."""
         return [
             target if source == layer else source
             for source, target in self.edges
@@ -348,7 +348,7 @@ class Tracking:
         return False
 
     def _eliminate_branch(self) -> bool:
-        """Make a layer with one edge a part of its neighbour."""
+        """Make a layer with one edge a part of its neighbor."""
         for layer in self.nodes:
             around = self._around(layer)
             if len(around) != 1:

@@ -41,7 +41,7 @@ Marks = NDArray[np.unsignedinteger[Any]]
 CACHE_ABOVE_MIB = 21 * 1024
 CACHE_SHARE = 0.2
 
-#: Biases in s that order equally good strategies of neighbouring layers, by
+#: Biases in s that order equally good strategies of neighboring layers, by
 #: whether these are (sharded as in ZeRO-3, recomputed) before and after.
 BIASES_S = {
     ((False, False), (True, False)): 1e-9,

@@ -14,7 +14,7 @@ The standard deviations are the most probable ones if a deviation has a
 t distribution, under a weak prior; a row of a source of ``n`` weighs
 ``n ** -0.2``, so that a large sweep does not drown the others (of 0 to -0.5
 what covers between 85 and 95 % in the least width). Pairs of plans are
-neighbours among the rows of one source, model, cluster and batch. The odds
+neighbors among the rows of one source, model, cluster and batch. The odds
 that the predicted order of a pair is right are ``9 ** (ratio / margin)``, in
 logarithms; the margin has the most probable parts, too.
 """
@@ -220,7 +220,7 @@ class Table:
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
-        """Neighbours among the plans of one problem, in order of the file."""
+        """Neighbors among the plans of one problem, in order of the file."""
         members: dict[Any, list[int]] = defaultdict(list)
         for i, case in enumerate(self.cases):
             members[case.problem].append(i)

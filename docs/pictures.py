@@ -93,7 +93,7 @@ def shown(folder: Path, page: str) -> str:
 
 
 def small(png: bytes) -> bytes:
-    """Return a picture with few colours, which is a third of it."""
+    """Return a picture with few colors, which is a third of it."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(png)).convert("RGB")

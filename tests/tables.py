@@ -123,7 +123,7 @@ class Terminal(io.StringIO):
 
 
 def on_terminal(width: int, parts: Parts) -> list[str]:
-    """Return the lines of a terminal without colours."""
+    """Return the lines of a terminal without colors."""
     file = Terminal()
     with patch.dict(os.environ, COLUMNS=str(width), NO_COLOR="1"):
         table.show(file, *parts)
@@ -521,7 +521,7 @@ def profiled() -> Parts:
     )
     with (
         heard() as parts,
-        patch("nest.profiles.format.encode_profile", lambda _: b""),
+        patch("nest.cli.profiling.encode_profile", lambda _: b""),
     ):
         made = SimpleNamespace(entries=[entry, entry])
         profiling._write(os.devnull, made)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nest.analysis.neighbors import (
     HALF,
-    Neighbour,
+    Neighbor,
     settings_moves,
     with_factors,
     with_strategies,
@@ -38,7 +38,7 @@ class Others:
     """
 
     half: Score | None
-    changes: tuple[Neighbour, ...]
+    changes: tuple[Neighbor, ...]
     complete: bool
 
 

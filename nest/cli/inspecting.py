@@ -183,16 +183,16 @@ def problems_command(
         )
     check_output(json_path, "--json")
     name = name or shown
-    modelled, output = bool(request.given_job), files.output
+    modeled, output = bool(request.given_job), files.output
     find_target(request.target or ANY, "--target")
-    if request.target is not None and not modelled:
+    if request.target is not None and not modeled:
         raise InvalidOptionError(
             "--target: expected --model too, got none; a built-in problem "
             "keeps what it says"
         )
     if models or clusters:
         flag = "--models" if models else "--clusters"
-        if (models and clusters) or modelled or name or output:
+        if (models and clusters) or modeled or name or output:
             raise InvalidOptionError(
                 f"{flag}: expected no other option than --json, got more; "
                 f"remove one"
@@ -202,7 +202,7 @@ def problems_command(
         else:
             _list("machine", "nest-machine-list/1", _machines(), json_path)
         return 0
-    if json_path is not None and (modelled or name is not None):
+    if json_path is not None and (modeled or name is not None):
         raise InvalidOptionError(
             "--json: expected no problem to write, which is JSON, got one; "
             "leave out --json, and name the file with -o"
@@ -213,9 +213,9 @@ def problems_command(
             f"{json_path!r}; write it with 'nest problems {json_path} -o "
             f"FILE', or pass --json - for the list"
         )
-    if modelled or name is not None:
+    if modeled or name is not None:
         files.check(request)
-        if modelled:
+        if modeled:
             problem = replace(request, problem=name).find_problem()
         else:
             named = named_problem(name or "")

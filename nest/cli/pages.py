@@ -312,7 +312,7 @@ def _untargeted(
     problem = restricted.untargeted
     if problem is None:
         return None
-    # For the price of a target both train with the same optimiser.
+    # For the price of a target both train with the same optimizer.
     optimizer = restricted.whole.job.optimizer
     if request.model is not None and request.gradients is None:
         optimizer = optimizer_of(target(ANY), optimizer=request.optimizer)

@@ -254,7 +254,7 @@ class _Session:
         of ``--target-loss`` and ``--robust``, and what would make an
         infeasible problem feasible.
     rows
-        The labelled rows of the screen, once they are made.
+        The labeled rows of the screen, once they are made.
     launch_files, no_launch, models
         The files of ``--launch``, or why there are none, and the models that
         are written.
@@ -613,7 +613,7 @@ def _show_table(session: _Session) -> None:
 
 
 def _rows(session: _Session) -> list[tuple[str, str]]:
-    """Return the labelled rows of the best answer, on screens and pages."""
+    """Return the labeled rows of the best answer, on screens and pages."""
     from nest.analysis.compare import fastest
     from nest.analysis.others import others_of
     from nest.present.robust import robust_texts

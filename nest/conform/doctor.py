@@ -244,8 +244,8 @@ def _surroundings(file: IO[str]) -> Iterator[Finding]:
     text = f"not a terminal: tables are {wide}"
     if file.isatty():
         term = os.environ.get("TERM", "unknown")
-        colours = "no colours" if os.environ.get("NO_COLOR") else "colours"
-        text = f"{columns_of(file)} columns, {term}, {colours}"
+        colors = "no colors" if os.environ.get("NO_COLOR") else "colors"
+        text = f"{columns_of(file)} columns, {term}, {colors}"
     yield Finding("terminal", "ok", f"{text}, {encoding}")
     yield _folder("temporary files", tempfile.gettempdir(), "broken")
     # The only package that keeps a cache.

@@ -97,7 +97,7 @@ class CostRules:
     name: ClassVar[str] = "standard"
     summary: ClassVar[str] = "the project's own model"
     #: Whether a job may allow interleaving, overlap, the distributed
-    #: optimiser, and a strategy per layer.
+    #: optimizer, and a strategy per layer.
     extensions: ClassVar[bool] = True
     #: Whether all stages of a plan share one strategy.
     one_strategy: ClassVar[bool] = False

@@ -223,7 +223,7 @@ def read_script(
 
 TABLE = read_data(NAME, KeyTable)
 
-#: Bytes of the moments per weight, by the type of the optimiser.
+#: Bytes of the moments per weight, by the type of the optimizer.
 _MOMENTS = {
     **dict.fromkeys(("adam", "adamw", "lamb", "fusedadam"), 8),
     **dict.fromkeys(("sgd", "muon", "lion", "adagrad"), 4),

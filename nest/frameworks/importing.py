@@ -224,7 +224,7 @@ def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
     if not launch.zero or replicas == launch.replicas:
         return changed
     if launch.zero == 1 and launch.replicas == 1:
-        # Sharded over all data ranks: the distributed optimiser.
+        # Sharded over all data ranks: the distributed optimizer.
         return replace(changed, zero=0, distributed_optimizer=True)
     return None
 

@@ -561,7 +561,7 @@ def _as_nemo_keeps(
     if launch.zero or launch.distributed_optimizer:
         raise config.refuse(
             key,
-            "true with a sharded optimiser",
+            "true with a sharded optimizer",
             "none, which is false" if entry is None else "false",
             f"plans shard no state beside whole weights in fp32; pass --say "
             f"{key}=true if that is meant",

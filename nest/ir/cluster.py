@@ -44,7 +44,7 @@ class Device(Struct, frozen=True, kw_only=True):
     memory_bytes
         Capacity.
     hbm_bytes_per_s
-        Memory bandwidth; prices the optimiser update. ``None`` means the
+        Memory bandwidth; prices the optimizer update. ``None`` means the
         update costs no time.
     peak_flops
         Peak FLOP/s per data type name; used for MFU only.

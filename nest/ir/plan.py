@@ -207,7 +207,7 @@ class Plan(
         Communication that runs behind computation, as far as the job's
         fractions allow.
     distributed_optimizer
-        Whether optimiser state and update are sharded over all ranks that
+        Whether optimizer state and update are sharded over all ranks that
         share a weight, replicas included.
     problem_hash, solver
         Where the plan comes from; informative.

@@ -112,7 +112,7 @@ class Request(Struct, frozen=True, kw_only=True):
         Communication that may overlap with computation, with the overlapped
         fraction.
     distributed_optimizer
-        Whether the optimiser may be sharded over replicas too.
+        Whether the optimizer may be sharded over replicas too.
     sequence_parallel
         Whether activations between layers are split over ``tp`` too: one
         value for all plans, or both for plans to choose.

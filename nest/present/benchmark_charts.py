@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nest.present.pages.charts import colours, lines, number_axis
+from nest.present.pages.charts import colors, lines, number_axis
 from nest.util.sections import Chart
 from nest.util.tables import Column, Table
 
@@ -100,7 +100,7 @@ def chart(name: str, document: Document) -> Chart | None:
         values,
         number_axis("x", axes.x, False, axes.scale),
         y,
-        colours("line", list(curves)),
+        colors("line", list(curves)),
         step=name != "sweep",
         dots=name == "sweep",
     )

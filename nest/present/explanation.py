@@ -43,7 +43,7 @@ def explanation_block(
     for title, body in (
         ("Where the step time goes", _term_lines(explained)),
         ("What bounds it", _bound_lines(explained)),
-        ("What a neighbouring plan takes", _neighbour_lines(explained)),
+        ("What a neighboring plan takes", _neighbor_lines(explained)),
         ("What the preferred setting costs", _preferred_lines(explained)),
     ):
         if body:
@@ -164,7 +164,7 @@ def _best_text(explained: Explanation, optimum: SolveResult) -> str:
     return f"best plan {_quanta(explained, best)} ({proof}); {distance}"
 
 
-def _neighbour_lines(explained: Explanation) -> list[RenderableType]:
+def _neighbor_lines(explained: Explanation) -> list[RenderableType]:
     capacity = explained.problem.cluster.memory_bytes()
     step = explained.score.step_quanta
     plan_bytes = explained.score.blocks[explained.fullest].memory_bytes

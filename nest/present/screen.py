@@ -78,7 +78,7 @@ Rows = list[tuple[str, str]]
 def screen(
     problem: Problem, rows: Rows, texts: Sequence[str] = ()
 ) -> list[RenderableType]:
-    """Return a title, labelled rows, and texts that are not to be broken."""
+    """Return a title, labeled rows, and texts that are not to be broken."""
     shown, before = [], ""
     for label, text in sorted(rows, key=place_of):
         shown.append((label if label != before else "", text))

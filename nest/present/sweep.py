@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from nest.present.pages.charts import (
-    COLOURS,
+    COLORS,
     chart,
     layer,
     mark,
@@ -145,7 +145,7 @@ def _bars(rows: Sequence[Row], key: str, unit: str) -> dict[str, Any]:
         values,
         height={"step": 34},
         layer=[
-            layer(mark("bar", color=COLOURS[0]), x=x, y=y),
+            layer(mark("bar", color=COLORS[0]), x=x, y=y),
             layer(beyond, tip=False, x=x, y=y, text=text_of("text")),
         ],
     )

@@ -70,7 +70,7 @@ def show(file: IO[str], *items: RenderableType) -> None:
 
     What is too wide for a terminal, or for COLUMNS, is made to fit
     (:mod:`nest.present.fitted`), but for texts that may not be broken
-    (``no_wrap``). With ``NO_COLOR`` in the environment nothing is coloured,
+    (``no_wrap``). With ``NO_COLOR`` in the environment nothing is colored,
     bold or dim.
     """
     is_terminal = file.isatty()
@@ -184,7 +184,7 @@ def terminal_table(table: Table) -> FittedTable:
 
 
 def key_lines(rows: Sequence[tuple[str, str]]) -> RenderableType:
-    """Return labelled lines, the texts one below the other."""
+    """Return labeled lines, the texts one below the other."""
     return KeyLines(rows)
 
 

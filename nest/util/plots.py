@@ -154,7 +154,7 @@ def timeline(
     end_ns = max((x["start_ns"] + x["duration_ns"] for x in events), default=0)
     unit, unit_ns = _unit(end_ns)
     blocks = sorted({event["block"] for event in events})
-    for kind, colour in _PASS_COLORS.items():
+    for kind, color in _PASS_COLORS.items():
         label: str | None = kind
         for block in blocks:
             spans = [
@@ -166,7 +166,7 @@ def timeline(
                 axes.broken_barh(
                     spans,
                     (block - 0.4, 0.8),
-                    facecolors=colour,
+                    facecolors=color,
                     edgecolor="white",
                     linewidth=0.3,
                     label=label,

@@ -65,7 +65,7 @@ class Software(Struct, frozen=True, kw_only=True):
     overlap
         Communication that it overlaps with computation.
     gradient_bytes, state_bytes, buffer_bytes
-        Per weight: the gradient that is kept and communicated, optimiser
+        Per weight: the gradient that is kept and communicated, optimizer
         state with master weights, and buffers that are not sharded.
     gradient_copy_bytes
         Per value, of the copy of one weight's gradient at a time that is

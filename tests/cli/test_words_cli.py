@@ -279,7 +279,7 @@ def test_a_hint_names_pins_with_a_plan(cli: Cli) -> None:
     cli.succeeds("problems", *words)
     for plan, reason in (
         ("tp=2,dp=12,b=12", "--plan dp=12: expected one of the data parallel"),
-        ("tp=2,dp=4,b=1", "--plan dp=4,b=1: expected a plan that fulfils all"),
+        ("tp=2,dp=4,b=1", "--plan dp=4,b=1: expected a plan that fulfills"),
     ):
         said = cli.refuses(f"score problem.json --plan {plan}")
         assert said.startswith(reason)

@@ -85,7 +85,7 @@ class Rules(Record, frozen=True, kw_only=True):
     gradients
         Data types that gradients may be kept in; the first is the default.
     master_bytes
-        Of the optimiser state per weight, beside moments: what an exact
+        Of the optimizer state per weight, beside moments: what an exact
         copy needs on top of the 2 bytes that a layer counts.
     rank_order
         Axes from the fastest to the slowest; empty where unknown.

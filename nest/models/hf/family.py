@@ -101,7 +101,7 @@ class Family(Struct, frozen=True, kw_only=True):
         RMSNorm, LayerNorm, LayerNorm without bias, or one without weights;
         how many a block has.
     final_norm
-        Whether the output of the last block is normalised.
+        Whether the output of the last block is normalized.
     biases, output_bias, mlp_biases, head_bias
         Which linear layers have biases; ``output_bias`` ``None``: as
         ``biases``.

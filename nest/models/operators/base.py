@@ -96,7 +96,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     flash_attention
         Whether attention is one fused kernel.
     fused
-        Whether neighbouring elementwise operators (bias with activation
+        Whether neighboring elementwise operators (bias with activation
         function, bias with dropout and residual, the steps of a norm, of
         rotary embedding) are one kernel each.
     fused_softmax

@@ -31,10 +31,10 @@ from nest.present.codesign import (
     watts,
 )
 from nest.present.pages.charts import (
-    COLOURS,
+    COLORS,
     TEXT,
     chart,
-    colours,
+    colors,
     kinds,
     layer,
     mark,
@@ -279,7 +279,7 @@ def _against(
                 mark("point", filled=True),
                 x=x,
                 y=y,
-                color=colours("what", order),
+                color=colors("what", order),
                 shape=kinds("what", order, legend=None),
                 # A point may be several of them.
                 size=kinds("what", order, [160, 80, 60, 40], legend=None),
@@ -333,9 +333,9 @@ def _most_change(rows: Sequence[Document]) -> str:
 
 
 def _bars(values: Sequence[Document], title: str) -> Spec:
-    """Return a bar per name; those below 0 have another colour."""
+    """Return a bar per name; those below 0 have another color."""
     order = [value["name"] for value in values]
-    look = COLOURS[:2]
+    look = COLORS[:2]
     return chart(
         values,
         height={"step": 26},
@@ -393,7 +393,7 @@ def _factors(values: Sequence[Document], models: Sequence[str]) -> Spec:
             x=number_axis("factor", "times the throughput"),
             y=names("model", models),
             yOffset={**text_of("choice"), "sort": list(CHOICES)},
-            color=colours("choice", CHOICES),
+            color=colors("choice", CHOICES),
         ),
     )
 
@@ -425,7 +425,7 @@ def _searched(document: Document) -> Section:
     text = (
         *(f"{line}." for line in cut_lines(spec)),
         "Not searched: anything that is not in the list; splits of the model "
-        "that the job does not allow. Not modelled: the network on the chip, "
+        "that the job does not allow. Not modeled: the network on the chip, "
         "the bandwidth of its buffers, fused operators, launches, and clocks "
         "that depend on power.",
     )

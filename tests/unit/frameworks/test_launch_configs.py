@@ -378,7 +378,7 @@ def test_batches_that_grow_are_named():
          r"got neither"),
         ("nemo", "megatron_amp_O2: True", "megatron_amp_O2: False",
          r"run.yaml:29: model.megatron_amp_O2: expected true with a sharded "
-         r"optimiser, got false"),
+         r"optimizer, got false"),
         ("nemo", "megatron_amp_O2: True", "megatron_amp_O2: often",
          r"model.megatron_amp_O2: expected true or false, got often"),
         ("nemo", "accumulate_grad_batches: 1", "accumulate_grad_batches: 4",

@@ -91,7 +91,7 @@ def test_partitions_of_nodes_and_racks(ports, out):
     assert nodes.out_bytes_per_s == same(out * GB)
     assert nodes.oversubscription == same(8 * (450 + port) / out)
     # Half of the nodes are rack 0, which sends what its leaf has up, and a
-    # node, which fills the ports of its neighbour.
+    # node, which fills the ports of its neighbor.
     assert nodes.bisection_bytes_per_s == (out / 2 + out) * GB
     assert (racks.num_units, racks.devices) == (3, same(16))
     assert racks.out_bytes_per_s == same(out / 2 * GB)

@@ -37,7 +37,7 @@ def test_tables_and_lines_show_no_control_characters(
     table = Table(name, "b")
     table.add_row(Text(name), name)
     show(file, name, Text(name), table)
-    # Styles of the table's own are no colours.
+    # Styles of the table's own are no colors.
     said = file.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")
     # rich drops some of them itself.
     wanted = HARMLESS
