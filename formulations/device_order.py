@@ -188,7 +188,7 @@ def group_span(
 def set_objective(
     model: CpModel, costs: OrderCosts, spans: Sequence[IntVar]
 ) -> None:
-    """Minimise ``Σ_g w_g t_g``, or ``T >= w_g t_g`` for all groups (O1)."""
+    """Minimize ``Σ_g w_g t_g``, or ``T >= w_g t_g`` for all groups (O1)."""
     terms = [
         group.weight * span
         for group, span in zip(costs.groups, spans, strict=True)
