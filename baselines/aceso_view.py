@@ -323,10 +323,7 @@ class View:
     def receive_whole(self, split: BatchSplit, cut: int) -> int:
         """Return the quanta of receiving a cut on one device, from near."""
         return self.model.transfers.receive(
-            self._routes[0],
-            self.transfers.crossing[cut],
-            split.micro_batch,
-            1,
+            self._routes[0], self.transfers.crossing[cut], split.micro_batch, 1
         )
 
     def _load(

@@ -379,8 +379,7 @@ class Tracking:
         """Choose a configuration for a layer by what it alone takes."""
         points = self.nodes[layer]
         chosen = min(
-            range(len(points)),
-            key=lambda c: int(points[c].values[row].min()),
+            range(len(points)), key=lambda c: int(points[c].values[row].min())
         )
         for other in self._around(layer):
             table = self._table(other, layer)

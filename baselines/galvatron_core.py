@@ -449,9 +449,7 @@ def _trace(
 
 
 def solve_task(
-    tables: Tables,
-    budget_units: int,
-    stop: Callable[[], bool] = lambda: False,
+    tables: Tables, budget_units: int, stop: Callable[[], bool] = lambda: False
 ) -> Choice | None:
     """Solve every stage by itself and keep the best embedding strategy.
 

@@ -142,8 +142,7 @@ class MegatronSolver(Planner):
                 slots = rules.slots(best, num_stages)
                 search.own_ns = (
                     quanta_to_ns(
-                        slots * best.passes_quanta,
-                        search.problem.quantum_ps,
+                        slots * best.passes_quanta, search.problem.quantum_ps
                     )
                     / num_stages
                 )

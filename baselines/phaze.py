@@ -79,12 +79,7 @@ from baselines.downsets import (
     weight_bytes,
 )
 from nest.cost.model import CostModel
-from nest.cost.space import (
-    BatchSplit,
-    batch_splits,
-    is_uniform,
-    stage_counts,
-)
+from nest.cost.space import BatchSplit, batch_splits, is_uniform, stage_counts
 from nest.ir.plan import Strategy
 from nest.solvers.base import Capabilities, SolverOutput
 from nest.topology.alphabeta import NS_PER_S

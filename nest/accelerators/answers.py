@@ -57,12 +57,7 @@ from nest.errors import InvalidOptionError, InvalidProblemError, SolverError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.named import load_model
-from nest.solvers.base import (
-    Deadline,
-    OutOfTimeError,
-    SolveOptions,
-    Status,
-)
+from nest.solvers.base import Deadline, OutOfTimeError, SolveOptions, Status
 from nest.tasks.parallel import dask_client
 from nest.units import MAX_TOTAL
 from nest.util.interrupts import Interrupted

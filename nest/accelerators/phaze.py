@@ -20,11 +20,7 @@ from msgspec.structs import replace
 
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.points import Limit, Point, Space, listed, within
-from nest.accelerators.silicon import (
-    Prices,
-    area_e6_um2,
-    technology,
-)
+from nest.accelerators.silicon import Prices, area_e6_um2, technology
 
 #: The lists, in their order; lanes are as many as columns.
 _COUNTS = tuple(2**i for i in range(12, -1, -1))

@@ -228,8 +228,7 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
     parts = problem.cluster.topology.parts
     for part, name in parts.items():
         yield Relaxation(
-            f"network {name} infinitely fast",
-            with_fast_network(problem, part),
+            f"network {name} infinitely fast", with_fast_network(problem, part)
         )
     if len(parts) > 1:
         fast = with_fast_network(problem)

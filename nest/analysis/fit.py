@@ -206,9 +206,7 @@ def tokens_per_s(problem: Problem, rate: Fraction) -> StepTimeLimit:
     tokens = _tokens_per_step(problem, "--tokens-per-s")
     step_s = tokens / rate
     return step_target(
-        problem,
-        step_s,
-        f"{_g(rate)} tokens/s (a step within {_g(step_s)} s)",
+        problem, step_s, f"{_g(rate)} tokens/s (a step within {_g(step_s)} s)"
     )
 
 

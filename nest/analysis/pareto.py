@@ -22,22 +22,14 @@ from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.schedules import paced
 from nest.cost.score import Score, score
-from nest.errors import (
-    InvalidOptionError,
-    SolverError,
-    UnknownNameError,
-)
+from nest.errors import InvalidOptionError, SolverError, UnknownNameError
 from nest.ir.base import check_real
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
 from nest.search.staircase import Gap, Point, leave_room
-from nest.solvers.base import (
-    Deadline,
-    SolveOptions,
-    check_limits,
-)
+from nest.solvers.base import Deadline, SolveOptions, check_limits
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
 from nest.solvers.challenge import SHARE, challengers, reported
 from nest.solvers.messages import Failure, OutputMessage

@@ -15,13 +15,7 @@ import msgspec
 from nest.benchmarks.cells import BenchCell, BenchmarkSpec, Finished
 from nest.benchmarks.instances import Instance
 from nest.errors import InvalidProblemError, NestError
-from nest.ir.io import (
-    decode,
-    encode,
-    problem_hash,
-    read_bytes,
-    read_problem,
-)
+from nest.ir.io import decode, encode, problem_hash, read_bytes, read_problem
 from nest.ir.problem import Problem
 from nest.tasks.folder import LOCK, not_writable, taken
 from nest.util.files import half_written, write_atomically

@@ -16,11 +16,7 @@ from nest.models.choices import Request
 
 
 class Sweep(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-sweep/1",
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-sweep/1"
 ):
     """A grid, as its file has it.
 
@@ -154,8 +150,7 @@ def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
             )
         links = tuple(
             replace(
-                link,
-                bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s,
+                link, bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s
             )
             for link in topology.links
         )

@@ -217,8 +217,7 @@ def _check_decides(candidate: Candidate) -> Finding:
         if _false_proof(t) is not None
     ]
     return _first(
-        wrong,
-        f"{len(trials)} of {len(candidate.trials)} problems proven",
+        wrong, f"{len(trials)} of {len(candidate.trials)} problems proven"
     )
 
 

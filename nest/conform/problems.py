@@ -71,10 +71,7 @@ class Reference(NamedTuple):
 
 def references() -> tuple[Reference, ...]:
     """Return the problems that every solver is run on."""
-    return (
-        *(_own(name) for name in OWN),
-        *(_closed(name) for name in CLOSED),
-    )
+    return (*(_own(name) for name in OWN), *(_closed(name) for name in CLOSED))
 
 
 def large() -> Reference:

@@ -10,12 +10,7 @@ from nest.cost.groups import GroupKeys, GroupTable
 from nest.cost.quanta import Quanta
 from nest.cost.schedules import schedule_of
 from nest.cost.space import PLAIN, Runtime, why_not_strategy
-from nest.ir.graph import (
-    Activations,
-    CollectiveKind,
-    ComputeTimes,
-    LayerCost,
-)
+from nest.ir.graph import Activations, CollectiveKind, ComputeTimes, LayerCost
 from nest.ir.job import Optimizer
 from nest.ir.plan import COST_AXES, Overlap, Strategy
 from nest.ir.problem import Problem

@@ -45,10 +45,7 @@ LayerId = int | str
 
 
 class Struct(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 ):
     """Immutable record; unknown keys are refused when it is read."""
 

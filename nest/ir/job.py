@@ -34,14 +34,7 @@ GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 #: What all layers of a plan can be asked to share: fields of a strategy, and
 #: the number of devices.
 Shared = Literal[
-    "dp",
-    "tp",
-    "cp",
-    "ep",
-    "sequence_parallel",
-    "zero",
-    "recompute",
-    "devices",
+    "dp", "tp", "cp", "ep", "sequence_parallel", "zero", "recompute", "devices"
 ]
 SHARED: tuple[Shared, ...] = get_args(Shared)
 

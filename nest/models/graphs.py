@@ -25,14 +25,7 @@ from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidProblemError, NestError
 from nest.hardware import Machine, mixed_cluster
 from nest.ir.cluster import Cluster
-from nest.ir.graph import (
-    DeviceTimes,
-    Edge,
-    Graph,
-    Layer,
-    LayerCost,
-    LayerKind,
-)
+from nest.ir.graph import DeviceTimes, Edge, Graph, Layer, LayerCost, LayerKind
 from nest.ir.job import SPLIT_BACKWARD, Job
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
@@ -94,10 +87,7 @@ def build_on(
 
 
 def build_problem(
-    model: Architecture,
-    site: Machine,
-    num_devices: int,
-    choices: Choices,
+    model: Architecture, site: Machine, num_devices: int, choices: Choices
 ) -> Problem:
     """Return the problem of training a model on a cluster.
 
@@ -193,9 +183,7 @@ def problem_of(
 
 
 def _mixed_problem(
-    model: Architecture,
-    parts: Sequence[tuple[Machine, int]],
-    choices: Choices,
+    model: Architecture, parts: Sequence[tuple[Machine, int]], choices: Choices
 ) -> Problem:
     """Return the problem of :func:`build_problem` on the first machines.
 

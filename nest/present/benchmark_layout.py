@@ -237,10 +237,7 @@ def _outcomes(answers: Document) -> Section:
     return _section(
         "Outcomes",
         "Cells by what became of them; a failure stays one.",
-        (
-            Column("solver"),
-            *(Column(name, form="d") for name in outcomes),
-        ),
+        (Column("solver"), *(Column(name, form="d") for name in outcomes)),
         records,
     )
 

@@ -88,10 +88,7 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
                     f"{_quanta(explained, blocks[slow].load)} per "
                     f"micro-batch, counted {terms.num_loads} times",
                 ),
-                (
-                    "fullest device",
-                    f"in {what} {full + 1}: {memory}",
-                ),
+                ("fullest device", f"in {what} {full + 1}: {memory}"),
             ]
         ),
     ]

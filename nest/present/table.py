@@ -9,12 +9,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import IO, Any
 
-from rich.console import (
-    Console,
-    ConsoleOptions,
-    RenderableType,
-    RenderResult,
-)
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 

@@ -77,8 +77,7 @@ class CodesignRequest(TimeLimitRequest):
         "price.",
     )
     sensitivity: bool = setting(
-        "--sensitivity",
-        "Also solve the next listed value of every parameter.",
+        "--sensitivity", "Also solve the next listed value of every parameter."
     )
     contributions: bool = setting(
         "--contributions",

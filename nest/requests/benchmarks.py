@@ -174,8 +174,7 @@ class SweepRequest(ModelRequest, WorkersRequest, RunFolderRequest):
     SAFE: ClassVar[bool] = True
 
     grid: PathText | None = setting(
-        "[GRID]",
-        "A YAML file with models, clusters, batches and bandwidths.",
+        "[GRID]", "A YAML file with models, clusters, batches and bandwidths."
     )
     _: KW_ONLY
     vary: Pairs = setting(

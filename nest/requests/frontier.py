@@ -9,14 +9,7 @@ from nest.requests.prices import PRICE_HELP, PRICE_USAGE, priced
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import TimeLimitRequest, WorkersRequest
-from nest.requests.values import (
-    Integers,
-    Pairs,
-    Words,
-    integers,
-    names,
-    pairs,
-)
+from nest.requests.values import Integers, Pairs, Words, integers, names, pairs
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:

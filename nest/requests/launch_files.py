@@ -233,9 +233,7 @@ class TorchtitanRequest(LaunchFileRequest):
         from nest.frameworks.torchtitan import read_foreign, unread
 
         launch, model = read_foreign(
-            *(self.text, self.path, num_ranks),
-            [*self.say],
-            self.architecture,
+            *(self.text, self.path, num_ranks), [*self.say], self.architecture
         )
         return LaunchReading(launch, model, unread(self.text, self.path))
 

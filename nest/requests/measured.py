@@ -48,9 +48,7 @@ class ValidateRequest(Request):
         "--tier A,B,…", "Only rows of these tiers.", names
     )
     precisions: Words | None = setting(
-        "--precision A,B,…",
-        "Only these precisions, such as bf16,fp16.",
-        names,
+        "--precision A,B,…", "Only these precisions, such as bf16,fp16.", names
     )
     source: str | None = setting("--source TEXT", "Only sources with TEXT.")
     hardware: str | None = setting(
@@ -162,9 +160,7 @@ class ValidateRequest(Request):
                 executor.shutdown(cancel_futures=True)
 
     def document(
-        self,
-        pairs: Sequence[tuple[Assessment, Covered | None]],
-        num_rows: int,
+        self, pairs: Sequence[tuple[Assessment, Covered | None]], num_rows: int
     ) -> dict[str, Any]:
         """Return the document of predictions.
 
@@ -247,8 +243,7 @@ class CalibrateRequest(Request):
     COMMAND: ClassVar[str] = "nest calibrate"
 
     runs: PathText | None = setting(
-        "[RUNS]",
-        "A CSV file with 5 to 20 runs of one cluster.",
+        "[RUNS]", "A CSV file with 5 to 20 runs of one cluster."
     )
     _: KW_ONLY
     hardware: str | None = setting(

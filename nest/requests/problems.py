@@ -208,10 +208,7 @@ class JobRequest(Request):
         """
         from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster
-        from nest.hardware.calibration_file import (
-            resting_on,
-            with_calibration,
-        )
+        from nest.hardware.calibration_file import resting_on, with_calibration
         from nest.models.choices import Request as Choice
         from nest.models.choices import choose
         from nest.models.graphs import build_on

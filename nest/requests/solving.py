@@ -171,10 +171,7 @@ class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
         return start  # type: ignore[return-value]
 
     def limits(
-        self,
-        solvers: Sequence[str],
-        problem: Problem,
-        talk: Talk = SILENT,
+        self, solvers: Sequence[str], problem: Problem, talk: Talk = SILENT
     ) -> dict[str, SolveOptions]:
         """Return the options of every solver that runs."""
         start = self.find_warm_start(problem, talk)
@@ -203,11 +200,9 @@ class SolveRequest(LimitedRequest):
         default=DEFAULT_SOLVER,
     )
     options: SolveOptions | None = record(
-        "Limits as a record, instead of the arguments for them.",
+        "Limits as a record, instead of the arguments for them."
     )
-    on_progress: OnProgress | None = record(
-        "Called now and then.",
-    )
+    on_progress: OnProgress | None = record("Called now and then.")
 
     def check_limits(self) -> None:
         """Refuse arguments that a record of options holds, too."""

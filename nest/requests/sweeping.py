@@ -270,9 +270,7 @@ def solved(
 
 
 def _answer(
-    point: Point,
-    base: dict[str, Any] | None,
-    on_progress: OnProgress | None,
+    point: Point, base: dict[str, Any] | None, on_progress: OnProgress | None
 ) -> dict[str, Any]:
     from nest.analysis.fit import num_steps
     from nest.solvers.run import run_solver

@@ -168,10 +168,7 @@ fraction = Reader(
 )
 
 _positive = Reader(
-    _number,
-    lambda value: value > 0,
-    "a number > 0",
-    "for example 1.5 or 2e12",
+    _number, lambda value: value > 0, "a number > 0", "for example 1.5 or 2e12"
 )
 
 #: A number that is not 0, however small.
@@ -272,8 +269,7 @@ def integers(
 
 
 def words(
-    allowed: Sequence[str],
-    parts: Callable[[Any], tuple[str, ...]] = _parts,
+    allowed: Sequence[str], parts: Callable[[Any], tuple[str, ...]] = _parts
 ) -> Reader[tuple[str, ...]]:
     """Return a reader of distinct words out of a few, by commas."""
     return Reader(

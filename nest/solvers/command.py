@@ -59,11 +59,7 @@ _LOG_BYTES = 4000
 
 
 class Planner(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-planner/1",
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-planner/1"
 ):
     """The description of a planner that is a command.
 
@@ -145,11 +141,7 @@ class Planner(
 
 
 class Answer(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-answer/1",
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-answer/1"
 ):
     """What a command may write in place of a plan: a plan with claims.
 

@@ -263,11 +263,7 @@ class _Run:
         )
 
     def settle(
-        self,
-        outcome: Outcome,
-        limit: Limit | None,
-        detail: str,
-        **extra: str,
+        self, outcome: Outcome, limit: Limit | None, detail: str, **extra: str
     ) -> Verdict:
         """Return what can be said without an answer: what was reported."""
         best, bound = self.cell.best, self.cell.bound

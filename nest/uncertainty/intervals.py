@@ -270,9 +270,7 @@ class Faster:
 
         both = share(self.both)
         return Shares(
-            device=share(self.device),
-            network=1 - both,
-            host=share(self.host),
+            device=share(self.device), network=1 - both, host=share(self.host)
         )
 
 

@@ -100,10 +100,9 @@ def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
         figure = Figure(figsize=(8, 5), layout="constrained")
         draw(figure.add_subplot())
         suffix = Path(path).suffix.lower()
-        stamp = {
-            ".svg": {"Date": None},
-            ".pdf": {"CreationDate": None},
-        }.get(suffix, {})
+        stamp = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(
+            suffix, {}
+        )
         buffer = io.BytesIO()
         figure.savefig(
             buffer, format=suffix.removeprefix("."), dpi=150, metadata=stamp

@@ -30,20 +30,8 @@ from nest.hardware.calibration import Software as SoftwareCalibration
 from nest.ir.base import Struct
 from nest.ir.cluster import Device
 from nest.ir.graph import Graph
-from nest.ir.job import (
-    FIXED_CHUNKS,
-    SPLIT_BACKWARD,
-    Job,
-    Optimizer,
-    Schedule,
-)
-from nest.ir.plan import (
-    Overlap,
-    Plan,
-    Recompute,
-    Stage,
-    Strategy,
-)
+from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD, Job, Optimizer, Schedule
+from nest.ir.plan import Overlap, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
 from nest.models.blocks import (

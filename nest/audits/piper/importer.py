@@ -201,10 +201,7 @@ def _check_node(node: _Node, sources: set[int], targets: set[int]) -> None:
 
 
 def _check_alternative(
-    where: str,
-    alternative: _Alternative,
-    sources: set[int],
-    targets: set[int],
+    where: str, alternative: _Alternative, sources: set[int], targets: set[int]
 ) -> None:
     if alternative.id not in ALTERNATIVES:
         raise ValueError(

@@ -525,9 +525,7 @@ def compressed(
 
 
 def one_tower(
-    config: Config,
-    family: Family,
-    blocks: Sequence[Block],
+    config: Config, family: Family, blocks: Sequence[Block]
 ) -> Parts:
     """Return a model of those blocks, first to last."""
     vocabulary = config.integer("vocab_size")
@@ -546,9 +544,7 @@ def one_tower(
     if family.tied is not None:
         tied = config.flag("tie_word_embeddings", family.tied)
     head = Head(
-        outputs=vocabulary,
-        tied=tied,
-        bias=config.switch(family.head_bias),
+        outputs=vocabulary, tied=tied, bias=config.switch(family.head_bias)
     )
     return Parts((tower,), head, length)
 

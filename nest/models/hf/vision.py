@@ -20,10 +20,7 @@ from nest.models.blocks import (
     Tower,
 )
 from nest.models.hf.config import Config, Parts, shown
-from nest.models.hf.family import (
-    equal_heads,
-    repeated,
-)
+from nest.models.hf.family import equal_heads, repeated
 
 #: Side of the images that a ResNet is trained with.
 RESNET_PIXELS = 224

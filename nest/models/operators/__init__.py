@@ -113,11 +113,7 @@ from nest.models.operators.nodes import (
     module_node,
     norm_node,
 )
-from nest.models.operators.timing import (
-    layer_cost,
-    operator_ns,
-    timed_cost,
-)
+from nest.models.operators.timing import layer_cost, operator_ns, timed_cost
 
 __all__ = [
     "BF16",

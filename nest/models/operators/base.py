@@ -311,13 +311,7 @@ def vocabulary_rows(vocabulary: int, tp: int) -> int:
     return ceil_div(vocabulary, VOCABULARY_MULTIPLE * tp) * VOCABULARY_MULTIPLE
 
 
-def matmul(
-    name: str,
-    m: int,
-    k: int,
-    n: int,
-    groups: int = 1,
-) -> Operator:
+def matmul(name: str, m: int, k: int, n: int, groups: int = 1) -> Operator:
     """Count ``m × k`` times ``k × n``; ``groups`` matrices share the rows.
 
     Backward are two products of the same size, for both gradients. The rows

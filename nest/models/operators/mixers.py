@@ -117,10 +117,7 @@ def _convolutions(
     return Node(
         operators=tuple(operators),
         weights=mixer_weights(shape),
-        kept_bytes={
-            "none": 3 * kept_bytes,
-            "selective": 2 * kept_bytes,
-        },
+        kept_bytes={"none": 3 * kept_bytes, "selective": 2 * kept_bytes},
         repeated=tuple(f"norm of {name}" for name in names)
         + tuple(f"activation of {name}" for name in names),
     )

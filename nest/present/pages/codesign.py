@@ -265,10 +265,7 @@ def _against(
         layer=[
             layer(
                 mark(
-                    "line",
-                    interpolate="step-after",
-                    color=TEXT,
-                    strokeWidth=1,
+                    "line", interpolate="step-after", color=TEXT, strokeWidth=1
                 ),
                 values=line,
                 tip=False,
