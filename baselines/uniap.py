@@ -75,7 +75,7 @@ from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, SolverOutput
-from nest.units import ceil_div, quanta_to_ns
+from nest.units import ceil_div, divisors, quanta_to_ns
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -452,7 +452,7 @@ def group_layers(problem: Problem, num_groups: int) -> list[tuple[int, int]]:
     start, stop = repeated_range(problem)
     length = stop - start
     max_groups = min(length, num_groups)
-    count = max(n for n in range(1, max_groups + 1) if length % n == 0)
+    count = max(n for n in divisors(length) if n <= max_groups)
     if 2 * count <= max_groups:
         count = max_groups
     return [

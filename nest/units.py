@@ -100,6 +100,12 @@ def decimal(value: float) -> Fraction:
     return Fraction(str(value))
 
 
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, in ascending order."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n < number]
+
+
 def ceil_div(numerator: int, denominator: int) -> int:
     """Return ``numerator / denominator`` rounded up; shards round up."""
     return -(-numerator // denominator)

@@ -23,6 +23,7 @@ from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_on
 from nest.models.operators import DTYPES, Dtype
+from nest.units import divisors
 
 
 class Site(NamedTuple):
@@ -184,7 +185,7 @@ def placed(
         If no number of replicas does.
     """
     data = launch.dp * launch.replicas
-    for replicas in _divisors(data):
+    for replicas in divisors(data):
         candidate = _with_replicas(launch, replicas)
         if candidate is None or num_devices // replicas < (
             candidate.stages * candidate.block_devices
@@ -204,10 +205,6 @@ def placed(
         f"devices), got others; add the rank map of the launch, or reorder "
         f"the devices"
     )
-
-
-def _divisors(count: int) -> Iterable[int]:
-    return (n for n in range(1, count + 1) if count % n == 0)
 
 
 def _with_replicas(launch: Launch, replicas: int) -> Launch | None:

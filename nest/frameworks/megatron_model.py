@@ -71,7 +71,10 @@ def comparable(model: Architecture, sequence_length: int) -> Architecture:
         name="",
         towers=tuple(towers),
         head=model.head,
-        max_sequence=max(_positions(model), sequence_length),
+        max_sequence=max(
+            model.towers[0].learned_positions or model.max_sequence,
+            sequence_length,
+        ),
     )
 
 
@@ -122,10 +125,6 @@ def check_tensor_split(
             raise arguments.refuse(
                 name, f"a multiple of --tensor-model-parallel-size {tp}", count
             )
-
-
-def _positions(model: Architecture) -> int:
-    return model.towers[0].learned_positions or model.max_sequence
 
 
 def why_not(model: Architecture) -> str | None:

@@ -130,7 +130,7 @@ def register_solver(name: str, target: str) -> None:
             f"solver {name!r}: expected a new name, got that of an existing "
             f"solver; choose another one"
         )
-    reason = _malformed(name, target)
+    reason = _malformed_name(name) or _malformed_target(target)
     if reason is not None:
         raise InvalidOptionError(f"solver {name!r}: {reason}")
     _registered[name] = target
@@ -476,10 +476,6 @@ def _readable(ignored: dict[str, str]) -> list[EntryPoint]:
                 f"cannot be read ({text}); reinstall it"
             )
     return points
-
-
-def _malformed(name: str, target: str) -> str | None:
-    return _malformed_name(name) or _malformed_target(target)
 
 
 def _malformed_name(name: str) -> str | None:
