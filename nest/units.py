@@ -100,10 +100,10 @@ def decimal(value: float) -> Fraction:
     return Fraction(str(value))
 
 
-def divisors(number: int) -> list[int]:
-    """Return the divisors of a number, in ascending order."""
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return small + [number // n for n in reversed(small) if n * n < number]
+def divisors(total: int) -> list[int]:
+    """Return the divisors of a whole number, in ascending order."""
+    small = [n for n in range(1, math.isqrt(total) + 1) if total % n == 0]
+    return small + [total // n for n in reversed(small) if n * n < total]
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

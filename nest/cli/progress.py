@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import click
 
 from nest.cli.saying import say
-from nest.errors import InvalidOptionError
 from nest.present.verbosity import QUIET, VERBOSE
+from nest.requests.values import both_given
 from nest.util.text import printable
 
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ def _switch(
         if not on:
             return
         if other.get():
-            raise InvalidOptionError(
-                "--quiet: expected either it or --verbose, got both; remove "
-                "one"
-            )
+            raise both_given("--quiet", "--verbose")
         token = switch.set(True)
         # Of the root: others are not closed if their options are wrong.
         context.find_root().call_on_close(lambda: switch.reset(token))

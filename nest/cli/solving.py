@@ -32,7 +32,7 @@ from nest.requests.solving import (
     solve_restricted,
     split_solvers,
 )
-from nest.requests.values import integer
+from nest.requests.values import both_given, integer
 from nest.util.files import check_output
 from nest.util.versions import num_cpus
 
@@ -205,10 +205,8 @@ def solve_command(
     request = request.limited()
     request.check_problem_choice()
     if robust and target_loss:
-        raise InvalidOptionError(
-            "--robust: expected either it or --target-loss, which compares "
-            "the fastest plans, got both; remove one"
-        )
+        other = "--target-loss, which compares the fastest plans"
+        raise both_given("--robust", other)
     session = _prepared(
         request,
         files,

@@ -17,6 +17,7 @@ from nest.requests.values import (
     PathText,
     RefusedValueError,
     Words,
+    both_given,
     integer,
     shown,
 )
@@ -141,10 +142,8 @@ class CodesignRequest(TimeLimitRequest):
                 "of the search"
             )
         if self.dask is not None and self.jobs > 1:
-            raise InvalidOptionError(
-                f"--jobs {self.jobs}: expected either it or --dask, whose "
-                f"workers are as many as the cluster has, got both; remove one"
-            )
+            other = "--dask, whose workers are as many as the cluster has"
+            raise both_given(f"--jobs {self.jobs}", other)
 
     def find_spec(self) -> Spec:
         """Return the specification, with the models of the request."""

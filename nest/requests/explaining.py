@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.constraints.pins import parse
-from nest.errors import InvalidOptionError
 from nest.requests.fitting import QUESTION_LIMIT
 from nest.requests.plans import PlanRequest
 from nest.requests.restricted import RestrictedRequest
@@ -17,7 +16,7 @@ from nest.requests.solving import (
     TimeLimitRequest,
     solver_limits,
 )
-from nest.requests.values import Pairs, restrictions
+from nest.requests.values import Pairs, both_given, restrictions
 
 if TYPE_CHECKING:
     from nest.analysis.explain import Explanation
@@ -104,10 +103,7 @@ class ExplainRequest(
         }
         for name, is_given in searching.items():
             if is_given and not self.search:
-                raise InvalidOptionError(
-                    f"{name}: expected either it or --no-search, got both; "
-                    f"remove one"
-                )
+                raise both_given(name, "--no-search")
 
 
 def score(request: ScoreRequest) -> Score:

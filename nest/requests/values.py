@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from nest.errors import NestError
+from nest.errors import InvalidOptionError, NestError
 from nest.util.quantities import Kind, read_in
 
 T = TypeVar("T")
@@ -37,6 +37,13 @@ _MAX_CHARACTERS = 100
 
 #: Longest wrong value that a message repeats.
 _MAX_SHOWN = 80
+
+
+def both_given(name: str, other: str) -> InvalidOptionError:
+    """Return the error for two options that exclude each other."""
+    return InvalidOptionError(
+        f"{name}: expected either it or {other}, got both; remove one"
+    )
 
 
 class RefusedValueError(ValueError):
