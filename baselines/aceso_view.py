@@ -182,8 +182,7 @@ class View:
     Attributes
     ----------
     capacity, node
-        Bytes per device, and devices of a node: the largest ``tp`` and
-        stage.
+        Bytes per device, and devices of a node: the largest ``tp`` and stage.
     per_layer
         Whether layers of a stage may differ.
     alike

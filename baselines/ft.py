@@ -23,10 +23,9 @@ Search
     * *branch elimination*: a layer with one edge in all becomes a part of its
       neighbor;
     * *heuristic elimination*, where none of these applies: the layer with
-      most edges gets a configuration, and becomes part of its neighbors.
-      With ``heuristic=time`` the one in which it alone is fastest, with
-      ``memory`` the one in which it alone holds least. With ``none`` there
-      is no answer.
+      most edges gets a configuration, and becomes part of its neighbors. With
+      ``heuristic=time`` the one in which it alone is fastest, with ``memory``
+      the one in which it alone holds least. With ``none`` there is no answer.
 
     Then *linear dynamic programming* along the path. All but the heuristic
     elimination are exact by the objective.
@@ -46,13 +45,12 @@ Ignored
 Deviations
     TensorOpt has no micro-batches: here every ``B`` has a frontier, with the
     fewest replicas that the job allows (the most, under a preset whose stages
-    share one strategy), and the answer is the best of all. A ``B`` that
-    cannot be split over all devices has the most it can have.
-    Where a job wants one strategy per stage, all layers have the same one.
-    Times come from the cost table of the problem and its network model
-    instead of measurements. Which layer, and which configuration, the
-    heuristic elimination takes is not in the summary; so is a layer without
-    an edge out.
+    share one strategy), and the answer is the best of all. A ``B`` that cannot
+    be split over all devices has the most it can have. Where a job wants one
+    strategy per stage, all layers have the same one. Times come from the cost
+    table of the problem and its network model instead of measurements. Which
+    layer, and which configuration, the heuristic elimination takes is not in
+    the summary; so is a layer without an edge out.
 """
 
 from __future__ import annotations

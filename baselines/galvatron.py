@@ -8,14 +8,13 @@ answers of that code.
 
 Search space
     A decision tree: pipeline degree first, the same devices for every stage;
-    then tensor and data parallelism in powers of two, DDP or ZeRO-2 (the
-    job's default) or ZeRO-3, recomputation or not — a leaf per layer. One
-    more leaf, without recomputation, for what is no layer: embedding and
-    head. The outer loops go through micro-batches, pipeline degrees and the
-    largest tensor parallel degree (whose buffer every device pays). Layers
-    are divided evenly if they are of one kind, else by memory. Where a job
-    wants one strategy per stage, Galvatron's coarse mode: one strategy for
-    the whole model.
+    then tensor and data parallelism in powers of two, DDP or ZeRO-2 (the job's
+    default) or ZeRO-3, recomputation or not — a leaf per layer. One more leaf,
+    without recomputation, for what is no layer: embedding and head. The outer
+    loops go through micro-batches, pipeline degrees and the largest tensor
+    parallel degree (whose buffer every device pays). Layers are divided evenly
+    if they are of one kind, else by memory. Where a job wants one strategy per
+    stage, Galvatron's coarse mode: one strategy for the whole model.
 
 Objective
     Every stage minimizes the sum of its own layers by a dynamic program over
@@ -575,8 +574,7 @@ class Pricing:
     ) -> np.ndarray:
         """Return every strategy's share of a point-to-point transfer.
 
-        ``2 P`` messages, one each way per stage, spread over all layers
-        (§5).
+        ``2 P`` messages, one each way per stage, spread over all layers (§5).
         """
         if task.num_stages == 1:
             return np.zeros(len(task.offered))

@@ -141,8 +141,7 @@ class LayerChoice(NamedTuple):
 def usable_mib(budget_mib: int) -> int:
     """Return the part of a memory budget that layers may fill.
 
-    Above 20 GiB a fifth is set aside for the allocator's cache
-    (§4).
+    Above 20 GiB a fifth is set aside for the allocator's cache (§4).
     """
     if budget_mib < CACHE_ABOVE_MIB:
         return budget_mib

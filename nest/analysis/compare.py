@@ -55,8 +55,7 @@ def compare(
         The same for all; by default each gets its number of workers, see
         :func:`~nest.solvers.registry.default_workers`.
     on_cell, on_progress
-        Called with the results so far after every cell, and while a cell
-        runs.
+        Called with the results so far after every cell, and while a cell runs.
     on_report
         Called with every report of every solver, unchecked.
 

@@ -357,8 +357,7 @@ def fewest_devices(
     Parameters
     ----------
     problem
-        The problem on its whole cluster, the first devices of which are
-        used.
+        The problem on its whole cluster, the first devices of which are used.
     target
         How long a step may take.
     counts

@@ -113,8 +113,7 @@ def neighbors(
     Returns
     -------
     list of Neighbor
-        One per move, in a fixed order; moves that change nothing are left
-        out.
+        One per move, in a fixed order; moves that change nothing are left out.
     """
     model = model or CostModel(problem)
     found = []

@@ -105,8 +105,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes, devices
         Keys that say how many nodes there are, and devices of each.
     unsupported
-        Keys that plans know nothing of, with the values that change
-        nothing.
+        Keys that plans know nothing of, with the values that change nothing.
     elsewhere
         Keys that are read apart from ``keys``.
     """

@@ -288,8 +288,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     Raises
     ------
     InvalidPlanError
-        If an argument is missing or out of range, or they do not fit
-        together.
+        If an argument is missing or out of range, or they do not fit together.
     """
     layers = arguments.needed("--num-layers")
     if layers > MOST_LAYERS:

@@ -490,12 +490,11 @@ def _default_split(job: KeyedFile, layers: int) -> None:
     """Write the parts that torchtitan 0.2 makes where the file has none.
 
     Embedding and head count as so many layers
-    (``pipeline_parallel_first_stage_less_layers``, ``…last…``); what the
-    parts do not divide goes to the first of them. A schedule of several
-    parts has two on a stage, unless
-    ``pipeline_parallel_layers_per_stage`` says how many layers a part has at
-    most (``generate_llm_fqn_per_model_part`` and its caller in
-    ``distributed/pipeline_parallel.py`` of 0.2.2).
+    (``pipeline_parallel_first_stage_less_layers``, ``…last…``); what the parts
+    do not divide goes to the first of them. A schedule of several parts has
+    two on a stage, unless ``pipeline_parallel_layers_per_stage`` says how many
+    layers a part has at most (``generate_llm_fqn_per_model_part`` and its
+    caller in ``distributed/pipeline_parallel.py`` of 0.2.2).
     """
     stages = job.get("parallelism.pipeline_parallel_degree")
     if stages == 1 or job.get(_PARTS) is not None:

@@ -23,9 +23,8 @@ class Attention(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     heads, kv_heads, head_size
-        Query heads, ``0`` where a block has no attention; key and value
-        heads (fewer under grouped-query attention); width of a query or key
-        head.
+        Query heads, ``0`` where a block has no attention; key and value heads
+        (fewer under grouped-query attention); width of a query or key head.
     value_size
         Width of a value head; ``0`` means ``head_size``.
     inputs
@@ -181,8 +180,7 @@ class Mlp(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     hidden
-        Inner width of the MLP, or of one expert; ``0`` where a block has
-        none.
+        Inner width of the MLP, or of one expert; ``0`` where a block has none.
     gated
         Whether it has a gate (SwiGLU: three matrices instead of two).
     biases

@@ -4,8 +4,7 @@ A solver is named by a lazy ``"module:Class"`` string, so that listing the
 solvers imports no engine. Other packages add theirs through the entry-point
 group ``nest.solvers``::
 
-    [project.entry-points."nest.solvers"]
-    mine = "my_package.planner:MySolver"
+    [project.entry-points."nest.solvers"] mine = "my_package.planner:MySolver"
 
 A planner that is a command has a description in place of a class, see
 :mod:`nest.solvers.command`.

@@ -93,8 +93,7 @@ class Software(Struct, frozen=True, kw_only=True):
         How blocks become pipeline chunks; what is left over goes to the
         first ones.
     chunk_layers
-        Blocks of a chunk where interleaving is not stated; 0: no
-        interleaving.
+        Blocks of a chunk where interleaving is not stated; 0: no interleaving.
     recompute
         What may be recomputed where it is not stated: the first with which
         the plan fits.

@@ -60,8 +60,7 @@ def inexpressible(
     target
         A target or its name.
     problem, plan
-        A problem and a plan of it, which :func:`~nest.cost.score.score`
-        takes.
+        A problem and a plan of it, which :func:`~nest.cost.score.score` takes.
 
     Raises
     ------

@@ -78,8 +78,7 @@ class Rules(Record, frozen=True, kw_only=True):
     overlap, distributed_optimizer
         What exists there of the extensions.
     overlap_with_one
-        Kinds of which a graph has one layer at most where something
-        overlaps.
+        Kinds of which a graph has one layer at most where something overlaps.
     overlap_needs
         As the field of :class:`~nest.ir.job.Job`.
     gradients

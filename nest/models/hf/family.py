@@ -110,9 +110,8 @@ class Family(Struct, frozen=True, kw_only=True):
     query_key_norm, norm_over, norm_vectors
         As in :class:`nest.models.blocks.Attention`.
     gate
-        Whether attention has a gate as wide as its output: one that is part
-        of the queries' projection, with their biases, or a separate one
-        without.
+        Whether attention has a gate as wide as its output: one that is part of
+        the queries' projection, with their biases, or a separate one without.
     sinks, rotary, output_norm, inner_norm, activation_weights
         As in :mod:`nest.models.blocks`.
     window

@@ -122,8 +122,7 @@ def _vision(
     vectors
         Scales of outputs in a block.
     more, seen
-        Further vectors as wide as the stream, and how many of them are
-        tokens.
+        Further vectors as wide as the stream, and how many of them are tokens.
     """
     patch_values, tokens = _patches(config)
     tokens += rows - 1
