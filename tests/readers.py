@@ -391,8 +391,7 @@ def _config(path: Path) -> None:
 def _titan(path: Path) -> None:
     text = read_text(path, NestError)
     world = 8
-    launch, shape = torchtitan.read_foreign(text, str(path), world)
-    torchtitan.unread(text, str(path))
+    launch, shape, _ = torchtitan.read_foreign(text, str(path), world)
     build(launch, shape, Site([(machine("dgx-h100"), world)]))
 
 
@@ -400,7 +399,6 @@ def _speed(path: Path) -> None:
     text = read_text(path, NestError)
     model = small_model()
     deepspeed.read_foreign(text, str(path), 8, model, 1024)
-    deepspeed.unread(text, str(path))
 
 
 @cache

@@ -333,17 +333,6 @@ def _state_bytes(config: KeyedFile) -> int:
     return 4 + moments
 
 
-def unread(text: str, where: str) -> tuple[str, ...]:
-    """Return the note about keys that nest does not read, if there are any.
-
-    Raises
-    ------
-    InvalidPlanError
-        As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
-    """
-    return ignored_note(where, config_file(text, where).ignored())
-
-
 def read_pair(
     config: KeyedFile, arguments: Arguments, world: int
 ) -> tuple[Launch, Architecture]:
@@ -460,8 +449,8 @@ def read_foreign(
     sequence_length: int,
     tp: int = 1,
     stages: int = 1,
-) -> Launch:
-    """Read the configuration of a user.
+) -> tuple[Launch, tuple[str, ...]]:
+    """Read the configuration of a user, and return notes for the user too.
 
     Parameters
     ----------
@@ -478,7 +467,7 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     config = config_file(text, where)
-    config.ignored()
+    notes = ignored_note(where, config.ignored())
     automatic = _automatic(config)
     if automatic is not None:
         raise InvalidPlanError(
@@ -505,4 +494,4 @@ def read_foreign(
             f"{model.name}, got {stages}; correct it"
         )
     data = world // (tp * stages)
-    return _launch(config, data, tp, chunks, sequence_length)
+    return _launch(config, data, tp, chunks, sequence_length), notes

@@ -349,25 +349,16 @@ def read_job(job: KeyedFile, world: int, layers: int) -> Reading:
     return Reading(launch, f"{name}/{flavor}")
 
 
-def unread(text: str, where: str) -> tuple[str, ...]:
-    """Return the note about keys that nest does not read, if there are any.
-
-    Raises
-    ------
-    InvalidPlanError
-        As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
-    """
-    return ignored_note(where, job_file(text, where).ignored())
-
-
 def read_foreign(
     text: str,
     where: str,
     world: int,
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
-) -> tuple[Launch, Architecture]:
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a job file of a user, of torchtitan 0.1 or later.
+
+    Returns the launch, the model, and notes for the user.
 
     Parameters
     ----------
@@ -387,7 +378,7 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     job = job_file(text, where)
-    job.ignored()
+    notes = ignored_note(where, job.ignored())
     # Older versions split layers over stages otherwise.
     sections = job.document
     is_old = any(
@@ -411,7 +402,7 @@ def read_foreign(
         _default_split(job, model.layers)
     launch = read_job(job, world, model.layers).launch
     overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
-    return replace(launch, overlap=overlap), model
+    return replace(launch, overlap=overlap), model, notes
 
 
 def _fsdp_overlap(

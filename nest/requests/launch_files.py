@@ -230,12 +230,14 @@ class TorchtitanRequest(LaunchFileRequest):
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a job file says."""
-        from nest.frameworks.torchtitan import read_foreign, unread
+        from nest.frameworks.torchtitan import read_foreign
 
-        launch, model = read_foreign(
-            *(self.text, self.path, num_ranks), [*self.say], self.architecture
+        return LaunchReading(
+            *read_foreign(
+                *(self.text, self.path, num_ranks, [*self.say]),
+                self.architecture,
+            )
         )
-        return LaunchReading(launch, model, unread(self.text, self.path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,16 +268,15 @@ class DeepSpeedRequest(LaunchFileRequest):
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a configuration, or a script, says."""
-        from nest.frameworks.deepspeed import read_foreign, unread
+        from nest.frameworks.deepspeed import read_foreign
 
         model, length = self.architecture, self.sequence_length
         if model is None or length is None:
             return self._read_script(num_ranks)
-        launch = read_foreign(
+        launch, notes = read_foreign(
             *(self.text, self.path, num_ranks, model, length),
             *(self.tp, self.pp),
         )
-        notes = unread(self.text, self.path)
         return LaunchReading(launch, model, notes, target="deepspeed")
 
     def _read_script(self, num_ranks: int) -> LaunchReading:
