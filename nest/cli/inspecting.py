@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -143,10 +143,8 @@ def solvers_command(_: Request, files: Files) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProblemsRequest(ProblemRequest):
+class ProblemsRequest(ProblemRequest, command="nest problems"):
     """A built-in problem, or that of a model."""
-
-    COMMAND: ClassVar[str] = "nest problems"
 
     problem: str | None = setting("[NAME]", "A built-in problem.")
 

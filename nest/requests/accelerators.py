@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -52,10 +52,8 @@ def _models(value: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class CodesignRequest(TimeLimitRequest):
+class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     """The best accelerators of a space for models."""
-
-    COMMAND: ClassVar[str] = "nest codesign"
 
     spec: Spec | PathText = setting(
         "SPEC",

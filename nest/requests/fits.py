@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from nest.errors import InvalidOptionError
 from nest.requests.launch_files import (
@@ -37,10 +37,8 @@ _WITH_DEEPSPEED = ("sequence_length", "tp")
 
 
 @dataclass(frozen=True)
-class FitsRequest(PlanRequest):
+class FitsRequest(PlanRequest, command="nest fits"):
     """A launch file, or a problem and a plan, whose memory is in question."""
-
-    COMMAND: ClassVar[str] = "nest fits"
 
     problem: ProblemLike | None = redeclared(
         PlanRequest,

@@ -38,10 +38,11 @@ QUESTION_LIMIT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRequest(RestrictedRequest, OneSolverRequest, TimeLimitRequest):
+class FitRequest(
+    RestrictedRequest, OneSolverRequest, TimeLimitRequest, command="nest fit"
+):
     """How few devices, how little memory, or which offer keeps a target."""
 
-    COMMAND: ClassVar[str] = "nest fit"
     SAFE: ClassVar[bool] = True
 
     within: float | str | None = setting(

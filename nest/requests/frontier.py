@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from nest.requests.prices import PRICE_HELP, PRICE_USAGE, priced
 from nest.requests.restricted import RestrictedRequest
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ParetoRequest(RestrictedRequest, TimeLimitRequest, WorkersRequest):
+class ParetoRequest(
+    RestrictedRequest, TimeLimitRequest, WorkersRequest, command="nest pareto"
+):
     """The frontier of a problem."""
-
-    COMMAND: ClassVar[str] = "nest pareto"
 
     objectives: Words = setting(
         "--objectives A,…",

@@ -61,10 +61,9 @@ class LaunchReading(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchFileRequest(Request):
+class LaunchFileRequest(Request, command="nest import"):
     """A file that a framework starts with, and what the file leaves open."""
 
-    COMMAND: ClassVar[str] = "nest import"
     #: The framework whose export writes such files.
     FRAMEWORK: ClassVar[str]
 

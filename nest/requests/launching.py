@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from nest.constraints.targets import ANY, for_target
 from nest.constraints.targets import names as target_names
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportRequest(PlanRequest):
+class ExportRequest(PlanRequest, command="nest export"):
     """A plan, and the framework whose files start it."""
-
-    COMMAND: ClassVar[str] = "nest export"
 
     to: str = setting(
         "--to TARGET",

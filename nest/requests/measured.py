@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.requests.settings import Request, setting
@@ -33,10 +33,8 @@ _MANY_ROWS = 500
 
 
 @dataclass(frozen=True)
-class ValidateRequest(Request):
+class ValidateRequest(Request, command="nest validate"):
     """Predictions of measured runs."""
-
-    COMMAND: ClassVar[str] = "nest validate"
 
     path: PathText | None = setting(
         "[FILE]",
@@ -239,10 +237,8 @@ def validate(request: ValidateRequest) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class CalibrateRequest(Request):
+class CalibrateRequest(Request, command="nest calibrate"):
     """Parameters of predictions, fitted to a user's own runs."""
-
-    COMMAND: ClassVar[str] = "nest calibrate"
 
     runs: PathText | None = setting(
         "[RUNS]", "A CSV file with 5 to 20 runs of one cluster."

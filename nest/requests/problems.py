@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from nest.constraints.targets import GRADIENTS, OPTIMIZERS
 from nest.cost.axes import AXES
@@ -83,14 +83,12 @@ _read_overlap = Reader(
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRequest(Request):
+class JobRequest(Request, group="Model, cluster and job"):
     """The job of a model, and what its costs rest on.
 
     The fields are those of :class:`nest.models.choices.Request`, a profile
     and a calibration.
     """
-
-    GROUP: ClassVar[str] = "Model, cluster and job"
 
     global_batch: int | None = setting(
         "--global-batch N",
@@ -266,10 +264,8 @@ JOB_FIELDS = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkRequest(Request):
+class NetworkRequest(Request, group="Model, cluster and job"):
     """What a network's file leaves open: facts and the order of devices."""
-
-    GROUP: ClassVar[str] = "Model, cluster and job"
 
     beside: Pairs = setting(
         "--beside KEY=VALUE,…",
@@ -286,10 +282,8 @@ class NetworkRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRequest(NetworkRequest, JobRequest):
+class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
     """A model on a cluster, with its job."""
-
-    GROUP: ClassVar[str] = "Model, cluster and job"
 
     model: PathText | None = setting(
         "--model NAME",
@@ -388,10 +382,8 @@ def _read_problem(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class ProblemRequest(ModelRequest):
+class ProblemRequest(ModelRequest, command="nest problem"):
     """A problem: a record, a name, a file, or a model on a cluster."""
-
-    COMMAND: ClassVar[str] = "nest problem"
 
     problem: ProblemLike | None = setting(
         "[PROBLEM]",

@@ -33,10 +33,8 @@ _SETTINGS = ", ".join(
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class GranularityRequest(Request):
+class GranularityRequest(Request, group="Plans to search"):
     """Who has a strategy of its own."""
-
-    GROUP: ClassVar[str] = "Plans to search"
 
     granularity: str | None = setting(
         f"--granularity {'|'.join(GRANULARITIES)}",
@@ -47,10 +45,10 @@ class GranularityRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RestrictedRequest(ProblemRequest, GranularityRequest):
+class RestrictedRequest(
+    ProblemRequest, GranularityRequest, group="Plans to search"
+):
     """A problem, and which of its plans may be searched."""
-
-    GROUP: ClassVar[str] = "Plans to search"
 
     pin: Pairs = setting(
         "--pin SETTING=VALUE,…",

@@ -123,14 +123,20 @@ class Request:
     Attributes
     ----------
     COMMAND
-        The command that asks the same, for messages.
+        The command that asks the same, for messages. A class names it by its
+        argument ``command``.
     GROUP
         The section of the help in which the settings stand that the class
-        declares; empty for those of one question.
+        declares, its argument ``group``; empty for those of one question.
     """
 
     COMMAND: ClassVar[str] = "nest"
     GROUP: ClassVar[str] = ""
+
+    def __init_subclass__(cls, command: str = "", group: str = "") -> None:
+        super().__init_subclass__()
+        cls.COMMAND = command or cls.COMMAND
+        cls.GROUP = group
 
     def __post_init__(self) -> None:
         for name, declared in settings_of(type(self)).items():

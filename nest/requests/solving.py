@@ -55,10 +55,8 @@ Run = Callable[["Restricted", Cells], Sequence["SolveResult"]]
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class TimeLimitRequest(Request):
+class TimeLimitRequest(Request, group="Search"):
     """How long an answer may take."""
-
-    GROUP: ClassVar[str] = "Search"
 
     time_limit: float | None = setting(
         "--time-limit S",
@@ -70,10 +68,8 @@ class TimeLimitRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class WorkersRequest(Request):
+class WorkersRequest(Request, group="Search"):
     """How many threads or processes a solver gets."""
-
-    GROUP: ClassVar[str] = "Search"
 
     workers: int | None = setting(
         "--workers N",
@@ -84,10 +80,8 @@ class WorkersRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class GapRequest(Request):
+class GapRequest(Request, group="Search"):
     """How close to the best plan is close enough."""
-
-    GROUP: ClassVar[str] = "Search"
 
     gap: float = setting(
         "--gap F",
@@ -99,10 +93,10 @@ class GapRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
+class SolverOptionsRequest(
+    TimeLimitRequest, WorkersRequest, GapRequest, group="Search"
+):
     """Limits of one or several solvers, without a problem."""
-
-    GROUP: ClassVar[str] = "Search"
 
     repair: bool = setting(
         "--repair",
@@ -118,10 +112,8 @@ class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class SeedRequest(Request):
+class SeedRequest(Request, group="Search"):
     """The seed of random choices."""
-
-    GROUP: ClassVar[str] = "Search"
 
     seed: int = setting(
         "--seed N", "Seed of random choices.", integer(0), default=0
@@ -141,10 +133,11 @@ class OneSolverRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
+class LimitedRequest(
+    RestrictedRequest, SolverOptionsRequest, SeedRequest, group="Search"
+):
     """A problem under restrictions, and limits of the solvers it goes to."""
 
-    GROUP: ClassVar[str] = "Search"
     SAFE: ClassVar[bool] = True
 
     headroom: str | None = redeclared(
@@ -187,10 +180,8 @@ class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
 
 
 @dataclass(frozen=True)
-class SolveRequest(LimitedRequest):
+class SolveRequest(LimitedRequest, command="nest solve"):
     """One solver on one problem."""
-
-    COMMAND: ClassVar[str] = "nest solve"
 
     solver: str = setting(
         "--solver NAME|FILE",
@@ -255,10 +246,8 @@ def solvers_option(default: str | None = DEFAULT_SOLVERS) -> Any:
 
 
 @dataclass(frozen=True)
-class CompareRequest(LimitedRequest):
+class CompareRequest(LimitedRequest, command="nest compare"):
     """Several solvers on one problem."""
-
-    COMMAND: ClassVar[str] = "nest compare"
 
     solvers: Words = solvers_option()
 
