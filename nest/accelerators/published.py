@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from nest.accelerators.silicon import MM2, sram_e6_um2, technology
-from nest.ir.base import Count, Struct
+from nest.ir.base import Count, FileStruct, Struct
 from nest.util.stored import read_stored
 
 
@@ -108,13 +108,7 @@ class _Tpu(Struct, frozen=True, kw_only=True):
     source: str
 
 
-class _File(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-published/1",
-):
+class _File(FileStruct, frozen=True, kw_only=True, tag="nest-published/1"):
     chips: tuple[Chip, ...]
     ga100: _Gpu
     tpu_v4i: _Tpu

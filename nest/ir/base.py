@@ -56,6 +56,10 @@ class Struct(
                 check(field, value)
 
 
+class FileStruct(Struct, frozen=True, tag_field="schema"):
+    """Record of a whole file, whose first key names the file's schema."""
+
+
 @cache
 def _checks(kind: type[Struct]) -> tuple[tuple[str, Check], ...]:
     """Return the fields of a record with the checks in their types."""

@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import field
 
-from nest.ir.base import Count, Distinct, LayerId, Struct, check_distinct
+from nest.ir.base import (
+    Count,
+    Distinct,
+    FileStruct,
+    LayerId,
+    Struct,
+    check_distinct,
+)
 from nest.ir.views import Row, Tabular
 
 Recompute = Literal["none", "selective", "full"]
@@ -178,14 +185,7 @@ class Stage(Struct, frozen=True, kw_only=True):
         return (self.strategy,) * len(self.layers)
 
 
-class Plan(
-    Struct,
-    Tabular,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-plan/1",
-):
+class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
     """A complete answer: how one training step runs.
 
     Attributes

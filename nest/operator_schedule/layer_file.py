@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nest.errors import InvalidProblemError
-from nest.ir.base import Struct
+from nest.ir.base import FileStruct
 from nest.ir.io import decode, read_bytes
 from nest.operator_schedule.checks import check_operators
 from nest.operator_schedule.records import Operator
@@ -17,9 +17,7 @@ TICKS = "ticks"
 _MOST_CHARACTERS = 20
 
 
-class Layer(
-    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-layer/1"
-):
+class Layer(FileStruct, frozen=True, kw_only=True, tag="nest-layer/1"):
     """The operators of a layer, pass by pass.
 
     Attributes

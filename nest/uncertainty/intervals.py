@@ -29,7 +29,7 @@ from nest.cost.scaled import Factors, scaled
 from nest.cost.score import Score, score
 from nest.hardware.calibration import calibrated_family
 from nest.hardware.devices import known_device
-from nest.ir.base import Real, Struct
+from nest.ir.base import FileStruct, Real, Struct
 from nest.ir.plan import Plan
 from nest.ir.problem import OwnRuns, Problem, Row
 from nest.util.stored import read_stored
@@ -96,11 +96,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class Deviations(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-intervals/2",
+    FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"
 ):
     """What intervals are made of: standard deviations of logarithms.
 
