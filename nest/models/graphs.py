@@ -120,16 +120,16 @@ def build_problem(
 
 
 @contextlib.contextmanager
-def in_range(name: str) -> Iterator[None]:
+def in_range(
+    name: str, remedy: str = "check the shape of the model"
+) -> Iterator[None]:
     """Refuse a model that makes a figure of its graph out of range."""
     try:
         yield
     except ValueError as error:
         if isinstance(error, NestError):
             raise
-        raise InvalidProblemError(
-            f"{name}: {error}; check the shape of the model"
-        ) from None
+        raise InvalidProblemError(f"{name}: {error}; {remedy}") from None
 
 
 def grain(choices: Choices) -> str:
