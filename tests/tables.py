@@ -38,7 +38,7 @@ from nest.cost.score import score
 from nest.ir import Plan, Problem, Strategy, problem_hash
 from nest.operator_schedule import Cores
 from nest.operator_schedule import schedule as scheduled_on_cores
-from nest.operator_schedule.layer_file import read_layer
+from nest.operator_schedule.layer_file import decode_layer
 from nest.present import (
     audit,
     benchmark,
@@ -602,7 +602,8 @@ def codesigned() -> Parts:
 
 def cores_scheduled() -> Parts:
     """Return what ``nest schedule`` says of a layer."""
-    layer = read_layer(ROOT / "examples" / "codesign" / "layer.json")
+    path = ROOT / "examples" / "codesign" / "layer.json"
+    layer = decode_layer(path.read_bytes())
     cores = Cores(8, 2)
     found = {
         name: scheduled_on_cores(operators, cores)

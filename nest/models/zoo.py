@@ -24,11 +24,6 @@ def architecture(name: str) -> Architecture:
     return find("model", name, ARCHITECTURES)
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all architectures."""
-    return tuple(model.name for model in ARCHITECTURES)
-
-
 def kind_of(model: Architecture) -> str:
     """Say in a few words what a model is made of."""
     if len(model.towers) > 1:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from nest.errors import InvalidOptionError, NestError
 from nest.requests.values import RefusedValueError, anything, flag, text
@@ -148,9 +148,6 @@ class Request:
             except RefusedValueError as error:
                 raise InvalidOptionError(f"{declared.name}: {error}") from None
             object.__setattr__(self, name, value)
-
-
-Asked = TypeVar("Asked", bound=Request)
 
 
 def settings_of(request: Any) -> dict[str, Setting]:
