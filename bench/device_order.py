@@ -15,9 +15,9 @@ import random
 from statistics import mean
 from typing import Any
 
+from best_order import best_order
 from result_files import fill, page_path, table, write_rows
 
-from formulations.device_order import best_order
 from nest.topology.generators import generate
 from nest.topology.order import Group, OrderCosts, auto_order
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from formulations.device_order import (
+from bench.best_order import (
     BestOrder,
     OrderLoss,
     best_order,
