@@ -22,6 +22,9 @@ OVERLAP: tuple[Overlap, ...] = ("tp", "cp", "ep", "weights", "gradients")
 #: and up again, chunks ``r`` and ``2S-1-r`` on block ``r``.
 Placement = Literal["loop", "v"]
 
+#: The passes of every block, in the order they run.
+PassLists = tuple[tuple[str, ...], ...]
+
 #: Fields of a strategy that tell the entries of a cost table apart, besides
 #: the samples.
 COST_AXES = ("tp", "cp", "ep", "sequence_parallel")
@@ -203,6 +206,12 @@ class Plan(
     placement
         Where they sit; ``v`` for schedules of that shape, where chunks ``r``
         and ``2S-1-r`` sit on block ``r``.
+    order
+        Where the job leaves it to plans, in which order blocks run their
+        passes: the name of a schedule, or the passes of every block, such as
+        ``3F5``, the forward pass of micro-batch 5 through chunk 3 (both from
+        0); ``B`` is a backward pass, ``I`` and ``W`` its parts that compute
+        gradients of inputs and of weights.
     overlap
         Communication that runs behind computation, as far as the job's
         fractions allow.
@@ -218,6 +227,7 @@ class Plan(
     stages: tuple[Stage, ...]
     virtual_stages: Count = 1
     placement: Placement = "loop"
+    order: str | PassLists | None = None
     overlap: tuple[Overlap, ...] = ()
     distributed_optimizer: bool = False
     problem_hash: str | None = None

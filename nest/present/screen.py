@@ -24,6 +24,7 @@ from nest.constraints.targets import (
 )
 from nest.constraints.targets import target as framework_of
 from nest.cost.score import Score
+from nest.ir.job import ANY_ORDER
 from nest.ir.plan import RECOMPUTE, Plan
 from nest.ir.problem import Problem
 from nest.present.fitted import KeyLines
@@ -408,8 +409,10 @@ def proven(problem: Problem, result: SolveResult, under: str = "") -> str:
 def plans_text(problem: Problem) -> str:
     """Return which plans a proof covers: their schedule and overlap."""
     job = problem.job
-    schedules = [job.schedule.upper() if "f" in job.schedule else job.schedule]
-    if job.virtual_stages != (1,) and job.schedule == "1f1b":
+    schedules = [x.upper() if "f" in x else x for x in job.schedules]
+    if job.schedule == ANY_ORDER:
+        schedules = ["all orders of"]
+    elif job.virtual_stages != (1,) and job.schedule == "1f1b":
         schedules = ["1F1B"] * (1 in job.virtual_stages) + ["interleaved"]
     overlap = ", ".join(job.overlap)
     overlapped = f"that overlap {overlap}" if overlap else "without overlap"

@@ -232,11 +232,13 @@ def _launch(
     tell: Tell,
 ) -> dict[str, str | bytes]:
     """Return the files of a framework, and tell what is otherwise there."""
+    from nest.cost.orders import with_named_order
     from nest.cost.score import score
     from nest.frameworks.export import as_run_by, check_schedule, export
     from nest.ir.io import encode
 
     score(problem, plan)  # refuses a plan that is none of the problem
+    problem, plan = with_named_order(problem, plan)
     if not nearest:
         check_schedule(problem, plan, to)
     there, changes = as_run_by(problem, to)

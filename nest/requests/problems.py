@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 from nest.constraints.targets import GRADIENTS, OPTIMIZERS
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
-from nest.ir.job import SCHEDULES
+from nest.ir.job import ANY_ORDER, SCHEDULES
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.models.named import load_model
 from nest.requests.settings import (
@@ -79,6 +79,14 @@ _read_overlap = Reader(
 )
 
 
+def _schedules(value: Any) -> str | tuple[str, ...]:
+    """Read a schedule, several separated by commas, or ``any``."""
+    if isinstance(value, str) and "," not in value:
+        return one_of(*SCHEDULES, ANY_ORDER)(value)
+    parts = words(SCHEDULES)(value)
+    return parts[0] if len(parts) == 1 else parts
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(Request):
     """The job of a model, and what its costs rest on.
@@ -130,10 +138,11 @@ class JobRequest(Request):
         "interleaved.  [default: 1]",
         integers(),
     )
-    schedule: str | None = setting(
-        "--schedule NAME",
-        f"Pipeline schedule, of {', '.join(SCHEDULES)}.  [default: 1f1b]",
-        one_of(*SCHEDULES),
+    schedule: str | tuple[str, ...] | None = setting(
+        "--schedule NAME,…",
+        f"Pipeline schedule, of {', '.join(SCHEDULES)}; several for plans to "
+        f"choose from, or 'any' for any order of passes.  [default: 1f1b]",
+        Reader(_schedules, bool, "", "", (*SCHEDULES, ANY_ORDER)),
     )
     overlap: Mapping[str, float] | str | None = setting(
         "--overlap NAME=FRACTION,…",

@@ -24,7 +24,7 @@ class GPipe(StageSchedule):
     different stages.
     """
 
-    name: ClassVar[str] = "gpipe"
+    name = "gpipe"
     once: ClassVar[Weights] = (1, 1)
     steady: ClassVar[Weights] = (1, 1)
     tail: ClassVar[Weights] = (0, 0)
