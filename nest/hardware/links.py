@@ -133,6 +133,13 @@ def calibrated(level: Level) -> Level:
     return level if fitted is None else reached(level, fitted.figures)
 
 
+def reached_fraction(level: Level) -> float:
+    """Return what groups of all members reach of a data-sheet level."""
+    fitted, members = calibrated(level), level.fan_out
+    bandwidth = fitted.bandwidth_bytes_per_s * fitted.fraction(members)
+    return bandwidth / (level.bandwidth_bytes_per_s * level.fraction(members))
+
+
 def reached(level: Level, fitted: LinkFigures) -> Level:
     """Return a data-sheet level with what is reached of it.
 

@@ -17,11 +17,22 @@ from nest.errors import (
 from nest.util.quantities import RATE, read_in
 
 if TYPE_CHECKING:
+    from nest.hardware.machines import Machine
     from nest.ir.problem import Problem
 
 
+def is_generated(text: str) -> bool:
+    """Return whether a text is the name of a generated network."""
+    from nest.topology.generators import GENERATORS
+
+    return not os.path.exists(text) and text.split(":")[0] in GENERATORS
+
+
 def find_network(
-    text: str, beside: Sequence[str] = (), order: str | None = None
+    text: str,
+    beside: Sequence[str] = (),
+    order: str | None = None,
+    site: Machine | None = None,
 ) -> Any:
     """Return the network in a file, or the one that a name stands for.
 
@@ -35,10 +46,12 @@ def find_network(
         What the file does not say, as ``key=value``.
     order
         ``given``, ``auto``, or a rank file; ``None`` is ``given``.
+    site
+        The machine whose links a generated network has; else data sheets.
 
     Returns
     -------
-    A graph of networkx in this order.
+    A graph of networkx in this order, or levels of a machine.
 
     Raises
     ------
@@ -47,16 +60,17 @@ def find_network(
     NestError
         Whatever the reader of the file refuses.
     """
-    from nest.topology.generators import GENERATORS, generate
+    from nest.topology.generators import generate
+    from nest.topology.generators.machine import on_machine
 
     said = _read_beside(beside)
-    if not os.path.exists(text) and text.split(":")[0] in GENERATORS:
+    if is_generated(text):
         if said:
             raise InvalidOptionError(
                 f"--beside: expected a file with it, got the network "
                 f"{text!r}; leave it out, or write it into the name"
             )
-        graph = generate(text)
+        graph = on_machine(text, site, order) if site else generate(text)
     elif not said and (found := _of_cluster(text)) is not None:
         graph = found
     else:
@@ -132,9 +146,11 @@ def with_network(problem: Problem, graph: Any, where: str) -> Problem:
     """
     from msgspec.structs import replace
 
+    from nest.ir.cluster import Hierarchy
     from nest.topology.graph.convert import topology_of
 
-    topology = topology_of(graph, where)
+    in_levels = isinstance(graph, Hierarchy)
+    topology = graph if in_levels else topology_of(graph, where)
     wanted = problem.cluster.num_devices
     if topology.max_devices < wanted:
         raise InvalidOptionError(

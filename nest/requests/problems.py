@@ -371,10 +371,12 @@ class ModelRequest(NetworkRequest, JobRequest):
                     )
             return problem
         from nest.cost.magnitude import with_quantum
+        from nest.hardware import find_cluster
         from nest.requests.networks import find_network, with_network
 
         where = os.fspath(self.topology)
-        graph = find_network(where, tuple(self.beside), self.order)
+        (site, _), *_ = find_cluster(os.fspath(self.cluster or ""))[0]
+        graph = find_network(where, tuple(self.beside), self.order, site)
         return with_quantum(with_network(problem, graph, where))
 
 

@@ -91,12 +91,24 @@ class RestrictedRequest(ProblemRequest, GranularityRequest):
             load_model(os.fspath(self.model)),
             {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
         )
+        from nest.hardware import find_cluster
+        from nest.hardware.links import reached_fraction
+        from nest.requests.networks import is_generated
+
         _, missing = self.node_sizes(restricted.whole)
         if missing:
             sizes = " or ".join(map(str, sorted(missing)))
             notes += (
                 f", no NVLink or other links in nodes of {sizes}, which "
                 f"--topology does not have"
+            )
+        if is_generated(os.fspath(self.topology or "")):
+            (site, _), *_ = find_cluster(os.fspath(self.cluster or ""))[0]
+            inside, others = map(reached_fraction, (site.node, site.network))
+            notes += (
+                f", collectives reach {100 * inside:.0f} % of the bandwidth "
+                f"of links in nodes, {100 * others:.0f} % of other links "
+                f"(--topology)"
             )
         return notes
 

@@ -99,8 +99,10 @@ def axes_of(texts: tuple[str, ...]) -> dict[str, list[str]]:
 # What the value of an axis changes
 
 
-#: A request, and what a value then changes in its problem.
-_Changed = tuple["SweepRequest", Callable[["Problem"], "Problem"]]
+#: A request, and what a value then changes in the problem of one.
+_Changed = tuple[
+    "SweepRequest", Callable[["Problem", "SweepRequest"], "Problem"]
+]
 
 
 def _count(request: SweepRequest, axis: str, value: str) -> _Changed:
@@ -133,7 +135,7 @@ def _memory(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return what gives the devices another memory."""
     from nest.analysis.fit import with_memory
 
-    def change(problem: Problem) -> Problem:
+    def change(problem: Problem, _: SweepRequest) -> Problem:
         memory_bytes = problem.cluster.memory_bytes()
         # An H100-80GB has 79.1 GiB: 141GB is so much more of what it offers.
         sold = re.search(r"\d+GB", problem.cluster.device.name)
@@ -161,16 +163,17 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
         if axis == "oversubscription":
             factor = 1 / factor
 
-    def change(problem: Problem) -> Problem:
+    def change(problem: Problem, asked: SweepRequest) -> Problem:
         from nest.benchmarks.sweep import widened
         from nest.cost.magnitude import with_quantum
 
         if factor == 1:
             return problem
-        if problem.cluster.topology.kind != "hierarchy":
+        if asked.topology or problem.cluster.topology.kind != "hierarchy":
             raise InvalidOptionError(
-                "expected a network of levels, got a graph; vary the topology "
-                "with its parameters instead"
+                f"expected the network of a machine, got "
+                f"{asked.topology or 'a graph'}; vary the topology with its "
+                f"parameters instead"
             )
         cluster = widened(problem.cluster, float(factor), within_nodes=False)
         return with_quantum(structs.replace(problem, cluster=cluster))
@@ -181,7 +184,7 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
 def _option(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return a request with another value of an option."""
     values: dict[str, Any] = {_OPTIONS.get(axis, axis): value}
-    return replace(request, **values), lambda problem: problem
+    return replace(request, **values), lambda problem, _: problem
 
 
 #: What sets an axis to a value.
@@ -239,7 +242,7 @@ def _point(
         problem = request.model_problem(request.target)
         for source, change in changes.items():
             where = source
-            problem = change(problem)
+            problem = change(problem, request)
         where = of_point
         restricted = restricted_by(request, problem)  # type: ignore[arg-type]
     except (NestError, ValueError) as error:

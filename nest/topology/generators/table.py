@@ -5,16 +5,23 @@ A new generator is a function that returns a graph and a record here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import networkx as nx
 
 from nest.hardware.links import link_spec
 from nest.topology.generators.clos import fat_tree, leaf_spine
 from nest.topology.generators.direct import all_to_all, dragonfly, ring
-from nest.topology.generators.nodes import dgx, dgx1, nvl72, rail
+from nest.topology.generators.nodes import (
+    NVL72_DEVICES,
+    dgx,
+    dgx1,
+    nvl72,
+    rail,
+)
 from nest.topology.generators.tori import GENERATIONS, torus, tpu
 
 #: What a parameter is: a tuple of axes, such as ``4x4x8``.
@@ -81,6 +88,9 @@ class Generator:
         The first one may be given without its name.
     example
         What a user can start from.
+    tree
+        Of nodes below leaf switches: from all values, the devices of a node
+        and the nodes of a leaf.
     """
 
     name: str
@@ -88,6 +98,7 @@ class Generator:
     make: Callable[..., nx.Graph]
     parameters: tuple[Parameter, ...]
     example: str
+    tree: Callable[[Mapping[str, Any]], tuple[int, int]] | None = None
 
 
 def _count(name: str, meaning: str, default: int | None = None) -> Parameter:
@@ -168,6 +179,7 @@ _SPINES, _OVERSUBSCRIPTION, _UPLINK = _as_one(
     ),
     _UP,
 )
+_FABRIC = (_SPINES, _OVERSUBSCRIPTION, *_PORT, _UPLINK)
 #: About 1 us a hop (jax-ml/scaling-book @0819a7d8c5, tpus.md:254).
 _HOP_NS = link_spec("TPU ICI v4").latency_ns
 _ICI = _link("link", "a link", GENERATIONS["v4"].link_bytes_per_s, _HOP_NS)
@@ -206,6 +218,7 @@ _RECORDS = (
             _UP,
         ),
         "fat-tree:k=8",
+        lambda x: (1, x["k"] // 2),
     ),
     Generator(
         "leaf-spine",
@@ -214,12 +227,10 @@ _RECORDS = (
         (
             _count("leaves", "leaf switches"),
             _count("hosts", "devices of a leaf"),
-            _SPINES,
-            _OVERSUBSCRIPTION,
-            *_PORT,
-            _UPLINK,
+            *_FABRIC,
         ),
         "leaf-spine:leaves=4,hosts=8,oversubscription=2",
+        lambda x: (1, x["hosts"]),
     ),
     Generator(
         "dgx",
@@ -239,13 +250,11 @@ _RECORDS = (
             Parameter(
                 "nodes_per_leaf", "nodes of a leaf; else all of them", int
             ),
-            _SPINES,
-            _OVERSUBSCRIPTION,
             *_NVLINK,
-            *_PORT,
-            _UPLINK,
+            *_FABRIC,
         ),
         "dgx:nodes=4,ports=shared",
+        lambda x: (x["devices"], x["nodes_per_leaf"] or x["nodes"]),
     ),
     Generator(
         "rail",
@@ -266,6 +275,7 @@ _RECORDS = (
             _UPLINK,
         ),
         "rail:nodes=16,devices=8",
+        lambda x: (x["devices"], x["segment"] or x["nodes"]),
     ),
     Generator(
         "nvl72",
@@ -273,13 +283,11 @@ _RECORDS = (
         nvl72,
         (
             _count("racks", "racks"),
-            _SPINES,
-            _OVERSUBSCRIPTION,
             *_family("nvlink", "a device's NVLinks", "NVLink 5"),
-            *_PORT,
-            _UPLINK,
+            *_FABRIC,
         ),
         "nvl72:racks=2",
+        lambda _: (NVL72_DEVICES, 1),
     ),
     Generator(
         "dgx1",

@@ -48,18 +48,23 @@ def generate(text: str) -> nx.Graph:
         If the text has another form, or a value is missing, out of range or
         does not go with the others.
     """
+    generator, values = read_name(text)
+    graph = build(generator.name, values)
+    graph.graph["name"] = text.strip()
+    return graph
+
+
+def read_name(text: str) -> tuple[Generator, dict[str, Value]]:
+    """Return the generator and the values in a name, see :func:`generate`."""
     name, _, rest = text.strip().partition(":")
     name = name.strip().lower()
     if name not in GENERATORS:
         raise UnknownNameError("topology generator", name, GENERATORS)
     generator = GENERATORS[name]
-    values = {
+    return generator, {
         parameter.name: _read(name, parameter, text_value)
         for parameter, text_value in _texts(generator, rest)
     }
-    graph = build(name, values)
-    graph.graph["name"] = text.strip()
-    return graph
 
 
 def build(name: str, stated: Mapping[str, Value]) -> nx.Graph:
