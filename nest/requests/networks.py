@@ -17,22 +17,18 @@ from nest.errors import (
 from nest.util.quantities import RATE, read_in
 
 if TYPE_CHECKING:
-    from nest.hardware.machines import Machine
     from nest.ir.problem import Problem
 
 
 def is_generated(text: str) -> bool:
-    """Return whether a text is the name of a generated network."""
+    """Return whether a text is the name of a generated network, no file."""
     from nest.topology.generators import GENERATORS
 
     return not os.path.exists(text) and text.split(":")[0] in GENERATORS
 
 
 def find_network(
-    text: str,
-    beside: Sequence[str] = (),
-    order: str | None = None,
-    site: Machine | None = None,
+    text: str, beside: Sequence[str] = (), order: str | None = None
 ) -> Any:
     """Return the network in a file, or the one that a name stands for.
 
@@ -46,12 +42,10 @@ def find_network(
         What the file does not say, as ``key=value``.
     order
         ``given``, ``auto``, or a rank file; ``None`` is ``given``.
-    site
-        The machine whose links a generated network has; else data sheets.
 
     Returns
     -------
-    A graph of networkx in this order, or levels of a machine.
+    A graph of networkx in this order.
 
     Raises
     ------
@@ -61,7 +55,6 @@ def find_network(
         Whatever the reader of the file refuses.
     """
     from nest.topology.generators import generate
-    from nest.topology.generators.machine import on_machine
 
     said = _read_beside(beside)
     if is_generated(text):
@@ -70,7 +63,7 @@ def find_network(
                 f"--beside: expected a file with it, got the network "
                 f"{text!r}; leave it out, or write it into the name"
             )
-        graph = on_machine(text, site, order) if site else generate(text)
+        graph = generate(text)
     elif not said and (found := _of_cluster(text)) is not None:
         graph = found
     else:
@@ -134,8 +127,8 @@ def in_order(graph: Any, order: str | None) -> Any:
     return graph
 
 
-def with_network(problem: Problem, graph: Any, where: str) -> Problem:
-    """Return a problem on the first devices of another network.
+def with_network(problem: Problem, network: Any, where: str) -> Problem:
+    """Return a problem on the first devices of another graph or tree.
 
     Raises
     ------
@@ -149,8 +142,9 @@ def with_network(problem: Problem, graph: Any, where: str) -> Problem:
     from nest.ir.cluster import Hierarchy
     from nest.topology.graph.convert import topology_of
 
-    in_levels = isinstance(graph, Hierarchy)
-    topology = graph if in_levels else topology_of(graph, where)
+    topology = network
+    if not isinstance(network, Hierarchy):
+        topology = topology_of(network, where)
     wanted = problem.cluster.num_devices
     if topology.max_devices < wanted:
         raise InvalidOptionError(

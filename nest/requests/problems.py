@@ -372,12 +372,18 @@ class ModelRequest(NetworkRequest, JobRequest):
             return problem
         from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster
-        from nest.requests.networks import find_network, with_network
+        from nest.requests import networks
+        from nest.topology.generators.machine import on_machine
 
         where = os.fspath(self.topology)
-        (site, _), *_ = find_cluster(os.fspath(self.cluster or ""))[0]
-        graph = find_network(where, tuple(self.beside), self.order, site)
-        return with_quantum(with_network(problem, graph, where))
+        if networks.is_generated(where) and not self.beside:
+            (site, _), *_ = find_cluster(os.fspath(self.cluster or ""))[0]
+            graph = on_machine(where, site, self.order)
+            network = networks.in_order(graph, self.order)
+        else:
+            beside = tuple(self.beside)
+            network = networks.find_network(where, beside, self.order)
+        return with_quantum(networks.with_network(problem, network, where))
 
 
 #: Options of a model in the order in which help lists them.

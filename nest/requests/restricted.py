@@ -106,9 +106,8 @@ class RestrictedRequest(ProblemRequest, GranularityRequest):
             (site, _), *_ = find_cluster(os.fspath(self.cluster or ""))[0]
             inside, others = map(reached_fraction, (site.node, site.network))
             notes += (
-                f", collectives reach {100 * inside:.0f} % of the bandwidth "
-                f"of links in nodes, {100 * others:.0f} % of other links "
-                f"(--topology)"
+                f", collectives reach {100 * inside:.0f} % of bandwidths in "
+                f"nodes, {100 * others:.0f} % of others (--topology)"
             )
         return notes
 

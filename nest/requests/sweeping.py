@@ -99,10 +99,8 @@ def axes_of(texts: tuple[str, ...]) -> dict[str, list[str]]:
 # What the value of an axis changes
 
 
-#: A request, and what a value then changes in the problem of one.
-_Changed = tuple[
-    "SweepRequest", Callable[["Problem", "SweepRequest"], "Problem"]
-]
+#: A request, and what a value then changes in its problem.
+_Changed = tuple["SweepRequest", Callable[["Problem"], "Problem"]]
 
 
 def _count(request: SweepRequest, axis: str, value: str) -> _Changed:
@@ -135,7 +133,7 @@ def _memory(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return what gives the devices another memory."""
     from nest.analysis.fit import with_memory
 
-    def change(problem: Problem, _: SweepRequest) -> Problem:
+    def change(problem: Problem) -> Problem:
         memory_bytes = problem.cluster.memory_bytes()
         # An H100-80GB has 79.1 GiB: 141GB is so much more of what it offers.
         sold = re.search(r"\d+GB", problem.cluster.device.name)
@@ -163,17 +161,16 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
         if axis == "oversubscription":
             factor = 1 / factor
 
-    def change(problem: Problem, asked: SweepRequest) -> Problem:
+    def change(problem: Problem) -> Problem:
         from nest.benchmarks.sweep import widened
         from nest.cost.magnitude import with_quantum
 
         if factor == 1:
             return problem
-        if asked.topology or problem.cluster.topology.kind != "hierarchy":
+        if request.topology or problem.cluster.topology.kind != "hierarchy":
             raise InvalidOptionError(
-                f"expected the network of a machine, got "
-                f"{asked.topology or 'a graph'}; vary the topology with its "
-                f"parameters instead"
+                "expected the network of a machine, got another one; vary the "
+                "topology with its parameters instead"
             )
         cluster = widened(problem.cluster, float(factor), within_nodes=False)
         return with_quantum(structs.replace(problem, cluster=cluster))
@@ -184,7 +181,7 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
 def _option(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return a request with another value of an option."""
     values: dict[str, Any] = {_OPTIONS.get(axis, axis): value}
-    return replace(request, **values), lambda problem, _: problem
+    return replace(request, **values), lambda problem: problem
 
 
 #: What sets an axis to a value.
@@ -234,7 +231,9 @@ def _point(
     of_point = f"--vary {axis}={value}: " * bool(axis)
     changes, where = {}, ""
     try:
-        for name, text in chosen.items():
+        # A network that is stated has its own bandwidths.
+        for name in sorted(chosen, key="topology".__ne__):
+            text = chosen[name]
             where = f"--vary {name}={text}: "
             if text != AS_IT_IS:
                 request, changes[where] = AXES[name](request, name, text)
@@ -242,7 +241,7 @@ def _point(
         problem = request.model_problem(request.target)
         for source, change in changes.items():
             where = source
-            problem = change(problem, request)
+            problem = change(problem)
         where = of_point
         restricted = restricted_by(request, problem)  # type: ignore[arg-type]
     except (NestError, ValueError) as error:

@@ -28,7 +28,7 @@ DGX1_NVLINKS = dict(
 
 #: Compute trays of an NVL72 rack, and devices of a tray.
 NVL72_TRAYS, NVL72_TRAY_DEVICES = 18, 4
-NVL72_DEVICES = NVL72_TRAYS * NVL72_TRAY_DEVICES
+RACK_SIZE = NVL72_TRAYS * NVL72_TRAY_DEVICES
 
 
 def _node(
@@ -163,10 +163,8 @@ def nvl72(racks: int, nvlink: Cable, port: Cable, up: Spines) -> nx.Graph:
     its rack, and spines join the leaves.
     """
     _stay_inside("nvl72", nvlink, port.latency_ns)
-    spines, uplink = up.links("nvl72", NVL72_DEVICES, port)
-    check_size(
-        "nvl72", racks * NVL72_DEVICES, racks * (2 * NVL72_DEVICES + spines)
-    )
+    spines, uplink = up.links("nvl72", RACK_SIZE, port)
+    check_size("nvl72", racks * RACK_SIZE, racks * (2 * RACK_SIZE + spines))
     graph = nx.Graph()
     names = [f"rack{rack}.leaf" for rack in range(racks)]
     add_switches(graph, names)
@@ -174,7 +172,7 @@ def nvl72(racks: int, nvlink: Cable, port: Cable, up: Spines) -> nx.Graph:
     rack_of: dict[str, str] = {}
     for idx, leaf in enumerate(names):
         rack = f"rack{idx}"
-        members = _node(graph, rack, NVL72_DEVICES, nvlink)
+        members = _node(graph, rack, RACK_SIZE, nvlink)
         connect_all(graph, members, leaf, port)
         rack_of |= dict.fromkeys(members, rack)
         for position, device in enumerate(members):

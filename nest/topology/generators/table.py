@@ -5,23 +5,16 @@ A new generator is a function that returns a graph and a record here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import networkx as nx
 
 from nest.hardware.links import link_spec
 from nest.topology.generators.clos import fat_tree, leaf_spine
 from nest.topology.generators.direct import all_to_all, dragonfly, ring
-from nest.topology.generators.nodes import (
-    NVL72_DEVICES,
-    dgx,
-    dgx1,
-    nvl72,
-    rail,
-)
+from nest.topology.generators.nodes import RACK_SIZE, dgx, dgx1, nvl72, rail
 from nest.topology.generators.tori import GENERATIONS, torus, tpu
 
 #: What a parameter is: a tuple of axes, such as ``4x4x8``.
@@ -98,7 +91,7 @@ class Generator:
     make: Callable[..., nx.Graph]
     parameters: tuple[Parameter, ...]
     example: str
-    tree: Callable[[Mapping[str, Any]], tuple[int, int]] | None = None
+    tree: Callable[..., tuple[int, int]] | None = None
 
 
 def _count(name: str, meaning: str, default: int | None = None) -> Parameter:
@@ -107,7 +100,9 @@ def _count(name: str, meaning: str, default: int | None = None) -> Parameter:
     )
 
 
-def _latency(name: str, meaning: str, default: float) -> Parameter:
+def _latency(
+    name: str, meaning: str, default: float, argument: str = ""
+) -> Parameter:
     return Parameter(
         f"{name}_latency_ns",
         f"latency of {meaning}",
@@ -115,6 +110,7 @@ def _latency(name: str, meaning: str, default: float) -> Parameter:
         unit="ns",
         default=default,
         minimum=0,
+        argument=argument,
     )
 
 
@@ -126,23 +122,17 @@ def _link(
     argument: str = "",
 ) -> tuple[Parameter, ...]:
     """Return the two figures of a link, which are one argument."""
-    parameters = (
-        Parameter(
-            f"{name}_bytes_per_s",
-            f"bandwidth of {meaning}, one way",
-            float,
-            unit="bytes/s",
-            default=bandwidth_bytes_per_s,
-            minimum=0,
-            above=True,
-        ),
-        _latency(name, meaning, latency_ns),
+    bandwidth = Parameter(
+        f"{name}_bytes_per_s",
+        f"bandwidth of {meaning}, one way",
+        float,
+        unit="bytes/s",
+        default=bandwidth_bytes_per_s,
+        minimum=0,
+        above=True,
+        argument=argument or name,
     )
-    return _as_one(argument or name, *parameters)
-
-
-def _as_one(argument: str, *parameters: Parameter) -> tuple[Parameter, ...]:
-    return tuple(replace(x, argument=argument) for x in parameters)
+    return bandwidth, _latency(name, meaning, latency_ns, argument or name)
 
 
 def _family(name: str, meaning: str, family: str) -> tuple[Parameter, ...]:
@@ -163,21 +153,20 @@ _SWITCH_NS = 600.0
 _PORT = _family("port", "a device's port", "InfiniBand NDR")
 _NVLINK = _family("nvlink", "a device's NVLinks", "NVLink 4")
 _UP = _latency("up", "a link between switches", _SWITCH_NS)
-_SPINES, _OVERSUBSCRIPTION, _UPLINK = _as_one(
-    "up",
-    Parameter(
-        "spines",
-        "above all leaves; else as many as make links up as fast as ports",
-        int,
-    ),
-    Parameter(
-        "oversubscription",
-        "bandwidth of a leaf's links down by that of its links up",
-        float,
-        default=1.0,
-        minimum=0.01,
-    ),
-    _UP,
+_UPLINK = replace(_UP, argument="up")
+_SPINES = Parameter(
+    "spines",
+    "above all leaves; else as many as make links up as fast as ports",
+    int,
+    argument="up",
+)
+_OVERSUBSCRIPTION = Parameter(
+    "oversubscription",
+    "bandwidth of a leaf's links down by that of its links up",
+    float,
+    default=1.0,
+    minimum=0.01,
+    argument="up",
 )
 _FABRIC = (_SPINES, _OVERSUBSCRIPTION, *_PORT, _UPLINK)
 #: About 1 us a hop (jax-ml/scaling-book @0819a7d8c5, tpus.md:254).
@@ -287,7 +276,7 @@ _RECORDS = (
             *_FABRIC,
         ),
         "nvl72:racks=2",
-        lambda _: (NVL72_DEVICES, 1),
+        lambda _: (RACK_SIZE, 1),
     ),
     Generator(
         "dgx1",
