@@ -139,11 +139,10 @@ def with_network(problem: Problem, network: Any, where: str) -> Problem:
     """
     from msgspec.structs import replace
 
-    from nest.ir.cluster import Hierarchy
     from nest.topology.graph.convert import topology_of
 
     topology = network
-    if not isinstance(network, Hierarchy):
+    if getattr(network, "kind", "") != "hierarchy":
         topology = topology_of(network, where)
     wanted = problem.cluster.num_devices
     if topology.max_devices < wanted:

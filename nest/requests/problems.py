@@ -375,14 +375,13 @@ class ModelRequest(NetworkRequest, JobRequest):
         from nest.requests import networks
         from nest.topology.generators.machine import on_machine
 
-        where = os.fspath(self.topology)
-        if networks.is_generated(where) and not self.beside:
+        where, facts = os.fspath(self.topology), tuple(self.beside)
+        if networks.is_generated(where) and not facts:
             (site, _), *_ = find_cluster(os.fspath(self.cluster or ""))[0]
             graph = on_machine(where, site, self.order)
             network = networks.in_order(graph, self.order)
         else:
-            beside = tuple(self.beside)
-            network = networks.find_network(where, beside, self.order)
+            network = networks.find_network(where, facts, self.order)
         return with_quantum(networks.with_network(problem, network, where))
 
 

@@ -123,7 +123,9 @@ class RestrictedRequest(ProblemRequest, GranularityRequest):
             return set(), set()
         machines, _ = find_cluster(os.fspath(self.cluster))
         sizes = {site.node.fan_out for site, _ in machines} - {1}
-        units = {*problem.cluster.topology.unit_sizes}
+        network = problem.cluster.topology
+        nodes = network.kind == "graph" or network.levels[0].fan_out > 1
+        units = {*network.unit_sizes} if nodes else set()
         return sizes & units, sizes - units
 
     def notes(self, restricted: Restricted) -> list[str]:

@@ -33,8 +33,9 @@ def on_machine(text: str, site: Machine, order: str | None) -> Any:
         link = name.removesuffix("_bytes_per_s")
         if link == name:
             continue
-        own = site.node if link in ("nvlink", "pcie") else site.network
-        data_sheet = replace(own, fan_out=tree[0] if tree else own.fan_out)
+        data_sheet = site.node if link in ("nvlink", "pcie") else site.network
+        if tree:
+            data_sheet = replace(data_sheet, fan_out=tree[0])
         if not tree or name in stated:
             data_sheet = replace(
                 data_sheet,
