@@ -663,9 +663,9 @@ def page(document: dict[str, Any]) -> str:
             covered,
             f"Of the sources, {short_source(name)} has the lowest coverage of "
             f"90 % intervals: {percent(lowest['within_90'])} %.",
-            "## Are plans that are called equal hard to order?",
+            "## How often is the order of equal plans predicted correctly?",
             pairs_text(document["pairs"]),
-            "## What do runs of your own change?",
+            "## How much do your own runs help?",
             f"{OWN} runs of a held-out source, drawn {DRAWS} times, and the "
             "coverage of its other rows:",
             own_runs_text(document["own_runs"]),
