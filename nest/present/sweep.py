@@ -100,7 +100,7 @@ def sweep_page(document: Mapping[str, Any]) -> str:
         title = _gain(axis, rows)
         if axis == "price":
             key, unit = ("usd", "USD")
-            title = "What the run costs at each price"
+            title = _cost(rows)
         shown = [row for row in rows if row[key]]
         texts = [f"{row[key]:,.0f} {unit}" for row in shown]
         summary = "; ".join(
@@ -124,6 +124,16 @@ def _gain(axis: str, rows: Sequence[Row]) -> str:
     if (best["speed_up"] or 0.0) <= 1:
         return f"{axis}: no value is faster than {rows[0]['value']}"
     return f"{_label(best)} buys a factor of {best['speed_up']:.3f}"
+
+
+def _cost(rows: Sequence[Row]) -> str:
+    """Return what the run costs at the first and at the last price."""
+    costs = ", ".join(
+        f"{row['usd']:,.0f} USD at {_label(row)}"
+        for row in (rows[0], rows[-1])
+        if row["usd"]
+    )
+    return f"The run costs {costs}" if costs else "No plan fits"
 
 
 def _bars(rows: Sequence[Row], key: str, unit: str) -> dict[str, Any]:

@@ -241,6 +241,7 @@ def test_a_page_of_a_validation(cli, table, monkeypatch):
     page = Page(path.read_text())
     assert "Median error 10.0 %" in page.text
     assert "Bias +10.0 %" in page.text
+    assert "Half of the predictions are within 10.0 %" in page.text
     runs = [row for row in page.rows if len(row) == 8 and row[0] != "line"]
     assert runs
     assert {row[6] for row in runs} == {"+10.0"}
