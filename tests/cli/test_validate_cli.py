@@ -241,7 +241,6 @@ def test_a_page_of_a_validation(cli, table, monkeypatch):
     page = Page(path.read_text())
     assert "Median error 10.0 %" in page.text
     assert "Bias +10.0 %" in page.text
-    assert "Half of the predictions are within 10.0 %" in page.text
     runs = [row for row in page.rows if len(row) == 8 and row[0] != "line"]
     assert runs
     assert {row[6] for row in runs} == {"+10.0"}
@@ -251,6 +250,13 @@ def test_a_page_of_a_validation(cli, table, monkeypatch):
     assert f"nest validate {table} --html page.html" in page.text
     assert cli(f"validate {table} --html -") == 2
     assert "--html: expected a file, got '-'" in cli.err
+
+
+def test_the_chart_of_a_validation_states_the_error(cli, table):
+    pytest.importorskip("vl_convert")
+    cli.succeeds(f"validate {table} --html page.html")
+    text = " ".join(Page(Path("page.html").read_text()).text.split())
+    assert "Half of the predictions are within 10.0 % of the" in text
 
 
 def test_an_interrupt_is_clean(cli, table, monkeypatch):
