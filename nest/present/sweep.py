@@ -109,8 +109,9 @@ def sweep_page(document: Mapping[str, Any]) -> str:
         )
         spec = _bars(shown, key, unit)
         charts = (Chart(axis, title, summary, spec),) if shown else ()
-        table = _table(rows, f"What {axis} buys")
-        sections.append(Section(axis, title, (), (), charts, (table,)))
+        table = _table(rows, f"Values of {axis}")
+        heading = axis.capitalize()
+        sections.append(Section(axis, heading, (), (), charts, (table,)))
     lead = (
         f"{document['model']} on {document['cluster']}; base: "
         f"{base['value']}. Every value has its own best plan."
@@ -123,7 +124,8 @@ def _gain(axis: str, rows: Sequence[Row]) -> str:
     best = max(rows, key=lambda row: row["speed_up"] or 0.0)
     if (best["speed_up"] or 0.0) <= 1:
         return f"{axis}: no value is faster than {rows[0]['value']}"
-    return f"{_label(best)} buys a factor of {best['speed_up']:.3f}"
+    times = f"{best['speed_up']:.3f} times the tokens/s"
+    return f"{_label(best)}: {times} of {rows[0]['value']}"
 
 
 def _cost(rows: Sequence[Row]) -> str:
