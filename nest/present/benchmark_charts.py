@@ -18,8 +18,7 @@ Curves = Mapping[str, Sequence[Sequence[float]]]
 class _Axes:
     """The message of a chart, its axes, and how they are scaled.
 
-    The message names the lines that lead at the first point of ``leads_at``
-    (0), or at the last one (-1).
+    The message names the lines that lead at a point: the first or last one.
     """
 
     message: str
