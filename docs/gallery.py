@@ -1,9 +1,9 @@
 """The gallery: pages that the project writes when the site is built.
 
 Each is the answer to a command of ``gallery_pages.REPORTS``; the directive
-``reports`` of gallery.md lists them. Where there is a browser, pictures of them
-are taken: small ones for the list, and those of the page of ``make report``
-again, in place of the ones in the repository.
+``reports`` of gallery.md lists them. Where there is a browser, pictures of
+them are taken: small ones for the list, and those of the page of ``make
+report`` again, in place of the ones in the repository.
 """
 
 from __future__ import annotations
