@@ -37,20 +37,20 @@ REPORTS = (
     MAKE_REPORT,
     Report(
         "comparison.html",
-        "Four planners, one problem: who is how far from the optimum.",
+        "Four planners on one problem, and their distance from the optimum.",
         "compare llama2-7b-8 --solvers dp,alpa,galvatron,megatron --html",
         "galvatron",
     ),
     Report(
         "mixed.html",
-        "Two types of devices, and what a run of 2 T tokens takes.",
+        "Two types of devices, and the time and cost of 2 T tokens.",
         "solve --model llama2-7b --cluster h100x8+a100x8 --tokens 2e12 "
         "--price 2 --html",
         "USD",
     ),
     Report(
         "infeasible.html",
-        "No plan fits: by how much, and what would do.",
+        "No plan fits: the missing memory, and what would suffice.",
         "solve --model llama3-8b --cluster a100-40gbx2 --html",
         "memory is short by",
     ),
