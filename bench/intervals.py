@@ -662,8 +662,8 @@ def page(document: dict[str, Any]) -> str:
             f"Held-out sources, and classes with {SHOWN} rows or more. *±* is "
             "half the width of the 90 % interval.",
             covered,
-            f"{short_source(name)} has the lowest coverage of 90 % intervals of "
-            f"all sources: {percent(lowest['within_90'])} %.",
+            f"{short_source(name)} has the lowest coverage of 90 % intervals "
+            f"of all sources: {percent(lowest['within_90'])} %.",
             "## How often is the order of equal plans predicted correctly?",
             pairs_text(document["pairs"]),
             "## How much do your own runs help?",
