@@ -229,8 +229,8 @@ def _most_text(
     """Return the most throughput that the base's amount buys."""
     limit = document["base"]["point"][key]
     within = [x["relative"] for _, x in points if x["point"][key] <= limit]
-    most = times(max(within, default=0))
-    return f"With the {name} of the base: at most {most} its throughput"
+    factor = times(max(within, default=0))
+    return f"With the {name} of the base: at most {factor} its throughput"
 
 
 def _against(
@@ -362,10 +362,10 @@ def _contributions(document: Document) -> Section | None:
         for row in solved
         for choice in CHOICES
     ]
-    most = max(values, key=lambda x: x["factor"], default=None)
+    largest = max(values, key=lambda x: x["factor"], default=None)
     drawn = Chart(
         "contributions",
-        f"The largest contribution: {most['tip']}" if most else "",
+        f"The largest contribution: {largest['tip']}" if largest else "",
         "A bar per model and choice: what it multiplies the throughput by, "
         "on average over the orders in which the three can be made.",
         _factors(values, [row["model"] for row in solved]),

@@ -420,11 +420,11 @@ def test_charts_name_who_leads(document):
     """The first point of a profile, the last one of other curves."""
     profile = document["answers"]["step_time_profile"]
     starts = {name: curve[0] for name, curve in profile.items() if curve}
-    most = max(share for ratio, share in starts.values() if ratio == 1)
-    leaders = [x for x, y in starts.items() if tuple(y) == (1, most)]
+    share = max(y for ratio, y in starts.values() if ratio == 1)
+    leaders = [x for x, y in starts.items() if tuple(y) == (1, share)]
     made = chart("step_time_profile", document)
     assert made.title == (
-        f"Best plan most often: {', '.join(leaders)} ({100 * most:.0f} %)"
+        f"Best plan most often: {', '.join(leaders)} ({100 * share:.0f} %)"
     )
     curves = {"dp": [(1, 2)], "cpsat": [(1, 1), (3, 2)], "milp": [(5, 1)]}
     times = {**document["times"], "cactus": {"proven": curves, "close": {}}}
