@@ -6,12 +6,12 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast
 
 from nest.constraints.targets import GRADIENTS, OPTIMIZERS
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
-from nest.ir.job import ANY_ORDER, SCHEDULES
+from nest.ir.job import ANY_ORDER, SCHEDULES, Schedules, named_schedules
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.models.named import load_model
 from nest.requests.settings import (
@@ -54,6 +54,10 @@ _DEFAULT_DEGREES = {
     "cp": "1, and 2 for long sequences",
     "ep": "powers of two up to 64",
 }
+
+
+#: Settings of a job that also change those of a PROBLEM.
+_OF_ANY_PROBLEM = ("schedule", "virtual_stages")
 
 
 def _meaning(axis_name: str) -> str:
@@ -460,28 +464,64 @@ class ProblemRequest(ModelRequest):
                 f"a problem whose costs are already computed; build it anew "
                 f"with --model, --cluster and --calibration"
             )
+        given = [x for x in given if x not in _OF_ANY_PROBLEM]
         if self.problem is not None and given:
             raise InvalidOptionError(
                 f"{option_name(given[0])}: expected either PROBLEM or --model "
                 f"with its options, got {self.problem_text!r} too; remove one"
             )
-        if self.problem is None and not given:
+        if self.problem is None and not self.given_job:
             raise InvalidOptionError(
                 f"{command}: expected PROBLEM, got none; see "
                 f"'{command} --help', or pass --model and --cluster"
             )
-        self.check_model()
+        if self.problem is None:
+            self.check_model()
 
     def find_problem(self) -> Problem:
         """Return the problem that is named, or that of the model."""
         from nest.ir.problem import Problem
 
         self.check_problem_choice()
-        if isinstance(self.problem, Problem):
-            return self.problem
-        if self.problem is not None:
-            return load_problem(os.fspath(self.problem))
-        return self.model_problem(self.target, self.named)
+        if self.problem is None:
+            return self.model_problem(self.target, self.named)
+        problem = self.problem
+        if not isinstance(problem, Problem):
+            problem = load_problem(os.fspath(problem))
+        return _with_schedule(
+            problem,
+            cast("Schedules | None", self.schedule),
+            cast("tuple[int, ...] | None", self.virtual_stages),
+        )
+
+
+def _with_schedule(
+    problem: Problem,
+    schedule: Schedules | None,
+    virtual_stages: tuple[int, ...] | None,
+) -> Problem:
+    """Return a problem whose plans have other schedules."""
+    from msgspec.structs import replace as with_fields
+
+    from nest.models.choices import CHUNKS_OF_ANY_ORDER
+
+    if schedule is None and virtual_stages is None:
+        return problem
+    job = problem.job
+    schedule = schedule or job.schedule
+    if virtual_stages is None:
+        virtual_stages = job.virtual_stages
+        if schedule == ANY_ORDER:
+            virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
+        elif "1f1b" not in named_schedules(schedule):
+            virtual_stages = (1,)
+    try:
+        job = with_fields(
+            job, schedule=schedule, virtual_stages=virtual_stages
+        )
+    except ValueError as error:
+        raise InvalidOptionError(f"--schedule: {error}") from None
+    return with_fields(problem, job=job)
 
 
 def load_problem(source: str) -> Problem:

@@ -318,7 +318,7 @@ class Restricted:
             optimizer = job.optimizer
             lines.append(
                 f"{self.target.title}, {self.target.packages}: schedule "
-                f"{job.schedule}, {optimizer.name} with "
+                f"{job.schedule_text}, {optimizer.name} with "
                 f"{optimizer.gradient_bytes} bytes of gradient and "
                 f"{optimizer.state_bytes} of state per weight"
             )
