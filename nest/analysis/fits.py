@@ -142,7 +142,8 @@ class SettingChange(NamedTuple):
     after: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.before} → {self.after}"
+        name = self.name.upper() if len(self.name) == 2 else self.name
+        return f"{name} {self.before} → {self.after}"
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,16 @@ class Fits(Tabular):
         """Whether all ranks have enough memory, and how sure that is."""
         return _least_sure(self.stages)
 
+    @property
+    def smallest(self) -> Change | None:
+        """The cheapest of the changes of the fewest settings, if one is due.
+
+        ``None`` if the plan fits as it is, or no change makes it fit.
+        """
+        if self.fits in _FINE or not self.changes:
+            return None
+        return min(self.changes, key=lambda x: (len(x.names), x.cost))
+
     def to_rows(self) -> list[Row]:
         """Return a row per stage, the fullest first."""
         return [
@@ -275,6 +286,7 @@ class Fits(Tabular):
             "intervals": self.intervals and self.intervals.to_json(),
             "stages": [stage.to_json() for stage in self.stages],
             "changes": [change.to_json() for change in self.changes],
+            "smallest_change": self.smallest and self.smallest.to_json(),
             "remedies": list(self.remedies),
             "notes": list(self.notes),
             **provenance(),

@@ -157,6 +157,32 @@ def read_launch(
     return Launched(reading, notes)
 
 
+def in_variables(text: str, lines: Sequence[str]) -> list[str]:
+    """Return arguments as a script sets them: ``TP=4`` where it has ``$TP``.
+
+    Arguments stay as they are if the script computes with the variable, or
+    gives it to several arguments.
+    """
+    code = re.sub(r"(?m)^\s*#.*$", "", text)
+    values = re.findall(
+        r"(--[\w-]+)[ =]+\"?\$\{?([A-Za-z_]\w*)(?::?-[^}\s]*)?\}?"
+        r"(?![\w$.:/*+-])",
+        code,
+    )
+    named: dict[str, str] = {}
+    for name, variable in set(values):
+        users = {user for user, other in values if other == variable}
+        rest = {other for user, other in values if user == name}
+        is_computed = re.search(rf"\(\([^)]*\b{variable}\b", code)
+        if len(users) == len(rest) == 1 and not is_computed:
+            named[name] = variable
+    words = [line.partition(" ") for line in lines]
+    return [
+        f"{named[name]}={value}" if value and name in named else line
+        for line, (name, _, value) in zip(lines, words, strict=True)
+    ]
+
+
 def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
     """Return options of ``--say`` as words of a launch line."""
     return [
@@ -524,7 +550,7 @@ def notes_of(
         for option in (f"--{name}" for name in MEGATRON.shaping)
         if not {option, *_INSTEAD.get(option, ())} & names
     ]
-    notes = []
+    notes = [*arguments.assumed]
     if absent:
         notes.append(
             f"not in the {arguments.what}, so {title}'s defaults: "

@@ -8,6 +8,7 @@ more record, and nothing else in the project names one.
 from __future__ import annotations
 
 from nest.models.architectures import Architecture
+from nest.models.blocks import Tower
 from nest.util.stored import find, read_records
 
 ARCHITECTURES = read_records("nest.models", "architectures", Architecture)
@@ -27,6 +28,38 @@ def architecture(name: str) -> Architecture:
 def names() -> tuple[str, ...]:
     """Return the names of all architectures."""
     return tuple(model.name for model in ARCHITECTURES)
+
+
+def usual_vocabulary(tower: Tower) -> tuple[int, str]:
+    """Return a vocabulary for a decoder, and the model that has it.
+
+    That model has the same dimensions, and of several such models the largest
+    vocabulary, which takes the most memory. Without one it is GPT-2, whose
+    tokenizer Megatron-LM and DeepSpeed use in their examples.
+    """
+
+    def dimensions(tower: Tower) -> list[object]:
+        return [
+            (
+                *(run.count, run.block.hidden),
+                *(run.block.mlp.hidden, run.block.mlp.experts),
+                *(run.block.attention.heads, run.block.attention.kv_heads),
+                run.block.attention.causal,
+            )
+            for run in tower.runs
+        ]
+
+    candidates = [
+        model
+        for model in ARCHITECTURES
+        if dimensions(model.towers[0]) == dimensions(tower)
+    ]
+    chosen = max(
+        candidates,
+        key=lambda model: model.towers[0].vocabulary,
+        default=architecture("gpt2"),
+    )
+    return chosen.towers[0].vocabulary, chosen.name
 
 
 def kind_of(model: Architecture) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.errors import InvalidOptionError
@@ -24,6 +23,8 @@ from nest.requests.values import Pairs
 
 if TYPE_CHECKING:
     from nest.analysis.fits import Fits
+    from nest.ir.plan import Plan
+    from nest.ir.problem import Problem
     from nest.requests.problems import ProblemLike
     from nest.solvers.cell import OnProgress
 
@@ -127,17 +128,23 @@ def find_fits(
     from nest.analysis.fits import fits
     from nest.frameworks.export import lines_of
     from nest.frameworks.nearest import even_stages
+    from nest.frameworks.scripts import in_variables
 
     path = request.launch_path
     if path is not None:
         launch = request.launch_request(path)
         imported = launch.imported(any_sequences=True)
+
+        def lines(problem: Problem, plan: Plan) -> list[str]:
+            written = lines_of(launch.FRAMEWORK, imported.model, problem, plan)
+            return in_variables(launch.text, written)
+
         return fits(
             imported.problem,
             imported.plan,
             target=launch.FRAMEWORK,
             cut=even_stages,
-            lines=partial(lines_of, launch.FRAMEWORK, imported.model),
+            lines=lines,
             notes=imported.notes,
             on_progress=on_progress,
         )
