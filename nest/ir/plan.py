@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import field
@@ -281,6 +281,43 @@ class Plan(
             f"r={self.replicas}, b={self.micro_batch}, pp={self.num_blocks}, "
             f"{chunks}strategies {' | '.join(strategies)}"
         )
+
+    @property
+    def degrees(self) -> dict[str, str]:
+        """Degrees as frameworks count them, as ranges over the stages."""
+        used = [s for stage in self.stages for s in stage.layer_strategies]
+
+        def span(values: Iterable[int]) -> str:
+            low, *_, high = sorted({*values}) * 2
+            return str(low) if low == high else f"{low}–{high}"
+
+        return {
+            "TP": span(s.tp for s in used),
+            "PP": str(self.num_blocks),
+            "DP": span(self.replicas * s.dp for s in used),
+            "CP": span(s.cp for s in used),
+            "EP": span(s.ep for s in used),
+            "ZeRO": span(s.zero for s in used),
+        }
+
+    @property
+    def recomputations(self) -> list[Recompute]:
+        """How its stages recompute activations, the least first."""
+        used = [s for stage in self.stages for s in stage.layer_strategies]
+        return sorted({s.recompute for s in used}, key=RECOMPUTE.index)
+
+    @property
+    def degrees_text(self) -> str:
+        """Degrees and recomputation for people: ``TP 4 · PP 8 · DP 2 …``."""
+        texts = [
+            f"{name} {text}"
+            for name, text in self.degrees.items()
+            if (name, text) != ("EP", "1")
+        ]
+        if self.virtual_stages > 1:
+            texts.insert(2, f"VP {self.virtual_stages}")
+        kinds = [kind.replace("none", "no") for kind in self.recomputations]
+        return " · ".join([*texts, f"{' or '.join(kinds)} recomputation"])
 
     def __repr__(self) -> str:
         """Return what it is in a line; files have all of it."""

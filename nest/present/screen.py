@@ -25,7 +25,7 @@ from nest.constraints.targets import (
 from nest.constraints.targets import target as framework_of
 from nest.cost.score import Score
 from nest.ir.job import ANY_ORDER
-from nest.ir.plan import RECOMPUTE, Plan
+from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.present.fitted import KeyLines
 from nest.present.stages import rank_text
@@ -330,55 +330,20 @@ def run_text(problem: Problem, plan: Plan, verdict: Score, wish: Wish) -> str:
 
 
 def tokens_text(tokens: float) -> str:
-    """Return a number of tokens, in billions from one on."""
-    if tokens < 1e9:
-        return f"{digits(tokens, 4)} tokens"
-    return f"{digits(tokens / 1e9, 4)} billion tokens"
-
-
-def degree_ranges(plan: Plan) -> dict[str, str]:
-    """Return the degrees of a plan, as ranges over its stages."""
-    used = [s for stage in plan.stages for s in stage.layer_strategies]
-
-    def span(values: Iterable[int]) -> str:
-        low, *_, high = sorted({*values}) * 2
-        return str(low) if low == high else f"{low}–{high}"
-
-    return {
-        "TP": span(s.tp for s in used),
-        "PP": str(plan.num_blocks),
-        "DP": span(plan.replicas * s.dp for s in used),
-        "CP": span(s.cp for s in used),
-        "EP": span(s.ep for s in used),
-        "ZeRO": span(s.zero for s in used),
-    }
-
-
-def recomputations(plan: Plan) -> list[str]:
-    """Return how the stages of a plan recompute, the least first."""
-    used = {
-        RECOMPUTE.index(strategy.recompute)
-        for stage in plan.stages
-        for strategy in stage.layer_strategies
-    }
-    return [RECOMPUTE[index] for index in sorted(used)]
+    """Return a number of tokens, in billions or trillions from one on."""
+    for size, unit in ((1e12, "trillion "), (1e9, "billion "), (1.0, "")):
+        if tokens >= size:
+            return f"{digits(tokens / size, 4)} {unit}tokens"
+    return f"{digits(tokens, 4)} tokens"
 
 
 def degrees(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
     """Return a plan as frameworks count it: its degrees and its batch."""
     degree_texts = [
-        f"{name} {text}"
-        for name, text in degree_ranges(plan).items()
-        if (name, text) != ("EP", "1")
-    ]
-    if plan.virtual_stages > 1:
-        degree_texts.insert(2, f"VP {plan.virtual_stages}")
-    kinds = [kind.replace("none", "no") for kind in recomputations(plan)]
-    degree_texts.append(f"{' or '.join(kinds)} recomputation")
-    degree_texts.append(
+        plan.degrees_text,
         f"micro-batch size {rank_text(plan)}, "
-        f"{count(num_micro_batches, 'microbatch')}"
-    )
+        f"{count(num_micro_batches, 'microbatch')}",
+    ]
     num_used = plan.replicas * plan.devices_used
     num_devices = problem.cluster.num_devices
     if num_used < num_devices:

@@ -300,6 +300,7 @@ def _answer(
             "memory_bytes": None,
             "fits": None,
             "plan": plan and plan.text,
+            "degrees": plan and plan.degrees_text,
         }
         if plan is not None and score is not None:
             within = intervals_of(problem, plan, score)

@@ -189,7 +189,7 @@ def test_a_run_has_the_interval_of_its_step() -> None:
     days = steps * verdict.step_time_ns / 8.64e13
     usd = steps * step_usd
     assert run(2e12, 2.0) == (
-        f"2,000 billion tokens take {digits(days, 3)} days "
+        f"2 trillion tokens take {digits(days, 3)} days "
         f"({digits(days * low, 3)} – {digits(days * high, 3)}) and "
         f"{digits(usd, 3)} USD ({digits(usd * low, 3)} – "
         f"{digits(usd * high, 3)})"
