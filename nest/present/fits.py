@@ -13,6 +13,7 @@ from rich.padding import Padding
 from nest.analysis.fits import Change, Fits, StageMemory, settings_of_plan
 from nest.present.screen import degrees
 from nest.present.table import key_lines, signed_percent, terminal_table
+from nest.uncertainty.headroom import FITS_MEANING
 from nest.units import GIB
 from nest.util.plots import MEMORY_LABELS
 from nest.util.tables import Column, Table
@@ -29,12 +30,6 @@ _INTERVALS = {
     "90 % interval": "memory_90_bytes",
 }
 
-_LEGEND = (
-    "fits: yes = at most 5 % of runs need more memory than a device has,\n"
-    "      likely = at most 25 %, doubtful = more than 25 %, "
-    "no = predicted too large"
-)
-
 
 def fits_block(answer: Fits, name: str) -> list[RenderableType]:
     """Return the screen; ``name`` is what the question is about."""
@@ -48,7 +43,7 @@ def fits_block(answer: Fits, name: str) -> list[RenderableType]:
         _memory_table(answer),
         *_change_lines(answer, name),
         *[Padding(key_lines(assumed), (1, 0, 0, 0))] * bool(assumed),
-        *[Padding(_LEGEND, (1, 0, 0, 0))] * is_known,
+        *[Padding("\n".join(FITS_MEANING), (1, 0, 0, 0))] * is_known,
     ]
 
 

@@ -23,6 +23,7 @@ from nest.constraints.targets import (
     names,
 )
 from nest.constraints.targets import target as framework_of
+from nest.cost.schedules import schedule_of
 from nest.cost.score import Score
 from nest.ir.job import ANY_ORDER
 from nest.ir.plan import Plan
@@ -31,7 +32,6 @@ from nest.present.fitted import KeyLines
 from nest.present.stages import rank_text
 from nest.present.table import (
     count,
-    needed_bytes,
     note,
     percent,
     scale_of,
@@ -42,11 +42,12 @@ from nest.present.table import (
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
-from nest.uncertainty.headroom import chance_text, word_for
+from nest.uncertainty.headroom import chance_text, fullest_device
 from nest.uncertainty.intervals import (
     NOT_CALIBRATED,
     Intervals,
     intervals_of,
+    memory_interval,
     why_none,
 )
 from nest.units import format_bytes, format_sizes
@@ -188,7 +189,7 @@ def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
     elif NOT_CALIBRATED in problem.source:
         step += f"; from {problem.source.partition('costs: ')[2]}"
     rows = [
-        ("fits", fits_text(problem, document, intervals)),
+        ("fits", fits_text(problem, plan, verdict, intervals)),
         ("step time", step),
         ("speed", _speed(problem, document)),
         ("plan", degrees(problem, plan, verdict.num_micro_batches)),
@@ -260,29 +261,26 @@ def stage_parts(
 
 
 def fits_text(
-    problem: Problem, document: dict[str, Any], intervals: Intervals | None
+    problem: Problem, plan: Plan, verdict: Score, intervals: Intervals | None
 ) -> str:
-    """Return whether a plan fits, how sure that is, and by how much.
-
-    ``document`` is the JSON of its score.
-    """
-    needed, free = needed_bytes(document), document["memory_left_bytes"]
-    whole = needed + free + problem.cluster.headroom_bytes()
-    used, limit = format_bytes(needed), format_bytes(whole)
+    """Return whether a plan fits, how sure that is, and by how much."""
+    full = fullest_device(problem, plan, verdict)
+    used, limit = map(format_bytes, (full.memory_bytes, full.device_bytes))
     if used.split()[1] == limit.split()[1]:
         used = used.split()[0]
     text = f"{used} of {limit} on the fullest device"
-    if needed > whole:
-        return f"no: {text}, {format_bytes(needed - whole)} too much"
-    if free < 0:
-        text += f", {format_bytes(-free)} more than --headroom leaves"
+    too_much = full.memory_bytes - full.device_bytes
+    if too_much > 0:
+        return f"no: {text}, {format_bytes(too_much)} too much"
+    if full.memory_bytes > full.usable_bytes:
+        over = format_bytes(full.memory_bytes - full.usable_bytes)
+        return f"no: {text}, {over} more than --headroom leaves"
     if intervals is None:
-        return f"{'no' if free < 0 else 'yes, as predicted'}: {text}"
-    probability = intervals.fit_probability
+        return f"yes, as predicted: {text}"
+    within_50, _ = memory_interval(full.memory_bytes)
     return (
-        f"{word_for(probability)}, {chance_text(probability)}: {text}; the "
-        f"upper end of the "
-        f"50 % interval is {format_bytes(intervals.memory_50_bytes.high, 1)}"
+        f"{full.fits}, {chance_text(intervals.fit_probability)}: {text}; the "
+        f"upper end of the 50 % interval is {format_bytes(within_50.high, 1)}"
     )
 
 
@@ -374,14 +372,17 @@ def proven(problem: Problem, result: SolveResult, under: str = "") -> str:
 def plans_text(problem: Problem) -> str:
     """Return which plans a proof covers: their schedule and overlap."""
     job = problem.job
-    schedules = [x.upper() if "f" in x else x for x in job.schedules]
-    if job.schedule == ANY_ORDER:
-        schedules = ["all orders of"]
-    elif job.virtual_stages != (1,) and job.schedule == "1f1b":
-        schedules = ["1F1B"] * (1 in job.virtual_stages) + ["interleaved"]
     overlap = ", ".join(job.overlap)
     overlapped = f"that overlap {overlap}" if overlap else "without overlap"
-    return f"{' and '.join(schedules)} plans {overlapped}"
+    if job.schedule == ANY_ORDER:
+        return f"plans with any order of passes {overlapped}"
+    schedules = [
+        schedule_of(name, chunks)
+        for name in job.schedules
+        for chunks in (job.virtual_stages if name == "1f1b" else (1,))
+    ]
+    titles = " and ".join(dict.fromkeys(x.title for x in schedules))
+    return f"{titles} plans {overlapped}"
 
 
 def launch_text(

@@ -48,7 +48,7 @@ def _formatted(form: str) -> Any:
 
 
 _CHANGE = Column("change", value=_label, min_width=14)
-_PLAN = Column("degrees", "plan", lambda text: text or "", min_width=24)
+_PLAN = Column("degrees", "plan", lambda text: text or "–", min_width=24)
 
 _COLUMNS = (
     _CHANGE,

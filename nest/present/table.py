@@ -246,13 +246,6 @@ def scale_of(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
     return TimeScale.fitting(min(times, default=None), problem.time_unit)
 
 
-def needed_bytes(document: Mapping[str, Any]) -> int:
-    """Return the memory of the fullest device, from the JSON of a score."""
-    blocks = document.get("blocks", document["stages"])
-    needed: int = max(block["memory_bytes"] for block in blocks)
-    return needed
-
-
 def count(amount: int, noun: str) -> str:
     """Return a number with its noun."""
     if amount == 1:

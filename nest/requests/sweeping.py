@@ -277,7 +277,7 @@ def _answer(
 ) -> dict[str, Any]:
     from nest.analysis.fit import num_steps
     from nest.solvers.run import run_solver
-    from nest.uncertainty.headroom import fits_word
+    from nest.uncertainty.headroom import fullest_device
     from nest.uncertainty.intervals import intervals_of
 
     request, problem = point.request.limited(), point.problem
@@ -305,8 +305,8 @@ def _answer(
         if plan is not None and score is not None:
             within = intervals_of(problem, plan, score)
             row["step_time_90_ns"] = within and list(within.step_90_ns)
-            row["memory_bytes"] = max(x.memory_bytes for x in score.blocks)
-            row["fits"] = fits_word(problem, row["memory_bytes"])
+            full = fullest_device(problem, plan, score)
+            row |= {"memory_bytes": full.memory_bytes, "fits": full.fits}
     row |= {"speed_up": None, "days": None, "usd": None}
     step_ns, first_rate = row["step_time_ns"], (base or row)["tokens_per_s"]
     if step_ns and first_rate:

@@ -28,6 +28,7 @@ class DualPipeV(ListedSchedule):
     """
 
     name = "dualpipe-v"
+    title = "DualPipe-V"
     virtual_stages = 2
     placement: Placement = "v"
     paired_axes: ClassVar[frozenset[str]] = frozenset({"ep"})

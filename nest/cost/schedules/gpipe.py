@@ -25,6 +25,7 @@ class GPipe(StageSchedule):
     """
 
     name = "gpipe"
+    title = "GPipe"
     once: ClassVar[Weights] = (1, 1)
     steady: ClassVar[Weights] = (1, 1)
     tail: ClassVar[Weights] = (0, 0)

@@ -49,7 +49,7 @@ class TimedSchedule(ListedSchedule):
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self.name = schedule.name
+        self.name, self.title = schedule.name, schedule.title
         self.virtual_stages = schedule.virtual_stages
         self.placement = schedule.placement
 
@@ -76,6 +76,7 @@ class OrderedSchedule(ListedSchedule):
     """
 
     name = "order"
+    title = "its own order of passes"
 
     def __init__(
         self,
