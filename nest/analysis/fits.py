@@ -142,8 +142,7 @@ class SettingChange(NamedTuple):
     after: str
 
     def __str__(self) -> str:
-        name = self.name.upper() if len(self.name) == 2 else self.name
-        return f"{name} {self.before} → {self.after}"
+        return f"{self.name} {self.before} → {self.after}"
 
 
 @dataclass(frozen=True)
@@ -526,20 +525,15 @@ def settings_of_plan(problem: Problem, plan: Plan) -> dict[str, str]:
         return "|".join(map(str, dict.fromkeys(values)))
 
     return {
-        "tp": text(s.tp for s in strategies),
-        "pp": str(plan.num_blocks),
-        "cp": text(s.cp for s in strategies),
-        "ep": text(s.ep for s in strategies),
-        "dp": text(plan.replicas * s.dp for s in strategies),
+        **plan.degrees,
         "micro-batch size": text(Fraction(size, s.dp) for s in strategies),
-        "ZeRO stage": text(s.zero for s in strategies),
         "distributed optimizer": _on(plan.distributed_optimizer),
         "recomputation": text(s.recompute for s in strategies),
         "sequence parallelism": text(
             _on(problem.job.splits_sequence(s) and s.tp > 1)
             for s in strategies
         ),
-        "virtual stages": str(plan.virtual_stages),
+        "VP": str(plan.virtual_stages),
         "devices": str(problem.cluster.num_devices),
     }
 

@@ -7,11 +7,18 @@ more record, and nothing else in the project names one.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from nest.models.architectures import Architecture
 from nest.models.blocks import Tower
 from nest.util.stored import find, read_records
 
 ARCHITECTURES = read_records("nest.models", "architectures", Architecture)
+
+_DIMENSIONS = attrgetter(
+    *("count", "block.hidden", "block.mlp.hidden", "block.attention.heads"),
+    *("block.attention.kv_heads", "block.attention.causal"),
+)
 
 
 def architecture(name: str) -> Architecture:
@@ -37,29 +44,14 @@ def usual_vocabulary(tower: Tower) -> tuple[int, str]:
     vocabulary, which takes the most memory. Without one it is GPT-2, whose
     tokenizer Megatron-LM and DeepSpeed use in their examples.
     """
-
-    def dimensions(tower: Tower) -> list[object]:
-        return [
-            (
-                *(run.count, run.block.hidden),
-                *(run.block.mlp.hidden, run.block.mlp.experts),
-                *(run.block.attention.heads, run.block.attention.kv_heads),
-                run.block.attention.causal,
-            )
-            for run in tower.runs
-        ]
-
-    candidates = [
-        model
+    shape = [*map(_DIMENSIONS, tower.runs)]
+    sizes = [
+        (model.towers[0].vocabulary, model.name)
         for model in ARCHITECTURES
-        if dimensions(model.towers[0]) == dimensions(tower)
+        if [*map(_DIMENSIONS, model.towers[0].runs)] == shape
     ]
-    chosen = max(
-        candidates,
-        key=lambda model: model.towers[0].vocabulary,
-        default=architecture("gpt2"),
-    )
-    return chosen.towers[0].vocabulary, chosen.name
+    gpt2 = architecture("gpt2")
+    return max(sizes, default=(gpt2.towers[0].vocabulary, gpt2.name))
 
 
 def kind_of(model: Architecture) -> str:
