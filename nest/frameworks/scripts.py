@@ -176,10 +176,10 @@ def in_variables(text: str, lines: Sequence[str]) -> list[str]:
         is_computed = re.search(rf"\(\([^)]*\b{variable}\b", code)
         if len(users) == len(rest) == 1 and not is_computed:
             named[name] = variable
-    words = [line.partition(" ") for line in lines]
     return [
         f"{named[name]}={value}" if value and name in named else line
-        for line, (name, _, value) in zip(lines, words, strict=True)
+        for line in lines
+        for name, _, value in [line.partition(" ")]
     ]
 
 
