@@ -32,7 +32,7 @@ def _pipe(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         f"solve {MODEL} --tokens 15e12 --price 2",
         f"solve {MODEL} --target megatron --target-loss --launch",
-        f"solve {MODEL} --robust",
+        f"solve {MODEL} --robust --time-limit 1",
         f"compare {MODEL} --solvers dp,megatron,alpa",
         "fits run.sh --cluster h100x8",
         f"fits {MODEL} {PLAN}",
@@ -49,6 +49,7 @@ def _pipe(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "problems",
         "solvers",
     ],
+    ids=lambda command: command.partition(" ")[0],
 )
 def test_default_screens_have_80_columns(cli: Cli, command: str) -> None:
     cli(command)
