@@ -528,12 +528,11 @@ def settings_of_plan(problem: Problem, plan: Plan) -> dict[str, str]:
         **plan.degrees,
         "micro-batch size": text(Fraction(size, s.dp) for s in strategies),
         "distributed optimizer": _on(plan.distributed_optimizer),
-        "recomputation": text(s.recompute for s in strategies),
+        "recomputation": "|".join(plan.recomputations),
         "sequence parallelism": text(
             _on(problem.job.splits_sequence(s) and s.tp > 1)
             for s in strategies
         ),
-        "VP": str(plan.virtual_stages),
         "devices": str(problem.cluster.num_devices),
     }
 

@@ -294,6 +294,7 @@ class Plan(
         return {
             "TP": span(s.tp for s in used),
             "PP": str(self.num_blocks),
+            "VP": str(self.virtual_stages),
             "DP": span(self.replicas * s.dp for s in used),
             "CP": span(s.cp for s in used),
             "EP": span(s.ep for s in used),
@@ -312,10 +313,8 @@ class Plan(
         texts = [
             f"{name} {text}"
             for name, text in self.degrees.items()
-            if (name, text) != ("EP", "1")
+            if name not in ("EP", "VP") or text != "1"
         ]
-        if self.virtual_stages > 1:
-            texts.insert(2, f"VP {self.virtual_stages}")
         kinds = [kind.replace("none", "no") for kind in self.recomputations]
         return " · ".join([*texts, f"{' or '.join(kinds)} recomputation"])
 

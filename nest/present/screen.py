@@ -55,17 +55,8 @@ from nest.util.time_scale import TimeScale, digits
 
 #: Labels of the rows, in their order; each is an entry of the glossary.
 LABELS = (
-    *(
-        "answer",
-        "fits",
-        "faster",
-        "step time",
-        "speed",
-        "run",
-        "plan",
-        "proof",
-    ),
-    *("target", "limit", "guaranteed", "launch", "else", "assumed"),
+    *("answer", "fits", "faster", "step time", "speed", "run", "plan"),
+    *("proof", "target", "limit", "guaranteed", "launch", "else", "assumed"),
 )
 
 #: Columns of a terminal that nothing here exceeds, but what cannot be broken.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.errors import InvalidOptionError
@@ -23,8 +24,6 @@ from nest.requests.values import Pairs
 
 if TYPE_CHECKING:
     from nest.analysis.fits import Fits
-    from nest.ir.plan import Plan
-    from nest.ir.problem import Problem
     from nest.requests.problems import ProblemLike
     from nest.solvers.cell import OnProgress
 
@@ -134,17 +133,13 @@ def find_fits(
     if path is not None:
         launch = request.launch_request(path)
         imported = launch.imported(any_sequences=True)
-
-        def lines(problem: Problem, plan: Plan) -> list[str]:
-            written = lines_of(launch.FRAMEWORK, imported.model, problem, plan)
-            return in_variables(launch.text, written)
-
+        lines = partial(lines_of, launch.FRAMEWORK, imported.model)
         return fits(
             imported.problem,
             imported.plan,
             target=launch.FRAMEWORK,
             cut=even_stages,
-            lines=lines,
+            lines=lambda *changed: in_variables(launch.text, lines(*changed)),
             notes=imported.notes,
             on_progress=on_progress,
         )
