@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import InvalidOptionError
 from nest.ir import Device, DeviceRange
+from nest.solvers.base import SolverOutput, Status
+from nest.solvers.judge import over_memory
 from nest.uncertainty.headroom import (
     DEFAULT_HEADROOM,
     chance_text,
@@ -152,3 +154,7 @@ def test_the_fullest_device_has_its_own_numbers():
     problem = replace(problem, cluster=replace(problem.cluster, others=others))
     verdict = score(problem, plan)
     assert fullest_device(problem, plan, verdict) == ("no", 400, 429, 399)
+    claim = SolverOutput(status=Status.FEASIBLE, plan=plan)
+    judged = over_memory(problem, claim, plan, verdict)
+    assert judged.over_memory_bytes == 1
+    assert judged.detail == "1 byte (0.3 %) too much memory"
