@@ -169,6 +169,10 @@ def test_degrees_are_those_of_frameworks() -> None:
         "recomputation · micro-batch size 2 or 4 per data-parallel rank, "
         "1 microbatch · stages differ, see --verbose"
     )
+    interleaved = structs.replace(plan, virtual_stages=2)
+    assert interleaved.degrees_text == (
+        "TP 2 · PP 4 · VP 2 · DP 4 · CP 1 · ZeRO 1 · selective recomputation"
+    )
 
 
 def test_a_run_has_the_interval_of_its_step() -> None:
