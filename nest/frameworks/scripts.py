@@ -8,6 +8,7 @@ default and named as such.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,12 @@ from nest.frameworks.shell import Script, read_script, words_in
 from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
+
+#: An argument whose value is that of a variable.
+_BY_VARIABLE = re.compile(
+    r"(?<![\w-])(--[\w-]+)[ =]+\"?\$\{?([A-Za-z_]\w*)(?::?-[^}\s]*)?\}?"
+    r"(?![\w$.:/*+-])"
+)
 
 #: A command that has one of these starts Megatron-LM.
 _SIGNS = frozenset(
@@ -163,19 +170,18 @@ def in_variables(text: str, lines: Sequence[str]) -> list[str]:
     Arguments stay as they are if the script computes with the variable, or
     gives it to several arguments.
     """
-    code = re.sub(r"(?m)^\s*#.*$", "", text)
-    values = re.findall(
-        r"(--[\w-]+)[ =]+\"?\$\{?([A-Za-z_]\w*)(?::?-[^}\s]*)?\}?"
-        r"(?![\w$.:/*+-])",
-        code,
-    )
-    named: dict[str, str] = {}
-    for name, variable in set(values):
-        users = {user for user, other in values if other == variable}
-        rest = {other for user, other in values if user == name}
-        is_computed = re.search(rf"\(\([^)]*\b{variable}\b", code)
-        if len(users) == len(rest) == 1 and not is_computed:
-            named[name] = variable
+    code = re.sub(r"(?m)^[ \t]*#.*$", "", text)
+    inside = " ".join(x.partition("))")[0] for x in code.split("((")[1:])
+    computed = {*re.findall(r"\w+", inside)}
+    pairs = {*_BY_VARIABLE.findall(code)}
+    arguments = Counter(argument for argument, _ in pairs)
+    variables = Counter(variable for _, variable in pairs)
+    named = {
+        argument: variable
+        for argument, variable in pairs
+        if arguments[argument] == variables[variable] == 1
+        and variable not in computed
+    }
     return [
         f"{named[name]}={value}" if value and name in named else line
         for line in lines
