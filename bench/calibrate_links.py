@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from nest.hardware.links import LinkFigures, reached
+from nest.hardware.links import reached
 from nest.hardware.machines import machine
 from nest.ir.cluster import Hierarchy, Level
 from nest.topology import HierarchyNetwork
@@ -44,6 +44,15 @@ GB = 1e9
 MIB = 2**20
 #: Aceso writes this for what it could not run.
 FAILED_MS = 1e9
+
+
+class LinkFigures(NamedTuple):
+    """What is reached of a link; fields of a calibration."""
+
+    efficiency: float
+    latency_ns: float
+    launch_ns: float
+    group_loss: float = 0.0
 
 
 #: The data sheet's bandwidth, 3 µs a step, no launch cost.

@@ -11,6 +11,7 @@ from bench.instance_classes import classes_of
 from bench.instance_graphs import NETWORKS, graph_of
 from bench.result_files import ROOT
 from nest.constraints.targets import for_target
+from nest.cost.magnitude import with_quantum
 from nest.hardware import parse_clusters
 from nest.instances import store
 from nest.instances.records import Instance
@@ -58,7 +59,16 @@ def build(recipe: dict[str, Any]) -> Problem:
 
 def _of_model(recipe: dict[str, Any]) -> Problem:
     given = {k: v for k, v in recipe.items() if k in MODEL_FIELDS}
-    return ModelRequest(**given).model_problem(recipe.get("target"))
+    network = given.pop("topology", None)
+    problem = ModelRequest(**given).model_problem(recipe.get("target"))
+    return _on_network(problem, network)
+
+
+def _on_network(problem: Problem, network: str | None) -> Problem:
+    """Return a problem on a network with bandwidths of data sheets."""
+    if network is None:
+        return problem
+    return with_quantum(with_network(problem, find_network(network), network))
 
 
 def _of_network(recipe: dict[str, Any]) -> Problem:
@@ -81,10 +91,7 @@ def _of_network(recipe: dict[str, Any]) -> Problem:
             recompute=("none", "full"),
         ),
     )
-    if "topology" in recipe:
-        network = find_network(recipe["topology"])
-        problem = with_network(problem, network, recipe["topology"])
-    return problem
+    return _on_network(problem, recipe.get("topology"))
 
 
 def _with_leaves(problem: Problem, nodes: int, less: float) -> Problem:

@@ -106,7 +106,7 @@ def small(png: bytes) -> bytes:
 
 def main() -> None:
     """Take the pictures in the repository anew."""
-    from gallery import MAKE_REPORT, write_page
+    from gallery_pages import MAKE_REPORT, write_page
 
     with tempfile.TemporaryDirectory() as folder:
         page = write_page(MAKE_REPORT, Path(folder))

@@ -353,6 +353,7 @@ def varied() -> Parts:
         "days": 12.5,
         "usd": None,
         "plan": "tp=8",
+        "degrees": "TP 8 · PP 1 · DP 1 · CP 1 · ZeRO 1 · no recomputation",
     }
     faster = {
         **row,

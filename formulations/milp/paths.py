@@ -94,7 +94,7 @@ class PathModel:
     ) -> list[tuple[Any, float]]:
         """Return ``weight`` times the largest value of the stages taken.
 
-        In steps from each value to the next one (P4), each no less than the
+        In steps from each value to the next one (P4'), each no less than the
         one above (P5) and than what of any stage begins at a place and needs
         it (P6).
         """

@@ -20,7 +20,7 @@ from nest.hardware import Machine
 from nest.hardware.calibration import Calibration
 from nest.ir.cluster import Cluster, Device, Level
 from nest.ir.graph import Activations, ComputeTimes, LayerCost, LayerKind
-from nest.ir.job import SPLIT_BACKWARD
+from nest.ir.job import splits_backward
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture as Model
 from nest.models.choices import Choices, Request, choose
@@ -127,7 +127,7 @@ def base_problem(
         ),
     )
     choices = choose(model, site, num_devices, request)
-    if choices.schedule in SPLIT_BACKWARD:
+    if splits_backward(choices.schedule):
         raise InvalidOptionError(
             f"schedule: expected one that computes the backward pass of a "
             f"layer at once, got {choices.schedule!r}; choose '1f1b'"

@@ -332,7 +332,7 @@ def to_document(
         "seed": first.seed,
         "solvers": list(cells),
         "proof": {
-            "schedules": [problem.job.schedule],
+            "schedules": [*problem.job.schedules],
             "virtual_stages": list(problem.job.virtual_stages),
             "overlap": dict(problem.job.overlap),
         },

@@ -566,7 +566,7 @@ def _settings(problem: Problem) -> list[tuple[str, str, str]]:
             if isinstance(split, tuple)
             else ("on" if split else "off"),
         ),
-        ("schedule", "pipeline schedule", job.schedule),
+        ("schedule", "pipeline schedule", job.schedule_text),
         ("virtual_stages", "chunks per stage", _list(job.chunk_counts)),
         (
             "overlap",

@@ -94,7 +94,7 @@ def graph_of(problem: Problem) -> GraphTopology:
         raise InvalidProblemError(
             "$.cluster.topology: expected kind 'graph', got 'hierarchy', "
             "whose devices are in order as they are; put the model on a "
-            "network with --topology"
+            "network from a file with --topology, or on torus:4x4"
         )
     return topology
 

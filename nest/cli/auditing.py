@@ -11,7 +11,7 @@ import click
 from nest.cli.declare import option
 from nest.cli.inputs import write_text
 from nest.cli.progress import StatusLine, hint
-from nest.cli.saying import say
+from nest.cli.saying import say_data
 from nest.errors import InvalidOptionError
 from nest.util.files import check_output
 from nest.util.interrupts import Ending
@@ -92,7 +92,7 @@ def audit_command(
 
         show(sys.stdout, *audit_block(study, findings, quick))
     else:
-        say(page, end="")
+        say_data(page)
     if ending.asked is not None:
         ending.stop(findings)
     return 0

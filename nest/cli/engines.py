@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from nest.cli.inputs import write_json
-from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.requests.values import both_given
 from nest.util.files import check_output
+from nest.util.text import printable
 
 if TYPE_CHECKING:
     from nest.ir.plan import Plan
@@ -231,7 +232,8 @@ def _printed(path: str) -> Iterator[None]:
             while True:
                 last = ended.wait(TICK_S)
                 text = file.read().decode(errors="replace")
-                say(text, err=True, end="")
+                sys.stderr.write(printable(text))
+                sys.stderr.flush()
                 if last:
                     return
 

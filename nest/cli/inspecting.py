@@ -344,7 +344,7 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         ),
         (
             "job",
-            f"global batch {job.global_batch}, schedule {job.schedule}, "
+            f"global batch {job.global_batch}, schedule {job.schedule_text}, "
             f"zero {_join(job.zero)}, recompute {_join(job.recompute)}",
         ),
         (

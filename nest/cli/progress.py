@@ -15,6 +15,7 @@ import click
 from nest.cli.saying import say
 from nest.present.verbosity import QUIET, VERBOSE
 from nest.requests.values import both_given
+from nest.util.terminal import columns_of, in_columns
 from nest.util.text import printable
 
 if TYPE_CHECKING:
@@ -143,13 +144,11 @@ class StatusLine:
             self.VERBOSE_S if self._is_verbose else period_s
         )
         if self._is_terminal:
-            from nest.util.terminal import columns_of
-
             width = columns_of(self._file) - 1
             self._file.write(f"\r\x1b[2K{text[:width]}")
             self._shown = True
         else:
-            self._file.write(f"{text}\n")
+            self._file.write(f"{in_columns(text, self._file)}\n")
         self._file.flush()
 
     def clear(self) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 
+from nest.util.terminal import in_columns
 from nest.util.text import printable
 
 
 def say(text: str, err: bool = False, end: str = "\n") -> None:
-    """Write a text to standard output, or to standard error.
+    """Write a message to standard output or standard error, to its width.
 
     What is in it came from files and from other programs: a terminal gets
     no control characters of theirs.
     """
     file = sys.stderr if err else sys.stdout
-    file.write(printable(text) + end)
+    file.write(in_columns(printable(text), file) + end)
     file.flush()
 
 

@@ -355,18 +355,21 @@ class CostRules:
         """
         return sum(t.kept_bytes for t in terms)
 
-    def kept(self, pipeline: Pipeline, block: int) -> InFlight:
-        """Return what a block keeps for the passes in flight.
+    def kept_by_chunk(self, pipeline: Pipeline, block: int) -> list[int]:
+        """Return what a micro-batch in flight keeps in a block's chunks.
 
-        Of each chunk its layers' activations and the tensors that pass it.
+        Their layers' activations and the tensors that pass them, in bytes.
         """
-        kept_bytes = [
+        return [
             sum(t.kept_bytes for t in pipeline.terms[chunk])
             + passing(pipeline, chunk)
             for chunk in pipeline.chunks(block)
         ]
+
+    def kept(self, pipeline: Pipeline, block: int) -> InFlight:
+        """Return what a block keeps for the passes in flight."""
         return pipeline.schedule.kept(
-            kept_bytes,
+            self.kept_by_chunk(pipeline, block),
             block,
             pipeline.plan.num_blocks,
             pipeline.split.num_micro_batches,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.orders import plan_schedule
 from nest.cost.rules import Members, Pipeline, hidden_sync
-from nest.cost.schedules import InFlight, schedule_of
+from nest.cost.schedules import InFlight, Schedule
 from nest.cost.space import (
     BatchSplit,
     make_split,
@@ -106,17 +107,26 @@ def lay_out(problem: Problem, plan: Plan, model: CostModel) -> Pipeline:
     InvalidPlanError
         If the plan does not belong to the problem, see :func:`score`.
     """
-    members = _locate(problem, plan, model)
+    members = locate(problem, plan, model)
     split = make_split(problem, plan.replicas, plan.micro_batch)
     _check_counts(problem, plan, model, split)
     _check_costs(plan, members, model)
+    schedule = plan_schedule(problem.job, plan, split.num_micro_batches)
+    return assemble(model, plan, members, schedule)
+
+
+def assemble(
+    model: CostModel, plan: Plan, members: list[Members], schedule: Schedule
+) -> Pipeline:
+    """Return a legal plan laid out on its devices, under some schedule."""
+    split = make_split(model.problem, plan.replicas, plan.micro_batch)
     blocks = model.rules.blocks(plan, split.devices)
     return Pipeline(
         model=model,
         plan=plan,
         split=split,
         runtime=runtime_of(plan),
-        schedule=schedule_of(problem.job.schedule, plan.virtual_stages),
+        schedule=schedule,
         members=members,
         blocks=blocks,
         terms=[
@@ -242,7 +252,7 @@ def _mfu(problem: Problem, seconds: float, samples: int) -> float | None:
 # Does the plan belong to the problem?
 
 
-def _locate(problem: Problem, plan: Plan, model: CostModel) -> list[Members]:
+def locate(problem: Problem, plan: Plan, model: CostModel) -> list[Members]:
     """Return per stage its (layer position, strategy), sources first."""
     graph, index = problem.graph, model.index
     stage_of: dict[int, int] = {}

@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from nest.cost.axes import AXES, EXPERT_AXIS, RANK_AXES
+from nest.cost.orders import plan_schedule, why_not_order, why_not_split_passes
 from nest.cost.rules import get_rules
-from nest.cost.schedules import schedule_of
 from nest.ir.job import SHARED, Job, OverlapNeed
 from nest.ir.plan import (
     COST_AXES,
@@ -201,7 +201,10 @@ def why_not_runtime(
             f"virtual_stages: expected one of {list(job.chunk_counts)}, "
             f"got {virtual}"
         )
-    schedule = schedule_of(job.schedule, virtual)
+    reason = why_not_order(problem.job, plan)
+    if reason is not None:
+        return reason
+    schedule = plan_schedule(problem.job, plan, num_micro_batches)
     if plan.placement != schedule.placement:
         return (
             f"placement: expected {schedule.placement!r} under schedule "
@@ -364,6 +367,9 @@ def why_not_stages(
     breach = next(breaches(problem, plan, num_micro_batches), None)
     if breach is not None:
         return str(breach)
+    reason = why_not_split_passes(problem.job, plan, num_micro_batches)
+    if reason is not None:
+        return reason
     rules = get_rules(problem.preset)
     return rules.why_not_stages(plan, num_micro_batches)
 

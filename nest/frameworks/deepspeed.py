@@ -217,7 +217,8 @@ def read_script(
         # A name that is written wrongly may be the reason.
         unread_arguments(arguments, tokens)
         raise
-    notes = (*unread_arguments(arguments, tokens), *ignored_note(name, keys))
+    ignored = unread_arguments(arguments, tokens)
+    notes = (*arguments.assumed, *ignored, *ignored_note(name, keys))
     return launch, model, notes
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nest.constraints.targets import inexpressible, optimizer_of
 from nest.constraints.targets import target as find
+from nest.cost.orders import with_named_order
 from nest.errors import InvalidPlanError, NestError, UnknownNameError
 from nest.frameworks.hosts import HOSTS, RANK_MAP, Hosts, node_size
 from nest.frameworks.launch import (
@@ -112,12 +113,14 @@ def as_run_by(
         gradients = "bf16" if "bf16" in rules.gradients.value else None
         optimizer = optimizer_of(framework, gradients)
     virtual = job.virtual_stages if schedule == "1f1b" else (1,)
-    if schedule != job.schedule and job.schedule in FIXED_CHUNKS:
+    if schedule != job.schedule and not FIXED_CHUNKS.keys().isdisjoint(
+        job.schedules
+    ):
         virtual = (1,)
     there = replace(
         job, schedule=schedule, optimizer=optimizer, virtual_stages=virtual
     )
-    pairs = [("schedule", job.schedule, schedule)] + [
+    pairs = [("schedule", job.schedule_text, schedule)] + [
         (
             f"optimizer.{field}",
             str(getattr(job.optimizer, field)),
@@ -144,10 +147,12 @@ def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
     InvalidPlanError
         If the target has not the schedule, and the plan needs it.
     """
-    rules, schedule = find(target).rules, problem.job.schedule
+    rules, schedule = find(target).rules, problem.job.schedule_text
     assert rules is not None
     schedules = rules.schedule.value
-    if schedule not in SPLIT_BACKWARD or schedule in schedules:
+    if plan.order is not None:
+        schedule = "an order of its own"
+    elif schedule not in SPLIT_BACKWARD or schedule in schedules:
         return
     if plan.num_blocks > 1:
         raise InvalidPlanError(
@@ -186,6 +191,7 @@ def export(
     """
     settings = settings or Settings()
     module = target_of(target)
+    problem, plan = with_named_order(problem, plan)
     check_schedule(problem, plan, target)
     problem, _ = as_run_by(problem, target)
     for obstacle in inexpressible(target, problem, plan):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nest.errors import InvalidPlanError
 from nest.frameworks.layers import Chunk, Placement, chunks_of, with_ends
 from nest.ir.base import Struct
-from nest.ir.job import Job, Schedule
+from nest.ir.job import SCHEDULES, Job, Schedule
 from nest.ir.plan import OVERLAP, Overlap, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 
@@ -178,6 +178,12 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
             f"{plan.replicas} * {plan.micro_batch}, got {job.global_batch}; "
             f"choose another micro-batch"
         )
+    schedule = "1f1b" if plan.num_blocks == 1 else job.schedule
+    if schedule == "any" or not isinstance(schedule, str):
+        raise InvalidPlanError(
+            f"order: expected a schedule with a name, got "
+            f"{job.schedule_text}; solve with one of {', '.join(SCHEDULES)}"
+        )
     ranks = first.data_ranks
     distributed = plan.distributed_optimizer and plan.replicas > 1
     zero = _zero_stage(first, plan.distributed_optimizer, distributed)
@@ -201,7 +207,7 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
         stages=plan.num_blocks,
         virtual_stages=plan.virtual_stages,
         chunks=chunks_of(plan, placement),
-        schedule="1f1b" if plan.num_blocks == 1 else job.schedule,
+        schedule=schedule,
         zero=zero,
         distributed_optimizer=distributed,
         recompute=first.recompute,

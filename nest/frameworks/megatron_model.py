@@ -28,6 +28,7 @@ from nest.models.blocks import (
     unusual,
 )
 from nest.models.hf.config import MOST_LAYERS
+from nest.models.zoo import usual_vocabulary
 from nest.util.text import whole_number
 
 #: Options in the order in which they are written: name and values.
@@ -313,7 +314,6 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     rotary = _rotary(arguments)
     modules = _modules(arguments, rotary)
     tied = not arguments.has("--untie-embeddings-and-output-weights")
-    vocabulary = arguments.needed("--vocab-size")
     dropout = arguments.number("--hidden-dropout", 0.1) > 0
     arguments.number("--attention-dropout", 0.1)
     kind = arguments.text("--normalization", ("LayerNorm", "RMSNorm"))
@@ -340,23 +340,35 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         )
         for has_experts, several in groupby(where)
     )
+    tower = Tower(
+        runs=runs,
+        learned_positions=0 if rotary else positions,
+        modules=modules,
+    )
+    vocabulary = _vocabulary(arguments, tower)
     return (
         Architecture(
             name=name,
             source=f"arguments of Megatron-LM, {arguments.where}",
-            towers=(
-                Tower(
-                    runs=runs,
-                    vocabulary=vocabulary,
-                    learned_positions=0 if rotary else positions,
-                    modules=modules,
-                ),
-            ),
+            towers=(replace(tower, vocabulary=vocabulary),),
             head=Head(outputs=vocabulary, tied=tied, predictions=1 + modules),
             max_sequence=positions,
         ),
         length,
     )
+
+
+def _vocabulary(arguments: Arguments, tower: Tower) -> int:
+    """Return the size of the vocabulary, a usual one if it is not given."""
+    stated = arguments.integer_or_none("--vocab-size")
+    if stated is not None:
+        return stated
+    vocabulary, model = usual_vocabulary(tower)
+    arguments.assumed.append(
+        f"--vocab-size {vocabulary}, as {model} has it; --say vocab-size=N "
+        f"gives another"
+    )
+    return vocabulary
 
 
 def _rotary(arguments: Arguments) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -55,15 +54,6 @@ def link_spec(name: str) -> LinkSpec:
     return find("link", name, link_specs())
 
 
-class LinkFigures(NamedTuple):
-    """What is reached of a link; the fields of :class:`LinkCalibration`."""
-
-    efficiency: float
-    latency_ns: float
-    launch_ns: float
-    group_loss: float = 0.0
-
-
 class LinkCalibration(Struct, frozen=True, kw_only=True):
     """What a link family was measured to reach.
 
@@ -98,13 +88,6 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
     max_error: float
     provenance: str
 
-    @property
-    def figures(self) -> LinkFigures:
-        """The figures that prices depend on."""
-        return LinkFigures(
-            self.efficiency, self.latency_ns, self.launch_ns, self.group_loss
-        )
-
 
 class LinkCalibrationFile(
     Fitted[LinkCalibration],
@@ -130,10 +113,17 @@ def calibrated(level: Level) -> Level:
     A level whose name is no calibrated family stays as it is.
     """
     fitted = stored_link_calibration().of(level.name)
-    return level if fitted is None else reached(level, fitted.figures)
+    return level if fitted is None else reached(level, fitted)
 
 
-def reached(level: Level, fitted: LinkFigures) -> Level:
+def reached_fraction(level: Level) -> float:
+    """Return what groups of all members reach of a data-sheet level."""
+    fitted, members = calibrated(level), level.fan_out
+    bandwidth = fitted.bandwidth_bytes_per_s * fitted.fraction(members)
+    return bandwidth / (level.bandwidth_bytes_per_s * level.fraction(members))
+
+
+def reached(level: Level, fitted: LinkCalibration) -> Level:
     """Return a data-sheet level with what is reached of it.
 
     ``β = efficiency · data sheet``, times ``1 - c/m`` for groups of ``m``

@@ -285,23 +285,13 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
             f"cluster: expected <machine>x<devices> such as h100x64, got "
             f"{text!r}"
         )
-    count = whole_number(match["count"] or match["first"])
-    nodes = whole_number(match["nodes"] or "1")
-    if count is None or nodes is None:
-        raise InvalidOptionError(
-            f"cluster: expected fewer devices, got {text!r}; write "
-            f"<machine>x<devices> such as h100x64"
-        )
+    count = whole_number(match["count"] or match["first"]) or 0
+    nodes = whole_number(match["nodes"] or "1") or 0
     count *= nodes
-    if count > MAX_DEVICES:
+    if not 1 <= count <= MAX_DEVICES:
         raise InvalidOptionError(
-            f"cluster: expected at most {MAX_DEVICES} devices, got {count} "
-            f"in {text!r}; name a part of the cluster"
-        )
-    if count < 1:
-        raise InvalidOptionError(
-            f"cluster: expected at least 1 device, got {count} in {text!r}; "
-            f"write <machine>x<devices> such as h100x64"
+            f"cluster: expected 1 to {MAX_DEVICES} devices, got {text!r}; "
+            f"name a part of the cluster, such as h100x64"
         )
     site = machine(match["name"] or match["last"])
     if match["nodes"] and count // nodes != site.node.fan_out:

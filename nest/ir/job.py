@@ -22,11 +22,34 @@ from nest.ir.plan import Overlap, Recompute, Strategy, check_zero_stage
 Schedule = Literal["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
 
+#: What a job says where a plan may run its passes in any order.
+ANY_ORDER = "any"
+
+#: What jobs say of schedules: one, several that plans choose from, or any.
+Schedules = Schedule | Literal["any"] | tuple[Schedule, ...]
+
 #: Schedules whose blocks run so many chunks, no more and no less.
 FIXED_CHUNKS: dict[str, int] = {"zb-v": 2, "dualpipe-v": 2}
 
+#: Schedules that run passes two at a time, see *dualpipe-v*: their layers have
+#: other costs, so no plan chooses between them and others.
+PAIRED = frozenset({"dualpipe-v"})
+
 #: Schedules that compute gradients of weights apart.
 SPLIT_BACKWARD = frozenset({"zb-h1", "zb-v", "dualpipe-v"})
+
+
+def named_schedules(schedule: Schedules) -> tuple[str, ...]:
+    """Return the schedules with a name that plans of a job may have."""
+    if schedule == ANY_ORDER:
+        return tuple(x for x in SCHEDULES if x not in PAIRED)
+    return (schedule,) if isinstance(schedule, str) else schedule
+
+
+def splits_backward(schedule: Schedules) -> bool:
+    """Whether some plan may compute gradients of weights apart."""
+    return not SPLIT_BACKWARD.isdisjoint(named_schedules(schedule))
+
 
 Granularity = Literal["stage", "layer"]
 GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
@@ -72,6 +95,19 @@ def _check_choices(field: str, values: bool | tuple[bool, ...]) -> None:
         check_distinct(field, values)
 
 
+def _check_schedules(field: str, value: str | tuple[str, ...]) -> None:
+    """Raise ``ValueError`` if a list of schedules offers no choice."""
+    if isinstance(value, str):
+        return
+    check_distinct(field, value)
+    for name in value:
+        if name in PAIRED:
+            raise ValueError(
+                f"{field}: expected schedules that run one pass at a time in "
+                f"a list, got {name!r}; give it alone"
+            )
+
+
 class Optimizer(Struct, frozen=True, kw_only=True):
     """Bytes that training keeps per weight.
 
@@ -110,7 +146,8 @@ class Job(Struct, frozen=True, kw_only=True):
         Data type of the matrix products; selects the peak FLOP/s for MFU.
     schedule
         ``1f1b``, ``gpipe``, ``zb-h1``, ``zb-v`` or ``dualpipe-v``, see
-        :mod:`nest.cost.schedules`.
+        :mod:`nest.cost.schedules`. With several of them, or ``any``, every
+        plan says its ``order``, and all are timed pass by pass.
     replicas, data_parallel
         Allowed values of ``R`` and ``dp``; ``None`` allows every value.
     pipeline_parallel, tensor_parallel, context_parallel, expert_parallel
@@ -181,7 +218,7 @@ class Job(Struct, frozen=True, kw_only=True):
     sequence_length: Count | None = None
     dtype: str = "bf16"
     optimizer: Optimizer = Optimizer()
-    schedule: Schedule = "1f1b"
+    schedule: Annotated[Schedules, _check_schedules] = "1f1b"
     replicas: Counts | None = None
     data_parallel: Counts | None = None
     pipeline_parallel: Counts | None = None
@@ -218,15 +255,15 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fixed = FIXED_CHUNKS.get(self.schedule, 1)
-        if self.schedule != "1f1b" and self.virtual_stages not in (
+        fixed = max(FIXED_CHUNKS.get(x, 1) for x in self.schedules)
+        if "1f1b" not in self.schedules and self.virtual_stages not in (
             (1,),
             (fixed,),
         ):
             raise ValueError(
                 f"virtual_stages: expected [{fixed}] with schedule "
-                f"{self.schedule!r}, got {list(self.virtual_stages)}; only "
-                f"'1f1b' can be interleaved"
+                f"{self.schedule_text!r}, got {list(self.virtual_stages)}; "
+                f"only '1f1b' can be interleaved"
             )
         if not (self.idle_devices or self.same_devices):
             raise ValueError(
@@ -234,13 +271,31 @@ class Job(Struct, frozen=True, kw_only=True):
                 f"devices, got false; add 'devices' to uniform, which is "
                 f"{list(self.uniform)}"
             )
-        if self.schedule in SPLIT_BACKWARD and "full" in self.recompute:
+        split = SPLIT_BACKWARD.issuperset(self.schedules)
+        if split and "full" in self.recompute:
             raise ValueError(
                 f"recompute: expected 'none' or 'selective' with schedule "
-                f"{self.schedule!r}, got {[str(x) for x in self.recompute]}; "
-                f"what 'full' computes again is needed until weights have "
-                f"their gradients"
+                f"{self.schedule_text!r}, got "
+                f"{[str(x) for x in self.recompute]}; what 'full' computes "
+                f"again is needed until weights have their gradients"
             )
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """The schedules with a name that plans may have."""
+        return named_schedules(self.schedule)
+
+    @property
+    def schedule_text(self) -> str:
+        """What it says of schedules, for people and options."""
+        if isinstance(self.schedule, str):
+            return self.schedule
+        return ",".join(self.schedule)
+
+    @property
+    def plans_order_passes(self) -> bool:
+        """Whether plans say in which order passes run, not the job."""
+        return self.schedule == ANY_ORDER or not isinstance(self.schedule, str)
 
     @property
     def same_devices(self) -> bool:
@@ -274,5 +329,12 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def chunk_counts(self) -> tuple[int, ...]:
         """Numbers of chunks per block that a plan may have."""
-        fixed = FIXED_CHUNKS.get(self.schedule)
-        return self.virtual_stages if fixed is None else (fixed,)
+        if self.schedule == ANY_ORDER:
+            return self.virtual_stages
+        counts: dict[int, None] = {}
+        for name in self.schedules:
+            if name == "1f1b":
+                counts |= dict.fromkeys(self.virtual_stages)
+            else:
+                counts[FIXED_CHUNKS.get(name, 1)] = None
+        return tuple(counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import field
@@ -28,6 +28,9 @@ OVERLAP: tuple[Overlap, ...] = ("tp", "cp", "ep", "weights", "gradients")
 #: Where the chunks of a plan sit: chunk ``i`` on block ``i mod S``, or down
 #: and up again, chunks ``r`` and ``2S-1-r`` on block ``r``.
 Placement = Literal["loop", "v"]
+
+#: The passes of every block, in the order they run.
+PassLists = tuple[tuple[str, ...], ...]
 
 #: Fields of a strategy that tell the entries of a cost table apart, besides
 #: the samples.
@@ -203,6 +206,12 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
     placement
         Where they sit; ``v`` for schedules of that shape, where chunks ``r``
         and ``2S-1-r`` sit on block ``r``.
+    order
+        Where the job leaves it to plans, in which order blocks run their
+        passes: the name of a schedule, or the passes of every block, such as
+        ``3F5``, the forward pass of micro-batch 5 through chunk 3 (both from
+        0); ``B`` is a backward pass, ``I`` and ``W`` its parts that compute
+        gradients of inputs and of weights.
     overlap
         Communication that runs behind computation, as far as the job's
         fractions allow.
@@ -218,6 +227,7 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
     stages: tuple[Stage, ...]
     virtual_stages: Count = 1
     placement: Placement = "loop"
+    order: str | PassLists | None = None
     overlap: tuple[Overlap, ...] = ()
     distributed_optimizer: bool = False
     problem_hash: str | None = None
@@ -271,6 +281,42 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
             f"r={self.replicas}, b={self.micro_batch}, pp={self.num_blocks}, "
             f"{chunks}strategies {' | '.join(strategies)}"
         )
+
+    @property
+    def degrees(self) -> dict[str, str]:
+        """Degrees as frameworks count them, as ranges over the stages."""
+        used = [s for stage in self.stages for s in stage.layer_strategies]
+
+        def span(values: Iterable[int]) -> str:
+            low, *_, high = sorted({*values}) * 2
+            return str(low) if low == high else f"{low}–{high}"
+
+        return {
+            "TP": span(s.tp for s in used),
+            "PP": str(self.num_blocks),
+            "VP": str(self.virtual_stages),
+            "DP": span(self.replicas * s.dp for s in used),
+            "CP": span(s.cp for s in used),
+            "EP": span(s.ep for s in used),
+            "ZeRO": span(s.zero for s in used),
+        }
+
+    @property
+    def recomputations(self) -> list[Recompute]:
+        """How its stages recompute activations, the least first."""
+        used = [s for stage in self.stages for s in stage.layer_strategies]
+        return sorted({s.recompute for s in used}, key=RECOMPUTE.index)
+
+    @property
+    def degrees_text(self) -> str:
+        """Degrees and recomputation for people: ``TP 4 · PP 8 · DP 2 …``."""
+        texts = [
+            f"{name} {text}"
+            for name, text in self.degrees.items()
+            if name not in ("EP", "VP") or text != "1"
+        ]
+        kinds = [kind.replace("none", "no") for kind in self.recomputations]
+        return " · ".join([*texts, f"{' or '.join(kinds)} recomputation"])
 
     def __repr__(self) -> str:
         """Return what it is in a line; files have all of it."""

@@ -101,7 +101,7 @@ class Problem(
         return (
             f"<Problem {self.name}: {len(self.graph.layers)} layers, "
             f"{cluster.num_devices} × {cluster.device_name}, global batch "
-            f"{job.global_batch}, {job.schedule}, preset {self.preset}>"
+            f"{job.global_batch}, {job.schedule_text}, preset {self.preset}>"
         )
 
     def to_rows(self) -> list[TableRow]:

@@ -12,7 +12,14 @@ from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError
 from nest.hardware import Machine
 from nest.ir.base import Distinct, Struct
-from nest.ir.job import SPLIT_BACKWARD, Job, Optimizer, Schedule
+from nest.ir.job import (
+    ANY_ORDER,
+    SPLIT_BACKWARD,
+    Job,
+    Optimizer,
+    Schedules,
+    named_schedules,
+)
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators import DTYPES, Dtype
@@ -133,7 +140,7 @@ class Request(Struct, frozen=True, kw_only=True):
     gradients: str | None = None
     optimizer: str | None = None
     target: str | None = None
-    schedule: Schedule | None = None
+    schedule: Schedules | None = None
     overlap: dict[Overlap, float] | None = None
     distributed_optimizer: bool | None = None
     sequence_parallel: Distinct[bool] | None = None
@@ -158,7 +165,7 @@ class Choices(Struct, frozen=True, kw_only=True):
     dtype: Dtype = "bf16"
     virtual_stages: tuple[int, ...] = (1,)
     optimizer: Optimizer = MIXED_PRECISION_ADAM
-    schedule: Schedule = "1f1b"
+    schedule: Schedules = "1f1b"
     overlap: dict[Overlap, float] = {}
     distributed_optimizer: bool = False
 
@@ -274,6 +281,10 @@ def choose(
     )
 
 
+#: Chunks per block of plans with any order of passes, by default.
+CHUNKS_OF_ANY_ORDER = (2, 4)
+
+
 def _schedule(
     request: Request, named: Mapping[str, Collection[int]]
 ) -> tuple[tuple[Recompute, ...], tuple[int, ...]]:
@@ -284,11 +295,16 @@ def _schedule(
         recompute = tuple(
             choice
             for choice in RECOMPUTE
-            if choice != "full" or schedule not in SPLIT_BACKWARD
+            if choice != "full"
+            or not SPLIT_BACKWARD.issuperset(named_schedules(schedule))
         )
     virtual_stages = request.virtual_stages
     if virtual_stages is None:
-        more = named.get("v", ()) if schedule == "1f1b" else ()
+        more: Collection[int] = ()
+        if schedule == ANY_ORDER:
+            more = CHUNKS_OF_ANY_ORDER
+        elif "1f1b" in named_schedules(schedule):
+            more = named.get("v", ())
         virtual_stages = tuple(sorted({1, *more}))
     try:
         Job(

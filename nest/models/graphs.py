@@ -26,7 +26,7 @@ from nest.errors import InvalidProblemError, NestError
 from nest.hardware import Machine, mixed_cluster
 from nest.ir.cluster import Cluster
 from nest.ir.graph import DeviceTimes, Edge, Graph, Layer, LayerCost, LayerKind
-from nest.ir.job import SPLIT_BACKWARD, Job
+from nest.ir.job import Job, splits_backward
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block, Head, Module, Tower
@@ -248,7 +248,7 @@ def build_graph(
         If ``layers_per_node`` does not divide the layers of a tower.
     """
     execution = execution or Execution(
-        dtype=choices.dtype, split_backward=choices.schedule in SPLIT_BACKWARD
+        dtype=choices.dtype, split_backward=splits_backward(choices.schedule)
     )
     return graph_of(
         model,

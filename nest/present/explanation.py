@@ -12,6 +12,7 @@ from rich.padding import Padding
 
 from nest.analysis.explain import Explanation
 from nest.cost.breakdown import STEP_TERMS
+from nest.present.comparison import EQUAL_MEANING
 from nest.present.screen import degrees, plan_rows, screen, stage_parts
 from nest.present.table import (
     key_lines,
@@ -194,21 +195,23 @@ def _neighbor_lines(explained: Explanation) -> list[RenderableType]:
                 near.name,
                 _signed(difference, _quanta(explained, abs(difference))),
                 _signed(difference, _share(abs(difference), step))
-                + (" (equal)" if same and difference else ""),
+                + " *" * bool(same and difference),
                 _signed(memory, format_bytes(abs(memory))),
                 note,
             )
         )
     columns = (
-        Column("move", min_width=20),
-        Column("step time"),
-        Column("share", rank=3),
+        Column("move", min_width=30),
+        Column("step time", rank=3),
+        Column("share"),
         Column("memory", rank=2),
         Column("note", rank=1, min_width=20),
     )
     items: list[RenderableType] = []
     if rows:
         items.append(terminal_table(Table(columns, rows)))
+    if any(row[2].endswith("*") for row in rows):
+        items.append(EQUAL_MEANING)
     if illegal:
         items.append(_illegal_line(illegal))
     return items

@@ -127,7 +127,6 @@ def launch_settings(
     request: RestrictedRequest, restricted: Restricted, option_name: str
 ) -> Settings:
     """Return what an export needs, or refuse what it cannot do without."""
-    from nest.frameworks.hosts import node_size
     from nest.frameworks.layers import placement_of
     from nest.frameworks.models import model_of
     from nest.frameworks.settings import Settings
@@ -150,18 +149,17 @@ def launch_settings(
                 f"{problem.name}; write the plan with -o, and pass 'nest "
                 f"export' its --model"
             ) from None
-    sizes, _ = request.node_sizes(problem)
+    sizes, missing = request.node_sizes(problem)
+    has_nodes = problem.cluster.topology.kind == "hierarchy" and not missing
     if len(sizes) == 1:
         settings = settings._replace(gpus_per_node=sizes.pop())
-    try:
-        node_size(problem.cluster, settings.gpus_per_node)
-    except InvalidOptionError:
+    if settings.gpus_per_node is None and not has_nodes:
         raise InvalidOptionError(
             f"{option_name}: expected a network that groups the devices into "
             f"nodes, got the network of {problem.name}, which has no nodes; "
             f"write the plan with -o, and pass 'nest export' its "
             f"--gpus-per-node"
-        ) from None
+        )
     return settings
 
 
@@ -229,10 +227,12 @@ def _launch(
     tell: Tell,
 ) -> dict[str, str | bytes]:
     """Return the files of a framework, and tell what is otherwise there."""
+    from nest.cost.orders import with_named_order
     from nest.cost.score import score
     from nest.frameworks.export import as_run_by, check_schedule, export
 
     score(problem, plan)  # refuses a plan that is none of the problem
+    problem, plan = with_named_order(problem, plan)
     if not nearest:
         check_schedule(problem, plan, to)
     there, changes = as_run_by(problem, to)

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from nest.ir.problem import Problem
 
 
+def is_generated(text: str) -> bool:
+    """Return whether a text is the name of a generated network, no file."""
+    from nest.topology.generators import GENERATORS
+
+    return not os.path.exists(text) and text.split(":")[0] in GENERATORS
+
+
 def find_network(
     text: str, beside: Sequence[str] = (), order: str | None = None
 ) -> Any:
@@ -47,10 +54,10 @@ def find_network(
     NestError
         Whatever the reader of the file refuses.
     """
-    from nest.topology.generators import GENERATORS, generate
+    from nest.topology.generators import generate
 
     said = _read_beside(beside)
-    if not os.path.exists(text) and text.split(":")[0] in GENERATORS:
+    if is_generated(text):
         if said:
             raise InvalidOptionError(
                 f"--beside: expected a file with it, got the network "
@@ -120,8 +127,8 @@ def in_order(graph: Any, order: str | None) -> Any:
     return graph
 
 
-def with_network(problem: Problem, graph: Any, where: str) -> Problem:
-    """Return a problem on the first devices of another network.
+def with_network(problem: Problem, network: Any, where: str) -> Problem:
+    """Return a problem on the first devices of another graph or tree.
 
     Raises
     ------
@@ -134,7 +141,9 @@ def with_network(problem: Problem, graph: Any, where: str) -> Problem:
 
     from nest.topology.graph.convert import topology_of
 
-    topology = topology_of(graph, where)
+    topology = network
+    if getattr(network, "kind", "") != "hierarchy":
+        topology = topology_of(network, where)
     wanted = problem.cluster.num_devices
     if topology.max_devices < wanted:
         raise InvalidOptionError(

@@ -6,14 +6,14 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from nest.constraints.targets import GRADIENTS, OPTIMIZERS
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
 from nest.ir.documents import read_stdin
 from nest.ir.io import decode_problem, read_problem
-from nest.ir.job import SCHEDULES
+from nest.ir.job import ANY_ORDER, SCHEDULES, Schedules, named_schedules
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.ir.problem import Problem
 from nest.models import builtin
@@ -59,6 +59,10 @@ _DEFAULT_DEGREES = {
 }
 
 
+#: Settings of a job that also change those of a PROBLEM.
+_OF_ANY_PROBLEM = ("schedule", "virtual_stages")
+
+
 def _meaning(axis_name: str) -> str:
     """Return the help of the degrees of a parallel axis."""
     (axis,) = (axis for axis in AXES if axis.name == axis_name)
@@ -80,6 +84,14 @@ _read_overlap = Reader(
     f"some of {', '.join(OVERLAP)}, each once, with a fraction from 0 to 1",
     "for example gradients=0.9,tp=0.5",
 )
+
+
+def _schedules(value: Any) -> str | tuple[str, ...]:
+    """Read a schedule, several separated by commas, or ``any``."""
+    if isinstance(value, str) and "," not in value:
+        return one_of(*SCHEDULES, ANY_ORDER)(value)
+    parts = words(SCHEDULES)(value)
+    return parts[0] if len(parts) == 1 else parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +143,11 @@ class JobRequest(Request, group="Model, cluster and job"):
         "interleaved.  [default: 1]",
         integers(),
     )
-    schedule: str | None = setting(
-        "--schedule NAME",
-        f"Pipeline schedule, of {', '.join(SCHEDULES)}.  [default: 1f1b]",
-        one_of(*SCHEDULES),
+    schedule: str | tuple[str, ...] | None = setting(
+        "--schedule NAME,…",
+        f"Pipeline schedule, of {', '.join(SCHEDULES)}; several for plans to "
+        f"choose from, or 'any' for any order of passes.  [default: 1f1b]",
+        Reader(_schedules, bool, "", "", (*SCHEDULES, ANY_ORDER)),
     )
     overlap: Mapping[str, float] | str | None = setting(
         "--overlap NAME=FRACTION,…",
@@ -356,11 +369,18 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
                     )
             return problem
         from nest.cost.magnitude import with_quantum
-        from nest.requests.networks import find_network, with_network
+        from nest.hardware import find_cluster
+        from nest.requests import networks
+        from nest.topology.generators.machine import on_machine
 
-        where = os.fspath(self.topology)
-        graph = find_network(where, tuple(self.beside), self.order)
-        return with_quantum(with_network(problem, graph, where))
+        where, facts = os.fspath(self.topology), tuple(self.beside)
+        if networks.is_generated(where) and not facts:
+            (site, _), *_ = find_cluster(os.fspath(self.cluster or ""))[0]
+            graph = on_machine(where, site, self.order)
+            network = networks.in_order(graph, self.order)
+        else:
+            network = networks.find_network(where, facts, self.order)
+        return with_quantum(networks.with_network(problem, network, where))
 
 
 #: Options of a model in the order in which help lists them.
@@ -434,26 +454,62 @@ class ProblemRequest(ModelRequest, command="nest problem"):
                 f"a problem whose costs are already computed; build it anew "
                 f"with --model, --cluster and --calibration"
             )
+        given = [x for x in given if x not in _OF_ANY_PROBLEM]
         if self.problem is not None and given:
             raise InvalidOptionError(
                 f"{option_name(given[0])}: expected either PROBLEM or --model "
                 f"with its options, got {self.problem_text!r} too; remove one"
             )
-        if self.problem is None and not given:
+        if self.problem is None and not self.given_job:
             raise InvalidOptionError(
                 f"{command}: expected PROBLEM, got none; see "
                 f"'{command} --help', or pass --model and --cluster"
             )
-        self.check_model()
+        if self.problem is None:
+            self.check_model()
 
     def find_problem(self) -> Problem:
         """Return the problem that is named, or that of the model."""
         self.check_problem_choice()
-        if isinstance(self.problem, Problem):
-            return self.problem
-        if self.problem is not None:
-            return load_problem(os.fspath(self.problem))
-        return self.model_problem(self.target, self.named)
+        if self.problem is None:
+            return self.model_problem(self.target, self.named)
+        problem = self.problem
+        if not isinstance(problem, Problem):
+            problem = load_problem(os.fspath(problem))
+        return _with_schedule(
+            problem,
+            cast("Schedules | None", self.schedule),
+            cast("tuple[int, ...] | None", self.virtual_stages),
+        )
+
+
+def _with_schedule(
+    problem: Problem,
+    schedule: Schedules | None,
+    virtual_stages: tuple[int, ...] | None,
+) -> Problem:
+    """Return a problem whose plans have other schedules."""
+    from msgspec.structs import replace as with_fields
+
+    from nest.models.choices import CHUNKS_OF_ANY_ORDER
+
+    if schedule is None and virtual_stages is None:
+        return problem
+    job = problem.job
+    schedule = schedule or job.schedule
+    if virtual_stages is None:
+        virtual_stages = job.virtual_stages
+        if schedule == ANY_ORDER:
+            virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
+        elif "1f1b" not in named_schedules(schedule):
+            virtual_stages = (1,)
+    try:
+        job = with_fields(
+            job, schedule=schedule, virtual_stages=virtual_stages
+        )
+    except ValueError as error:
+        raise InvalidOptionError(f"--schedule: {error}") from None
+    return with_fields(problem, job=job)
 
 
 def load_problem(source: str) -> Problem:

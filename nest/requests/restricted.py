@@ -90,12 +90,23 @@ class RestrictedRequest(
             load_model(os.fspath(self.model)),
             {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
         )
+        from nest.hardware import find_cluster
+        from nest.hardware.links import reached_fraction
+        from nest.requests.networks import is_generated
+
         _, missing = self.node_sizes(restricted.whole)
         if missing:
             sizes = " or ".join(map(str, sorted(missing)))
             notes += (
                 f", no NVLink or other links in nodes of {sizes}, which "
                 f"--topology does not have"
+            )
+        if is_generated(os.fspath(self.topology or "")):
+            (site, _), *_ = find_cluster(os.fspath(self.cluster or ""))[0]
+            inside, others = map(reached_fraction, (site.node, site.network))
+            notes += (
+                f", collectives reach {100 * inside:.0f} % of bandwidths in "
+                f"nodes, {100 * others:.0f} % of others (--topology)"
             )
         return notes
 
@@ -111,7 +122,9 @@ class RestrictedRequest(
             return set(), set()
         machines, _ = find_cluster(os.fspath(self.cluster))
         sizes = {site.node.fan_out for site, _ in machines} - {1}
-        units = {*problem.cluster.topology.unit_sizes}
+        network = problem.cluster.topology
+        nodes = network.kind == "graph" or network.levels[0].fan_out > 1
+        units = {*network.unit_sizes} if nodes else set()
         return sizes & units, sizes - units
 
     def notes(self, restricted: Restricted) -> list[str]:
@@ -300,7 +313,7 @@ class Restricted:
             optimizer = job.optimizer
             lines.append(
                 f"{self.target.title}, {self.target.packages}: schedule "
-                f"{job.schedule}, {optimizer.name} with "
+                f"{job.schedule_text}, {optimizer.name} with "
                 f"{optimizer.gradient_bytes} bytes of gradient and "
                 f"{optimizer.state_bytes} of state per weight"
             )

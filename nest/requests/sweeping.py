@@ -168,10 +168,10 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
 
         if factor == 1:
             return problem
-        if problem.cluster.topology.kind != "hierarchy":
+        if request.topology or problem.cluster.topology.kind != "hierarchy":
             raise InvalidOptionError(
-                "expected a network of levels, got a graph; vary the topology "
-                "with its parameters instead"
+                "expected the network of a machine, got another one; vary the "
+                "topology with its parameters instead"
             )
         cluster = widened(problem.cluster, float(factor), within_nodes=False)
         return with_quantum(structs.replace(problem, cluster=cluster))
@@ -232,7 +232,9 @@ def _point(
     of_point = f"--vary {axis}={value}: " * bool(axis)
     changes, where = {}, ""
     try:
-        for name, text in chosen.items():
+        # A network that is stated has its own bandwidths.
+        for name in sorted(chosen, key="topology".__ne__):
+            text = chosen[name]
             where = f"--vary {name}={text}: "
             if text != AS_IT_IS:
                 request, changes[where] = AXES[name](request, name, text)
@@ -274,7 +276,7 @@ def _answer(
 ) -> dict[str, Any]:
     from nest.analysis.fit import num_steps
     from nest.solvers.run import run_solver
-    from nest.uncertainty.headroom import fits_word
+    from nest.uncertainty.headroom import fullest_device
     from nest.uncertainty.intervals import intervals_of
 
     request, problem = point.request.limited(), point.problem
@@ -297,12 +299,13 @@ def _answer(
             "memory_bytes": None,
             "fits": None,
             "plan": plan and plan.text,
+            "degrees": plan and plan.degrees_text,
         }
         if plan is not None and score is not None:
             within = intervals_of(problem, plan, score)
             row["step_time_90_ns"] = within and list(within.step_90_ns)
-            row["memory_bytes"] = max(x.memory_bytes for x in score.blocks)
-            row["fits"] = fits_word(problem, row["memory_bytes"])
+            full = fullest_device(problem, plan, score)
+            row |= {"memory_bytes": full.memory_bytes, "fits": full.fits}
     row |= {"speed_up": None, "days": None, "usd": None}
     step_ns, first_rate = row["step_time_ns"], (base or row)["tokens_per_s"]
     if step_ns and first_rate:

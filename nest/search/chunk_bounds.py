@@ -37,8 +37,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import Block
-from nest.cost.schedules import Schedule, Times
-from nest.cost.schedules.chains import Chain, chain_through, critical_chain
+from nest.cost.schedules import AnyOrder, Schedule, Times
+from nest.cost.schedules.chains import (
+    Chain,
+    any_chains,
+    chain_through,
+    critical_chain,
+)
 from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import SLACK
@@ -121,8 +126,10 @@ def moments(
     """Return the distinct numbers of passes in flight of a block's chunks.
 
     The shape is (moments, chunks). Lists repeat after the warm-up, so ``3 S``
-    microbatches are enough.
+    microbatches are enough. In any order there is a moment with one of each.
     """
+    if isinstance(schedule, AnyOrder):
+        return np.ones((1, schedule.virtual_stages), dtype=np.int64)
     count = min(num_micro_batches, MAX_LISTED * blocks)
     chunks = [
         chunk
@@ -199,6 +206,10 @@ def _first_chains(
     """
     count = blocks * schedule.virtual_stages
     even = [Times(6, 12, 6)] * count
+    if isinstance(schedule, AnyOrder):
+        own = any_chains(schedule, blocks, num_micro_batches)
+        rows = np.array([_parts_of(chain, even) for chain, _ in own])
+        return rows, tuple(block for _, block in own)
     chains = [
         (chain_through(schedule, blocks, num_micro_batches, block), block)
         for block in range(blocks)
@@ -811,6 +822,8 @@ class Relaxation:
     ) -> _Prices:
         """Add the critical chain of a plan."""
         scope, prices = self.scope, self._prices
+        if isinstance(scope.schedule, AnyOrder):
+            return prices
         if len(self.chains) >= scope.blocks + 2 + MAX_CHAINS:
             return prices
         times = self.times(relaxed)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
-from nest.cost.schedules import Schedule, Times, schedule_of
+from nest.cost.schedules import AnyOrder, Schedule, Times, schedule_of
 from nest.cost.schedules.chains import chain_through
 from nest.cost.space import (
     BatchSplit,
@@ -32,7 +32,7 @@ from nest.cost.space import (
     repeated_kinds,
     undivided,
 )
-from nest.ir.job import SPLIT_BACKWARD
+from nest.ir.job import ANY_ORDER, SPLIT_BACKWARD
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.chunk_bounds import MAX_LISTED, moments
 from nest.search.closed_sets import chain_sets
@@ -199,6 +199,8 @@ def passes_in_flight(
     Ints
         ``(times, v)``; times at which no chunk has more are left out.
     """
+    if isinstance(schedule, AnyOrder):
+        return _needed_in_flight(schedule, blocks, block, num_micro_batches)
     rows = moments(schedule, blocks, num_micro_batches, block)[::-1]
     peaks: Ints = rows[
         non_dominated(np.zeros(len(rows), np.int64), list(-rows.T))
@@ -206,12 +208,34 @@ def passes_in_flight(
     return peaks
 
 
+def _needed_in_flight(
+    schedule: AnyOrder, blocks: int, block: int, num_micro_batches: int
+) -> Ints:
+    """Return how many micro-batches chunks keep busy with, in one row.
+
+    Of equal chunks, with backward passes twice as long as forward ones and
+    half of it for gradients of weights: those that start while one of them
+    goes to the last chunk and back.
+    """
+    virtual = schedule.virtual_stages
+    chunks = [
+        chunk
+        for chunk in range(blocks * virtual)
+        if schedule.block_of(chunk, blocks) == block
+    ]
+    trips = [2 * (blocks * virtual - chunk) for chunk in chunks]
+    return np.array(
+        [[min(num_micro_batches, ceil_div(x, 3 * virtual)) for x in trips]],
+        dtype=np.int64,
+    )
+
+
 def bubble_part(schedule: Schedule) -> int:
     """Return by what the bubble of equal chunks is divided.
 
     Where gradients of weights wait, it is about a third.
     """
-    return 3 if schedule.name in SPLIT_BACKWARD else 1
+    return 3 if schedule.name in (*SPLIT_BACKWARD, ANY_ORDER) else 1
 
 
 class Prices(NamedTuple):
@@ -276,7 +300,12 @@ class Chunks:
     have a row per block and a column per cut.
     """
 
-    def __init__(self, uniform: Uniform, shape: Shape) -> None:
+    def __init__(
+        self,
+        uniform: Uniform,
+        shape: Shape,
+        schedule: Schedule | None = None,
+    ) -> None:
         self.uniform, self.shape = uniform, shape
         size, kinds = shape.blocks, uniform.kinds
         blocks = [uniform.block(index) for index in range(size)]
@@ -286,7 +315,7 @@ class Chunks:
             total: Ints = np.cumsum(values[:, kinds], axis=1)
             return np.pad(total, ((0, 0), (1, 0)))[:, uniform.ends]
 
-        self.schedule = uniform.schedule(shape.virtual)
+        self.schedule = schedule or uniform.schedule(shape.virtual)
         self.block_of = np.array(
             [
                 self.schedule.block_of(chunk, size)

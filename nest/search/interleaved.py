@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.cost.model import Block
-from nest.cost.schedules import LISTED, schedule_of
+from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import (
     PLAIN,
@@ -40,6 +40,7 @@ from nest.cost.space import (
 )
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.search import exact
 from nest.search.chunk_bounds import Chosen, Relaxation
 from nest.search.chunks import (
     Chunks,
@@ -57,6 +58,7 @@ from nest.search.interleaved_exact import (
     cases,
     make_plan,
     relaxed,
+    timed_by_passes,
 )
 from nest.search.options import (
     INFINITE,
@@ -68,10 +70,12 @@ from nest.search.options import (
 )
 from nest.search.task import SearchTask
 from nest.solvers.base import (
+    Deadline,
     Limit,
     Progress,
     Report,
     SolverOutput,
+    Status,
     exact_output,
 )
 
@@ -81,14 +85,45 @@ RAISE = True
 #: What the detail of a result says where such plans are not settled.
 OPEN = "plans timed pass by pass are bounded by chains of passes"
 
+#: Share of the time limit for the exact search where plans timed pass by pass
+#: are tried after it.
+EXACT_SHARE = 0.6
+
 #: Uniform plans are tried for such a part of the time that is left.
 TRIED_SHARE = 0.25
+
+
+def search_schedule(task: SearchTask) -> SolverOutput:
+    """Search all plans of one schedule, those timed pass by pass last."""
+    if not virtual_stages(task.model.problem):
+        return exact.search(task)
+    if not has_plain(task.model.problem):
+        return interleave(task, _known(task))
+    remaining_s = task.deadline.remaining_s
+    limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
+    plain = exact.search(
+        replace(
+            task,
+            deadline=Deadline(limit_s),
+            report=without_bounds(task.report),
+        )
+    )
+    return interleave(task, plain)
+
+
+def _known(task: SearchTask) -> SolverOutput:
+    """Return what is known before anything is searched."""
+    if task.plan is None:
+        return SolverOutput(status=Status.INFEASIBLE)
+    return SolverOutput(
+        status=Status.FEASIBLE, plan=task.plan, claimed_quanta=task.upper
+    )
 
 
 def virtual_stages(problem: Problem) -> list[int]:
     """Return the numbers of chunks of plans timed pass by pass, sorted."""
     allowed = sorted(problem.job.chunk_counts)
-    if problem.job.schedule in LISTED:
+    if timed_by_passes(problem.job):
         return allowed
     return [v for v in allowed if v > 1]
 
@@ -96,7 +131,7 @@ def virtual_stages(problem: Problem) -> list[int]:
 def has_plain(problem: Problem) -> bool:
     """Whether there are plans whose step time has a closed form."""
     job = problem.job
-    return 1 in job.virtual_stages and job.schedule not in LISTED
+    return 1 in job.virtual_stages and not timed_by_passes(job)
 
 
 def without_bounds(report: Report) -> Report:
@@ -141,7 +176,7 @@ def interleave(task: SearchTask, plain: SolverOutput) -> SolverOutput:
         task.report(Progress(plan=plan, claimed_quanta=best))
 
     _try_uniform(task, best, offer)
-    bound, limit = _bound(task, best, offer)
+    bound, limit = bound_all(task, best, offer)
     plain_bound = plain.lower_bound_quanta
     if plain_bound is not None or plain.limit is not None:
         bound = min(bound, plain_bound or 0)
@@ -184,7 +219,7 @@ def _try_uniform(
                 offer(best, plan)
 
 
-def _bound(
+def bound_all(
     task: SearchTask, best: int, offer: Callable[[int, Plan], None]
 ) -> tuple[int, Limit | None]:
     """Prove what can be proven of plans that are timed pass by pass.
@@ -370,6 +405,32 @@ def _estimates(
     return bounds, bounds + bubble
 
 
+def _memory_estimates(
+    uniform: Uniform, load: int, blocks: Ints, virtual: int
+) -> Ints:
+    """Return how long even chunks take for the memory of the first block.
+
+    What its micro-batches keep, times how long they stay, fits in its memory
+    times the step: two thirds of the load of all chunks behind them.
+    """
+    terms, kinds = uniform.table([None]), uniform.kinds
+    kept_bytes = int(terms.kept_bytes[0, kinds].sum())
+    static_bytes = int(terms.static_bytes[0, kinds].sum())
+    free_bytes = (
+        uniform.terms.max_bytes
+        - 1
+        - int(terms.working_bytes.max())
+        - static_bytes // blocks
+    )
+    of_chunk = np.maximum(kept_bytes // (blocks * virtual), 1)
+    in_flight = free_bytes // of_chunk
+    # Orders that are tried fill about two thirds of the memory.
+    estimates = load * (virtual + 1) / (2 * np.maximum(in_flight, 1))
+    return np.where(
+        in_flight >= virtual, estimates, float(INFINITE // 2)
+    ).astype(np.int64)
+
+
 def shapes(uniform: Uniform) -> Iterator[Candidate]:
     """Yield every ``S`` and ``v`` of a uniform choice, with communication."""
     model = uniform.terms.model
@@ -385,8 +446,13 @@ def shapes(uniform: Uniform) -> Iterator[Candidate]:
     receive = min((int(x.min()) for x in inner if len(x)), default=0)
     for virtual in choices:
         sizes = uniform.blocks(virtual)
-        estimates = _estimates(uniform, loads, syncs, receive, sizes, virtual)
-        for size, bound, even in zip(sizes, *estimates, strict=True):
+        bounds, estimates = _estimates(
+            uniform, loads, syncs, receive, sizes, virtual
+        )
+        if model.problem.job.plans_order_passes:
+            tight = _memory_estimates(uniform, loads.sum(), sizes, virtual)
+            estimates = np.maximum(estimates, tight - (-syncs.sum() // sizes))
+        for size, bound, even in zip(sizes, bounds, estimates, strict=True):
             yield Candidate(
                 int(even),
                 (*uniform.number, int(size), virtual),

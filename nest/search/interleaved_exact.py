@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.cost.model import Block, CostModel
-from nest.cost.schedules import LISTED, Schedule, schedule_of
+from nest.cost.schedules import LISTED, AnyOrder, Schedule, schedule_of
 from nest.cost.score import score
 from nest.cost.space import (
     PLAIN,
@@ -38,6 +38,7 @@ from nest.cost.space import (
     repeated_kinds,
     runtimes,
 )
+from nest.ir.job import FIXED_CHUNKS, Job
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.chunk_bounds import Chosen, Relaxation, RelaxationScope
 from nest.search.closed_sets import ClosedSets
@@ -112,9 +113,8 @@ def cases(
     shapes = StageShapes(model, sets)
     for runtime in runtimes(problem):
         virtual = runtime.virtual_stages
-        if virtual == 1 and problem.job.schedule not in LISTED:
+        if virtual == 1 and not timed_by_passes(problem.job):
             continue
-        schedule = schedule_of(problem.job.schedule, virtual)
         plain = runtime._replace(virtual_stages=PLAIN.virtual_stages)
         for split, terms in batch_terms(shapes, plain):
             if deadline.passed:
@@ -124,19 +124,33 @@ def cases(
                 continue
             for family in families(problem, split, terms.strategies, runtime):
                 width = min(s.devices for s in family.strategies)
-                blocks = tuple(
-                    count
-                    for count in family.stage_counts
-                    if (count > 1 or virtual == 1)
-                    and count * width <= split.devices
-                    and schedule.why_not(count, split.num_micro_batches)
-                    is None
-                )
-                if blocks:
-                    allowed = family._replace(stage_counts=blocks)
-                    case = bounded(terms, split, schedule, allowed)
-                    if case is not None:
-                        yield case
+                for schedule in schedules_of(problem.job, virtual):
+                    blocks = tuple(
+                        count
+                        for count in family.stage_counts
+                        if (count > 1 or virtual == 1)
+                        and count * width <= split.devices
+                        and schedule.why_not(count, split.num_micro_batches)
+                        is None
+                    )
+                    if blocks:
+                        allowed = family._replace(stage_counts=blocks)
+                        case = bounded(terms, split, schedule, allowed)
+                        if case is not None:
+                            yield case
+
+
+def timed_by_passes(job: Job) -> bool:
+    """Whether all plans of a job are timed pass by pass."""
+    return job.plans_order_passes or job.schedule in LISTED
+
+
+def schedules_of(job: Job, virtual: int) -> list[Schedule]:
+    """Return the schedules of plans with so many chunks per block."""
+    schedules = [schedule_of(job.schedule, virtual)]
+    if job.plans_order_passes and virtual == FIXED_CHUNKS["zb-v"]:
+        schedules.append(AnyOrder(virtual, "v"))
+    return schedules
 
 
 def bounded(
@@ -323,7 +337,8 @@ class Enumeration:
             If the case has too many plans, or time is up.
         """
         case, sets = self.case, self.sets
-        if case.terms.model.problem.job.granularity == "layer":
+        job = case.terms.model.problem.job
+        if job.granularity == "layer" or job.plans_order_passes:
             raise TooManyError
         self._chunks = self.blocks * case.virtual
         if self.magnitude(self._chunks) > MAX_MAGNITUDE:

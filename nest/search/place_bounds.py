@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.cost.schedules import Schedule
+from nest.cost.schedules import AnyOrder, Schedule
 from nest.cost.schedules.chains import chain_through
 from nest.search.chunk_bounds import Relaxation, moments
 from nest.search.options import Bools, Ints, PassComponent, receive_weights
@@ -262,7 +262,8 @@ def layer_capacity(relaxation: Relaxation) -> LayerCapacity | None:
     Or if none is better than one of the strategies in anything.
     """
     scope, sets = relaxation.scope, relaxation.sets
-    if len(relaxation.strategies) > 1 or relaxation.count == 1:
+    any_order = isinstance(scope.schedule, AnyOrder)
+    if any_order or len(relaxation.strategies) > 1 or relaxation.count == 1:
         return None
     shapes = scope.terms.shapes
     source = sets.pair_source[scope.allowed]

@@ -24,10 +24,6 @@ from nest.util.text import whole_number
 if TYPE_CHECKING:
     from nest.search.task import SearchTask
 
-#: Share of the time limit for the exact search where plans timed pass by pass
-#: are tried after it.
-EXACT_SHARE = 0.6
-
 
 class DpSolver:
     """Exact over all replicas, micro-batches, stages, strategies, offsets.
@@ -108,38 +104,14 @@ class DpSolver:
 
 
 def _solve(task: SearchTask) -> SolverOutput:
-    """Search all plans, those timed pass by pass last."""
-    from nest.search import exact
-    from nest.search.interleaved import (
-        has_plain,
-        interleave,
-        virtual_stages,
-        without_bounds,
-    )
+    """Search all plans of a problem."""
+    if task.model.problem.job.plans_order_passes:
+        from nest.search.orders import search_orders
 
-    if not virtual_stages(task.model.problem):
-        return exact.search(task)
-    if not has_plain(task.model.problem):
-        return interleave(task, _known(task))
-    remaining_s = task.deadline.remaining_s
-    limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
-    plain = exact.search(
-        replace(
-            task,
-            deadline=Deadline(limit_s),
-            report=without_bounds(task.report),
-        )
-    )
-    return interleave(task, plain)
+        return search_orders(task)
+    from nest.search.interleaved import search_schedule
 
-
-def _known(task: SearchTask) -> SolverOutput:
-    """Return what is known before anything is searched."""
-    if task.plan is None:
-        return SolverOutput(status=Status.INFEASIBLE)
-    return SolverOutput(
-        status=Status.FEASIBLE, plan=task.plan, claimed_quanta=task.upper
-    )
+    return search_schedule(task)
 
 
 class _EnoughError(Exception):

@@ -73,8 +73,8 @@ SHORT = "999999999999… (5000 digits)"
                 *("solve", "--solver", "dp", "--model", "llama2-7b"),
                 *("--cluster", f"h100x{HUGE}"),
             ),
-            f"--cluster: expected fewer devices, got 'h100x{SHORT}'; write "
-            f"<machine>x<devices> such as h100x64",
+            f"--cluster: expected 1 to 1048576 devices, got 'h100x{SHORT}'; "
+            f"name a part of the cluster, such as h100x64",
         ),
     ],
 )

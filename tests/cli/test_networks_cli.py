@@ -125,6 +125,23 @@ def test_a_plan_on_another_network_scores_as_it_says(
     assert json.loads(cli.out)["step_time_ns"] == step
 
 
+def test_an_answer_lists_what_collectives_reach(cli: Cli) -> None:
+    """In groups of 8, NVLink 4 reaches 0.849 · (1 - 0.424/8) = 0.804."""
+    solve = f"solve {SMALL} --cluster h100x8 --solver dp --topology"
+    reached = (
+        "collectives reach 80 % of bandwidths in nodes, 94 % of others "
+        "(--topology)"
+    )
+    missing = "no NVLink or other links in nodes of 8, which --topology does"
+    cli.succeeds(f"{solve} dgx:nodes=1")
+    assert reached in " ".join(cli.out.split())
+    assert missing not in " ".join(cli.out.split())
+    cli.succeeds(f"{solve} leaf-spine:leaves=1,hosts=8")
+    assert missing in " ".join(cli.out.split())
+    cli.succeeds(f"solve {SMALL} --cluster h100x8 --solver dp")
+    assert "collectives reach" not in " ".join(cli.out.split())
+
+
 def test_several_kinds_of_machines_are_one_cluster(cli: Cli) -> None:
     cluster = "--cluster h100x8+a100x4"
     cli.succeeds(f"problems {LARGER} {cluster} -o problem.json")

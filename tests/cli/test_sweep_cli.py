@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import nest
+from nest.errors import InvalidOptionError
 from nest.requests.benchmarks import SweepRequest
 from nest.requests.sweeping import Point, axes_of, points
 from tests.cli.conftest import SMALL, TINY, Cli
@@ -65,6 +66,37 @@ def test_a_bandwidth_is_that_of_the_data_sheet() -> None:
     assert between_nodes(twice) == 2 * between_nodes(own)
     assert between_nodes(half) == between_nodes(own) / 2
     assert between_nodes(points_of("network=50 GB/s")[0]) == between_nodes(own)
+
+
+def test_a_network_that_is_stated_has_its_own_bandwidth() -> None:
+    """Whichever axis comes first; the machine's own may be varied beside."""
+    network = "topology=default,dgx:nodes=2"
+    found = points_of(("rails=1,2", network))  # type: ignore[arg-type]
+    own, twice, stated = map(between_nodes, found)
+    assert twice == 2 * own == 2 * stated
+    refused = "expected the network of a machine, got another one; vary the"
+    for axes in (("rails=2", network), ("topology=dgx:nodes=2", "rails=2")):
+        with pytest.raises(InvalidOptionError, match=refused):
+            points_of(axes)  # type: ignore[arg-type]
+
+
+def test_the_base_is_the_answer_of_solve_and_less_is_never_faster() -> None:
+    values = (
+        "default|dgx:nodes=2,port_bytes_per_s=800Gb/s|dgx:nodes=2|"
+        "dgx:nodes=2,nodes_per_leaf=1,oversubscription=4|"
+        "dgx:nodes=2,ports=shared"
+    )
+    job: dict[str, Any] = {
+        "model": "config.json",
+        "cluster": "h100x16",
+        "global_batch": 16,
+        "micro_batches": 1,
+        "tp": 1,
+    }
+    rows = nest.sweep(vary={"topology": values}, **job)["rows"]
+    own, *times_ns = (row["step_time_ns"] for row in rows)
+    assert own == nest.solve(**job).step_time_ns == times_ns[1]
+    assert times_ns == sorted(times_ns)
 
 
 def test_oversubscription_divides_it() -> None:
@@ -144,6 +176,7 @@ def test_the_screen_the_document_and_the_page(cli: Cli) -> None:
     page = Path("out.html").read_text()
     assert 'id="batch"' in page
     assert 'id="price"' in page
+    assert f"The run costs {base['usd']:,.0f} USD at price=2, " in page
 
 
 def test_a_value_without_a_plan(cli: Cli) -> None:

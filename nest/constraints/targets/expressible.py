@@ -116,7 +116,7 @@ def _of_job(rules: Rules, problem: Problem) -> Iterator[_Check]:
     yield _Check(
         job.schedule in schedule.value,
         "schedule",
-        job.schedule,
+        job.schedule_text,
         _listed(schedule.value),
         schedule,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from nest.cost.schedules.any_order import AnyOrder
 from nest.cost.schedules.base import (
     ChunkTimes,
     InFlight,
@@ -21,14 +22,18 @@ from nest.cost.schedules.base import (
 from nest.cost.schedules.dualpipe_v import DualPipeV
 from nest.cost.schedules.gpipe import GPipe
 from nest.cost.schedules.interleaved import Interleaved
+from nest.cost.schedules.listed import ListedSchedule
 from nest.cost.schedules.one_f_one_b import OneFOneB
+from nest.cost.schedules.ordered import TimedSchedule
 from nest.cost.schedules.zb_h1 import ZBH1
 from nest.cost.schedules.zb_v import ZBV
 from nest.errors import UnsupportedProblemError
+from nest.ir.job import ANY_ORDER
 
 __all__ = [
     "LISTED",
     "SCHEDULES",
+    "AnyOrder",
     "ChunkTimes",
     "InFlight",
     "Pass",
@@ -38,6 +43,7 @@ __all__ = [
     "Times",
     "paced",
     "schedule_of",
+    "timed_schedule",
 ]
 
 #: The schedules that a job may ask for, by name: those whose step time is a
@@ -52,7 +58,7 @@ LISTED: dict[str, Schedule] = {
 }
 
 
-def paced(name: str) -> StageSchedule:
+def paced(name: str | tuple[str, ...]) -> StageSchedule:
     """Return a job's schedule for searches that need its paces.
 
     Raises
@@ -70,16 +76,21 @@ def paced(name: str) -> StageSchedule:
     return SCHEDULES[name]
 
 
-def schedule_of(name: str, virtual_stages: int = 1) -> Schedule:
+def schedule_of(
+    name: str | tuple[str, ...], virtual_stages: int = 1
+) -> Schedule:
     """Return a job's schedule for plans with so many chunks per block.
 
     Parameters
     ----------
     name
-        The job's schedule.
+        The job's schedule; of several, or of ``any``, the answers hold for
+        all of them.
     virtual_stages
         Chunks per block; above 1 the interleaved form of ``1f1b``.
     """
+    if name == ANY_ORDER or not isinstance(name, str):
+        return _any_order(virtual_stages)
     if name in LISTED:
         return LISTED[name]
     if virtual_stages > 1:
@@ -87,5 +98,18 @@ def schedule_of(name: str, virtual_stages: int = 1) -> Schedule:
     return SCHEDULES[name]
 
 
+@cache
+def timed_schedule(name: str, virtual_stages: int) -> Schedule:
+    """Return a schedule whose step is timed pass by pass.
+
+    Parameters as of :func:`schedule_of`.
+    """
+    schedule = schedule_of(name, virtual_stages)
+    if isinstance(schedule, ListedSchedule):
+        return schedule
+    return TimedSchedule(schedule)
+
+
 #: One object for each number of chunks, so that its lists are made once.
 _interleaved = cache(Interleaved)
+_any_order = cache(AnyOrder)

@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from nest.ir.plan import Placement
 
+#: Which gradients a backward pass computes.
+Gradients = Literal["all", "inputs", "weights"]
+
 #: One integer per pace.
 Weights = tuple[int, ...]
 
@@ -37,7 +40,7 @@ class Pass(NamedTuple):
     chunk: int
     micro_batch: int
     backward: bool
-    gradients: Literal["all", "inputs", "weights"] = "all"
+    gradients: Gradients = "all"
     paired: bool = False
 
 
@@ -101,10 +104,12 @@ class InFlight(NamedTuple):
 class Schedule(ABC):
     """A pipeline schedule of ``S`` blocks and ``M`` micro-batches."""
 
-    name: ClassVar[str]
+    name: str
+    #: The name that its paper gives it, for people.
+    title: str
     #: Chunks ``v`` that a block runs, and where they sit.
     virtual_stages: int = 1
-    placement: ClassVar[Placement] = "loop"
+    placement: Placement = "loop"
     #: Axes whose collectives hide behind the other of two paired passes.
     paired_axes: ClassVar[frozenset[str]] = frozenset()
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from nest.cost.schedules.any_order import AnyOrder
 from nest.cost.schedules.base import ChunkTimes, Pass, Schedule
 from nest.cost.schedules.timeline import critical_passes
 
@@ -71,6 +72,33 @@ def chain_through(
     first = list(schedule.passes(0, num_blocks, num_micro_batches))
     _add(first[_last(first, 0) + 1 :], count, pairs)
     return _chain(num_blocks * schedule.virtual_stages, count, pairs)
+
+
+def any_chains(
+    schedule: AnyOrder, num_blocks: int, num_micro_batches: int
+) -> list[tuple[Chain, int]]:
+    """Return chains that every order has, with their blocks.
+
+    A block waits for a forward pass of each chunk in front of its first one.
+    It runs all its passes; or all but those for gradients of weights, and
+    then the chunks in front run theirs for gradients of inputs.
+    """
+    num_chunks, count = (
+        num_blocks * schedule.virtual_stages,
+        num_micro_batches,
+    )
+    chains = []
+    for block in range(num_blocks):
+        for column, is_last in ((1, 0), (2, 1)):
+            passes: Counter[tuple[int, int]] = Counter()
+            for chunk in range(num_chunks):
+                if schedule.block_of(chunk, num_blocks) == block:
+                    passes[chunk, 0] = passes[chunk, column] = count
+            for chunk in range(block):
+                passes[chunk, 0] += 1
+                passes[chunk, 2] += is_last
+            chains.append((_chain(num_chunks, passes, Counter()), block))
+    return chains
 
 
 def _last(runs: Sequence[Pass], chunk: int) -> int:

@@ -25,9 +25,10 @@ class DualPipeV(ListedSchedule):
     of the other.
     """
 
-    name: ClassVar[str] = "dualpipe-v"
+    name = "dualpipe-v"
+    title = "DualPipe-V"
     virtual_stages = 2
-    placement: ClassVar[Placement] = "v"
+    placement: Placement = "v"
     paired_axes: ClassVar[frozenset[str]] = frozenset({"ep"})
 
     def why_not(self, num_blocks: int, num_micro_batches: int) -> str | None:

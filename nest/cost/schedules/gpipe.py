@@ -19,7 +19,8 @@ class GPipe(StageSchedule):
     different stages.
     """
 
-    name: ClassVar[str] = "gpipe"
+    name = "gpipe"
+    title = "GPipe"
     once: ClassVar[Weights] = (1, 1)
     steady: ClassVar[Weights] = (1, 1)
     tail: ClassVar[Weights] = (0, 0)

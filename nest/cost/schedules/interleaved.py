@@ -8,7 +8,6 @@ of the passes is that of Megatron-LM.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from nest.cost.schedules.base import InFlight, Pass, alternate
 from nest.cost.schedules.listed import ListedSchedule
@@ -20,7 +19,8 @@ class Interleaved(ListedSchedule):
     For equal chunks the step takes ``M τ_b + (S-1) τ_b / v``.
     """
 
-    name: ClassVar[str] = "interleaved 1f1b"
+    name = "interleaved 1f1b"
+    title = "interleaved 1F1B"
 
     def __init__(self, virtual_stages: int) -> None:
         self.virtual_stages = virtual_stages

@@ -25,7 +25,8 @@ class OneFOneB(StageSchedule):
     For equal stages it takes exactly that.
     """
 
-    name: ClassVar[str] = "1f1b"
+    name = "1f1b"
+    title = "1F1B"
     once: ClassVar[Weights] = (1,)
     steady: ClassVar[Weights] = (1,)
     tail: ClassVar[Weights] = (0,)

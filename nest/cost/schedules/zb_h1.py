@@ -8,7 +8,6 @@ on the first one under 1F1B, and gradients of weights fill what is left.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from nest.cost.schedules.base import Pass
 from nest.cost.schedules.listed import ListedSchedule
@@ -21,7 +20,8 @@ class ZBH1(ListedSchedule):
     ``M τ + (S-1)(F + (G - W) - W)``, a third of the bubble of 1F1B.
     """
 
-    name: ClassVar[str] = "zb-h1"
+    name = "zb-h1"
+    title = "ZB-H1"
 
     def passes(
         self, block: int, num_blocks: int, num_micro_batches: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Literal
 
 from nest.cost.schedules.base import Pass
 from nest.cost.schedules.listed import ListedSchedule
@@ -26,9 +26,10 @@ class ZBV(ListedSchedule):
     pipeline began, and the memory of all blocks is alike.
     """
 
-    name: ClassVar[str] = "zb-v"
+    name = "zb-v"
+    title = "ZB-V"
     virtual_stages = 2
-    placement: ClassVar[Placement] = "v"
+    placement: Placement = "v"
 
     def passes(
         self, block: int, num_blocks: int, num_micro_batches: int

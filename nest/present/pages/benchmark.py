@@ -33,7 +33,7 @@ TIME_FIELDS = (
     *("problem", "solver", "seed", "wall_s", "cpu_s", "peak_rss_bytes"),
     *("host", "detail"),
 )
-_MEASURED = "Measured: another run may say other things."
+_MEASURED = "Measured: another run gives other figures."
 
 
 def reports(document: dict[str, Any]) -> dict[str, str]:

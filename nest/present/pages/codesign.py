@@ -184,10 +184,9 @@ def _frontier(document: Document) -> Section | None:
             shown.append(
                 Chart(
                     name,
-                    f"Throughput against {name}",
-                    f"A dot per point; the line is the most throughput within "
-                    f"so much {name}. "
-                    + _most_text(document, points, key, name),
+                    _most_text(document, points, key, name),
+                    f"A dot per point; the line is the largest throughput up "
+                    f"to each {name}.",
                     _against(points, key, title),
                 )
             )
@@ -227,13 +226,11 @@ def _most_text(
     key: str,
     name: str,
 ) -> str:
-    """Say what the base's amount buys at most."""
+    """Return the most throughput that the base's amount buys."""
     limit = document["base"]["point"][key]
     within = [x["relative"] for _, x in points if x["point"][key] <= limit]
-    return (
-        f"With no more {name} than the base has it is "
-        f"{times(max(within, default=0))} of the base's."
-    )
+    factor = times(max(within, default=0))
+    return f"With the {name} of the base: at most {factor} its throughput"
 
 
 def _against(
@@ -295,9 +292,9 @@ def _sensitivity(document: Document) -> Section | None:
     solved = [row for row in rows if row["change"] is not None]
     drawn = Chart(
         "sensitivity",
-        "What the next listed value of a parameter changes",
-        "A bar per change of one parameter of the best point, solved "
-        "exactly. " + _most_change(solved),
+        _most_change(solved),
+        "A bar per change of one parameter of the best point to the next "
+        "listed value, solved exactly.",
         _bars(
             [
                 {
@@ -325,7 +322,8 @@ def _most_change(rows: Sequence[Document]) -> str:
         return ""
     largest = max(rows, key=lambda row: abs(row["change"]))
     return (
-        f"The largest is {largest['text']} with {change(largest['change'])}."
+        f"{largest['text']} changes the throughput most: "
+        f"{change(largest['change'])}"
     )
 
 
@@ -361,9 +359,10 @@ def _contributions(document: Document) -> Section | None:
         for row in solved
         for choice in CHOICES
     ]
+    largest = max(values, key=lambda x: x["factor"], default=None)
     drawn = Chart(
         "contributions",
-        "What architecture, schedule and placement contribute",
+        f"The largest contribution: {largest['tip']}" if largest else "",
         "A bar per model and choice: what it multiplies the throughput by, "
         "on average over the orders in which the three can be made.",
         _factors(values, [row["model"] for row in solved]),

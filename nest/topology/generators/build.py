@@ -73,13 +73,7 @@ class Spines(NamedTuple):
 
 
 def refuse(where: str, expected: str, got: object, remedy: str) -> NoReturn:
-    """Raise the one-line error of a parameter.
-
-    Raises
-    ------
-    InvalidOptionError
-        Always.
-    """
+    """Raise the one-line error of a parameter."""
     raise InvalidOptionError(
         f"{where}: expected {expected}, got {got}; {remedy}"
     )

@@ -20,27 +20,15 @@ from nest.topology.generators.build import (
 
 #: NVLinks between the devices of a DGX-1 with V100, six of each device: what
 #: its users see in ``nvidia-smi topo -m`` (NVIDIA/nccl issue 671).
-DGX1_NVLINKS = {
-    (0, 1): 1,
-    (0, 2): 1,
-    (0, 3): 2,
-    (0, 4): 2,
-    (1, 2): 2,
-    (1, 3): 1,
-    (1, 5): 2,
-    (2, 3): 2,
-    (2, 6): 1,
-    (3, 7): 1,
-    (4, 5): 1,
-    (4, 6): 1,
-    (4, 7): 2,
-    (5, 6): 2,
-    (5, 7): 1,
-    (6, 7): 2,
-}
+_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
+_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
+DGX1_NVLINKS = dict(
+    sorted((*((x, 1) for x in _SINGLE), *((x, 2) for x in _DOUBLE)))
+)
 
 #: Compute trays of an NVL72 rack, and devices of a tray.
 NVL72_TRAYS, NVL72_TRAY_DEVICES = 18, 4
+RACK_SIZE = NVL72_TRAYS * NVL72_TRAY_DEVICES
 
 
 def _node(
@@ -175,9 +163,8 @@ def nvl72(racks: int, nvlink: Cable, port: Cable, up: Spines) -> nx.Graph:
     its rack, and spines join the leaves.
     """
     _stay_inside("nvl72", nvlink, port.latency_ns)
-    per_rack = NVL72_TRAYS * NVL72_TRAY_DEVICES
-    spines, uplink = up.links("nvl72", per_rack, port)
-    check_size("nvl72", racks * per_rack, racks * (2 * per_rack + spines))
+    spines, uplink = up.links("nvl72", RACK_SIZE, port)
+    check_size("nvl72", racks * RACK_SIZE, racks * (2 * RACK_SIZE + spines))
     graph = nx.Graph()
     names = [f"rack{rack}.leaf" for rack in range(racks)]
     add_switches(graph, names)
@@ -185,7 +172,7 @@ def nvl72(racks: int, nvlink: Cable, port: Cable, up: Spines) -> nx.Graph:
     rack_of: dict[str, str] = {}
     for idx, leaf in enumerate(names):
         rack = f"rack{idx}"
-        members = _node(graph, rack, per_rack, nvlink)
+        members = _node(graph, rack, RACK_SIZE, nvlink)
         connect_all(graph, members, leaf, port)
         rack_of |= dict.fromkeys(members, rack)
         for position, device in enumerate(members):

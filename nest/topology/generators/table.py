@@ -14,7 +14,7 @@ import networkx as nx
 from nest.hardware.links import link_spec
 from nest.topology.generators.clos import fat_tree, leaf_spine
 from nest.topology.generators.direct import all_to_all, dragonfly, ring
-from nest.topology.generators.nodes import dgx, dgx1, nvl72, rail
+from nest.topology.generators.nodes import RACK_SIZE, dgx, dgx1, nvl72, rail
 from nest.topology.generators.tori import GENERATIONS, torus, tpu
 
 #: What a parameter is: a tuple of axes, such as ``4x4x8``.
@@ -81,6 +81,9 @@ class Generator:
         The first one may be given without its name.
     example
         What a user can start from.
+    tree
+        Of nodes below leaf switches: from all values, the devices of a node
+        and the nodes of a leaf.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Generator:
     make: Callable[..., nx.Graph]
     parameters: tuple[Parameter, ...]
     example: str
+    tree: Callable[..., tuple[int, int]] | None = None
 
 
 def _count(name: str, meaning: str, default: int | None = None) -> Parameter:
@@ -96,7 +100,9 @@ def _count(name: str, meaning: str, default: int | None = None) -> Parameter:
     )
 
 
-def _latency(name: str, meaning: str, default: float) -> Parameter:
+def _latency(
+    name: str, meaning: str, default: float, argument: str = ""
+) -> Parameter:
     return Parameter(
         f"{name}_latency_ns",
         f"latency of {meaning}",
@@ -104,6 +110,7 @@ def _latency(name: str, meaning: str, default: float) -> Parameter:
         unit="ns",
         default=default,
         minimum=0,
+        argument=argument,
     )
 
 
@@ -115,23 +122,17 @@ def _link(
     argument: str = "",
 ) -> tuple[Parameter, ...]:
     """Return the two figures of a link, which are one argument."""
-    parameters = (
-        Parameter(
-            f"{name}_bytes_per_s",
-            f"bandwidth of {meaning}, one way",
-            float,
-            unit="bytes/s",
-            default=bandwidth_bytes_per_s,
-            minimum=0,
-            above=True,
-        ),
-        _latency(name, meaning, latency_ns),
+    bandwidth = Parameter(
+        f"{name}_bytes_per_s",
+        f"bandwidth of {meaning}, one way",
+        float,
+        unit="bytes/s",
+        default=bandwidth_bytes_per_s,
+        minimum=0,
+        above=True,
+        argument=argument or name,
     )
-    return _as_one(argument or name, *parameters)
-
-
-def _as_one(argument: str, *parameters: Parameter) -> tuple[Parameter, ...]:
-    return tuple(replace(x, argument=argument) for x in parameters)
+    return bandwidth, _latency(name, meaning, latency_ns, argument or name)
 
 
 def _family(name: str, meaning: str, family: str) -> tuple[Parameter, ...]:
@@ -152,22 +153,22 @@ _SWITCH_NS = 600.0
 _PORT = _family("port", "a device's port", "InfiniBand NDR")
 _NVLINK = _family("nvlink", "a device's NVLinks", "NVLink 4")
 _UP = _latency("up", "a link between switches", _SWITCH_NS)
-_SPINES, _OVERSUBSCRIPTION, _UPLINK = _as_one(
-    "up",
-    Parameter(
-        "spines",
-        "above all leaves; else as many as make links up as fast as ports",
-        int,
-    ),
-    Parameter(
-        "oversubscription",
-        "bandwidth of a leaf's links down by that of its links up",
-        float,
-        default=1.0,
-        minimum=0.01,
-    ),
-    _UP,
+_UPLINK = replace(_UP, argument="up")
+_SPINES = Parameter(
+    "spines",
+    "above all leaves; else as many as make links up as fast as ports",
+    int,
+    argument="up",
 )
+_OVERSUBSCRIPTION = Parameter(
+    "oversubscription",
+    "bandwidth of a leaf's links down by that of its links up",
+    float,
+    default=1.0,
+    minimum=0.01,
+    argument="up",
+)
+_FABRIC = (_SPINES, _OVERSUBSCRIPTION, *_PORT, _UPLINK)
 #: About 1 us a hop (jax-ml/scaling-book @0819a7d8c5, tpus.md:254).
 _HOP_NS = link_spec("TPU ICI v4").latency_ns
 _ICI = _link("link", "a link", GENERATIONS["v4"].link_bytes_per_s, _HOP_NS)
@@ -206,6 +207,7 @@ _RECORDS = (
             _UP,
         ),
         "fat-tree:k=8",
+        lambda x: (1, x["k"] // 2),
     ),
     Generator(
         "leaf-spine",
@@ -214,12 +216,10 @@ _RECORDS = (
         (
             _count("leaves", "leaf switches"),
             _count("hosts", "devices of a leaf"),
-            _SPINES,
-            _OVERSUBSCRIPTION,
-            *_PORT,
-            _UPLINK,
+            *_FABRIC,
         ),
         "leaf-spine:leaves=4,hosts=8,oversubscription=2",
+        lambda x: (1, x["hosts"]),
     ),
     Generator(
         "dgx",
@@ -239,13 +239,11 @@ _RECORDS = (
             Parameter(
                 "nodes_per_leaf", "nodes of a leaf; else all of them", int
             ),
-            _SPINES,
-            _OVERSUBSCRIPTION,
             *_NVLINK,
-            *_PORT,
-            _UPLINK,
+            *_FABRIC,
         ),
         "dgx:nodes=4,ports=shared",
+        lambda x: (x["devices"], x["nodes_per_leaf"] or x["nodes"]),
     ),
     Generator(
         "rail",
@@ -266,6 +264,7 @@ _RECORDS = (
             _UPLINK,
         ),
         "rail:nodes=16,devices=8",
+        lambda x: (x["devices"], x["segment"] or x["nodes"]),
     ),
     Generator(
         "nvl72",
@@ -273,13 +272,11 @@ _RECORDS = (
         nvl72,
         (
             _count("racks", "racks"),
-            _SPINES,
-            _OVERSUBSCRIPTION,
             *_family("nvlink", "a device's NVLinks", "NVLink 5"),
-            *_PORT,
-            _UPLINK,
+            *_FABRIC,
         ),
         "nvl72:racks=2",
+        lambda _: (RACK_SIZE, 1),
     ),
     Generator(
         "dgx1",

@@ -36,9 +36,7 @@ def generate(text: str) -> nx.Graph:
     Returns
     -------
     networkx.Graph
-        Nodes have ``kind``; links ``bandwidth`` in bytes/s one way and
-        ``latency_ns``; the graph ``name``, ``order`` and, where it has any,
-        ``units``, ``coord`` and ``wrap``.
+        See docs/topologies.md, *What does the graph contain?*
 
     Raises
     ------
@@ -48,37 +46,34 @@ def generate(text: str) -> nx.Graph:
         If the text has another form, or a value is missing, out of range or
         does not go with the others.
     """
+    generator, values = read_name(text)
+    graph = build(generator, values)
+    graph.graph["name"] = text.strip()
+    return graph
+
+
+def read_name(text: str) -> tuple[Generator, dict[str, Value]]:
+    """Return the generator and the values in a name, see :func:`generate`."""
     name, _, rest = text.strip().partition(":")
     name = name.strip().lower()
     if name not in GENERATORS:
         raise UnknownNameError("topology generator", name, GENERATORS)
     generator = GENERATORS[name]
-    values = {
+    return generator, {
         parameter.name: _read(name, parameter, text_value)
         for parameter, text_value in _texts(generator, rest)
     }
-    graph = build(name, values)
-    graph.graph["name"] = text.strip()
-    return graph
 
 
-def build(name: str, stated: Mapping[str, Value]) -> nx.Graph:
+def build(generator: Generator, stated: Mapping[str, Value]) -> nx.Graph:
     """Return the network of a generator with some of its parameters.
 
     Raises
     ------
-    UnknownNameError
-        If there is no such generator, or it has no such parameter.
     InvalidOptionError
         If a value is missing, out of range or does not go with the others.
     """
-    if name not in GENERATORS:
-        raise UnknownNameError("topology generator", name, GENERATORS)
-    generator = GENERATORS[name]
-    names = [parameter.name for parameter in generator.parameters]
-    for stated_name in stated:
-        if stated_name not in names:
-            raise UnknownNameError(f"{name}: parameter", stated_name, names)
+    name = generator.name
     values: dict[str, Value] = {}
     for parameter in generator.parameters:
         value = stated.get(parameter.name, parameter.default)

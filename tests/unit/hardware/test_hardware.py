@@ -21,7 +21,6 @@ from nest.hardware.calibration import calibration_of
 from nest.hardware.describe import network_bytes_per_s
 from nest.hardware.devices import DeviceFile, known_device
 from nest.hardware.links import (
-    LinkFigures,
     calibrated,
     link_specs,
     reached,
@@ -164,8 +163,8 @@ def test_cluster_names(text, name, count):
         ("abacusx8", "machine: expected one of 54 names, .*; got 'abacus'"),
         (
             "h100x0",
-            "cluster: expected at least 1 device, got 0 in 'h100x0'; write "
-            "<machine>x<devices> such as h100x64",
+            "cluster: expected 1 to 1048576 devices, got 'h100x0'; name a "
+            "part of the cluster, such as h100x64",
         ),
         (
             "16x4xh100",
@@ -305,6 +304,17 @@ def test_every_published_text_resolves(shared_data):
 # Calibration of links
 
 
+def link_of(efficiency, latency_ns, launch_ns, group_loss):
+    """Return a link that was fitted to these figures."""
+    return msgspec.structs.replace(
+        stored_link_calibration().of("NVLink 4"),
+        efficiency=efficiency,
+        latency_ns=latency_ns,
+        launch_ns=launch_ns,
+        group_loss=group_loss,
+    )
+
+
 def test_what_a_level_reaches():
     """Half of the rates; of two members 1 - 0.4/2 of that, of five 0.92."""
     level = Level(
@@ -313,7 +323,7 @@ def test_what_a_level_reaches():
         bandwidth_bytes_per_s=100.0,
         peer_bandwidth_bytes_per_s=10.0,
     )
-    found = reached(level, LinkFigures(0.5, 3.0, 7.0, 0.4))
+    found = reached(level, link_of(0.5, 3.0, 7.0, 0.4))
     assert (found.name, found.fan_out) == ("wire", 5)
     assert found.bandwidth_bytes_per_s == 50
     assert found.peer_bandwidth_bytes_per_s == pytest.approx(5 * 0.92)
@@ -322,14 +332,12 @@ def test_what_a_level_reaches():
     assert [found.fraction(m) for m in (1, 2, 4, 5)] == pytest.approx(
         [1, 0.8, 0.9, 0.92]
     )
-    assert (
-        reached(level, LinkFigures(0.5, 3.0, 7.0, 0.0)).group_fractions == ()
-    )
+    assert reached(level, link_of(0.5, 3.0, 7.0, 0.0)).group_fractions == ()
 
 
 def test_many_members_are_listed_by_doubles():
     level = Level(fan_out=72, bandwidth_bytes_per_s=100.0)
-    found = reached(level, LinkFigures(1.0, 0.0, 0.0, 0.4))
+    found = reached(level, link_of(1.0, 0.0, 0.0, 0.4))
     assert [part.members for part in found.group_fractions] == [
         *(2, 3, 4, 5, 6, 7, 8, 16, 32, 64)
     ]
@@ -339,7 +347,7 @@ def test_levels_are_calibrated_by_name():
     level = Level(name="NVLink 4", fan_out=5, bandwidth_bytes_per_s=100.0)
     fitted = stored_link_calibration().of("NVLink 4")
     assert fitted is not None
-    assert calibrated(level) == reached(level, fitted.figures) != level
+    assert calibrated(level) == reached(level, fitted) != level
     other = Level(name="string", fan_out=5, bandwidth_bytes_per_s=100.0)
     assert calibrated(other) == other
 

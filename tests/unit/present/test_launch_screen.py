@@ -169,6 +169,10 @@ def test_degrees_are_those_of_frameworks() -> None:
         "recomputation · micro-batch size 2 or 4 per data-parallel rank, "
         "1 microbatch · stages differ, see --verbose"
     )
+    interleaved = structs.replace(plan, virtual_stages=2)
+    assert interleaved.degrees_text == (
+        "TP 2 · PP 4 · VP 2 · DP 4 · CP 1 · ZeRO 1 · selective recomputation"
+    )
 
 
 def test_a_run_has_the_interval_of_its_step() -> None:
@@ -189,7 +193,7 @@ def test_a_run_has_the_interval_of_its_step() -> None:
     days = steps * verdict.step_time_ns / 8.64e13
     usd = steps * step_usd
     assert run(2e12, 2.0) == (
-        f"2,000 billion tokens take {digits(days, 3)} days "
+        f"2 trillion tokens take {digits(days, 3)} days "
         f"({digits(days * low, 3)} – {digits(days * high, 3)}) and "
         f"{digits(usd, 3)} USD ({digits(usd * low, 3)} – "
         f"{digits(usd * high, 3)})"

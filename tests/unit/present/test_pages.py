@@ -469,6 +469,17 @@ def test_rows_stand_in_the_order_of_the_first_screen():
     assert "<pre><code>nest export x</code></pre>" in text
 
 
+def test_further_figures_stand_in_the_same_card():
+    """Of ``--verbose``; a label of a card is on one card."""
+    rows = [("speed", "9 tokens/s, 3 per device"), ("speed", "2 samples/s")]
+    (part,) = sections_of(document(rows=rows), {"answer"})
+    (fact,) = part.facts
+    assert (fact.value, fact.remark) == (
+        "9 tokens/s",
+        "3 per device; 2 samples/s",
+    )
+
+
 def test_the_mark_of_an_equal_plan_is_on_the_page():
     text = to_html(full())
     assert "10.0 *" in text

@@ -1,0 +1,98 @@
+"""Which order of passes a plan may have, and its schedule."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from nest.cost.schedules import Schedule, schedule_of, timed_schedule
+from nest.cost.schedules.ordered import read_order
+from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, Job
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+
+
+def plan_schedule(job: Job, plan: Plan, num_micro_batches: int) -> Schedule:
+    """Return the schedule of a plan.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the plan lists passes that no block can run, see
+        :func:`~nest.cost.schedules.ordered.read_order`.
+    """
+    if plan.order is None:
+        return schedule_of(job.schedule, plan.virtual_stages)
+    if isinstance(plan.order, str):
+        return timed_schedule(plan.order, plan.virtual_stages)
+    return read_order(
+        *(plan.order, plan.num_blocks, plan.virtual_stages),
+        *(plan.placement, num_micro_batches),
+    )
+
+
+def with_named_order(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
+    """Return a plan of a named schedule under a job of that schedule.
+
+    A plan that lists its passes, or none, is returned as it is.
+    """
+    if not isinstance(plan.order, str):
+        return problem, plan
+    job = replace(
+        problem.job,
+        schedule=plan.order,
+        virtual_stages=(plan.virtual_stages,)
+        if plan.order == "1f1b"
+        else (1,),
+    )
+    return replace(problem, job=job), replace(plan, order=None)
+
+
+def why_not_order(job: Job, plan: Plan) -> str | None:
+    """Return why a plan may not have its kind of order, or ``None``."""
+    order = plan.order
+    if not job.plans_order_passes:
+        if order is None:
+            return None
+        text = order if isinstance(order, str) else "a list of passes"
+        return (
+            f"order: expected none, as the job's schedule is "
+            f"{job.schedule!r}, got {text}"
+        )
+    names = ", ".join(job.schedules)
+    if not isinstance(order, str):
+        if job.schedule == ANY_ORDER and order is not None:
+            return None
+        text = "none" if order is None else "a list of passes"
+        return f"order: expected one of {names}, got {text}"
+    if order not in job.schedules:
+        return f"order: expected one of {names}, got {order!r}"
+    chunks = job.virtual_stages
+    if order != "1f1b":
+        chunks = (FIXED_CHUNKS.get(order, 1),)
+    if plan.virtual_stages not in chunks:
+        return (
+            f"virtual_stages: expected one of {list(chunks)} with order "
+            f"{order!r}, got {plan.virtual_stages}"
+        )
+    return None
+
+
+def why_not_split_passes(
+    job: Job, plan: Plan, num_micro_batches: int
+) -> str | None:
+    """Return which chunk may not compute gradients of weights apart."""
+    if not job.plans_order_passes:
+        return None
+    schedule = plan_schedule(job, plan, num_micro_batches)
+    for index, stage in enumerate(plan.stages):
+        if all(x.recompute != "full" for x in stage.layer_strategies):
+            continue
+        passes = schedule.passes(
+            plan.block_of(index), plan.num_blocks, num_micro_batches
+        )
+        if any(x.chunk == index and x.gradients != "all" for x in passes):
+            return (
+                f"stage {index + 1}: expected whole backward passes, as "
+                f"recompute is 'full', got gradients of weights apart"
+            )
+    return None

@@ -1,0 +1,379 @@
+"""Orders of passes for one plan, by list scheduling and local search.
+
+Again and again the pass that can start first, over all blocks, runs next. A
+forward pass runs only where what it keeps fits, and leaves room for one
+micro-batch in every later chunk of its block that has none. So no order runs
+dead: the oldest micro-batch always has room in its next chunk, and gradients
+of weights release the rest. Of two passes that can start together the order
+of their kinds decides, and *delays* shift when a pass seems able to start: a
+search over delays is a search over orders, each of which is legal.
+
+Micro-batches are equal, so the passes of one kind of a chunk run in order
+(exchange argument: the k-th pass of a neighbor needs k of them).
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import NamedTuple
+
+from nest.cost.schedules import Pass, PassTimes
+
+#: No pass of a block can run yet.
+_NEVER = 2**62
+
+#: Delays of gradients of weights that are tried first, in fractions of their
+#: time.
+_FIRST_DELAYS = (0.1, 0.0, 0.2, 0.5, 0.05, 0.15, 0.25, 0.35, 0.75, 1.0, 2.0)
+
+#: How many orders the local search changes further.
+_KEPT = 6
+
+
+@dataclass(frozen=True, eq=False)
+class OrderScope:
+    """What orders of a plan's passes depend on.
+
+    Attributes
+    ----------
+    times
+        The passes of every chunk, in pipeline order.
+    kept_bytes
+        What a micro-batch in flight keeps, by chunk.
+    free_bytes
+        What all micro-batches in flight may keep, by block.
+    block_of
+        The block of every chunk.
+    whole
+        Chunks that may not compute gradients of weights apart.
+    num_micro_batches
+        ``M``.
+    """
+
+    times: Sequence[PassTimes]
+    kept_bytes: tuple[int, ...]
+    free_bytes: tuple[int, ...]
+    block_of: tuple[int, ...]
+    whole: frozenset[int]
+    num_micro_batches: int
+
+    @cached_property
+    def members(self) -> list[list[int]]:
+        """The chunks of every block, in pipeline order."""
+        members: list[list[int]] = [[] for _ in self.free_bytes]
+        for chunk, block in enumerate(self.block_of):
+            members[block].append(chunk)
+        return members
+
+    @cached_property
+    def forward(self) -> list[int]:
+        """``F`` of every chunk."""
+        return [int(x.forward) for x in self.times]
+
+    @cached_property
+    def weights(self) -> list[int]:
+        """``W`` of every chunk; 0 where it is no pass of its own."""
+        return [
+            0 if chunk in self.whole else int(x.weight_backward)
+            for chunk, x in enumerate(self.times)
+        ]
+
+    @cached_property
+    def inputs(self) -> list[int]:
+        """``I`` of every chunk, or the whole backward pass."""
+        return [
+            int(x.backward) - weights
+            for x, weights in zip(self.times, self.weights, strict=True)
+        ]
+
+    def stay(self, chunk: int) -> int:
+        """Return how long a micro-batch is in flight in a chunk at least.
+
+        Its passes there, and a trip from it to the last chunk and back.
+        """
+        trip = sum(self.forward[chunk:]) + sum(self.inputs[chunk:])
+        return trip + self.weights[chunk]
+
+
+class Delays(NamedTuple):
+    """How much later passes of every chunk seem able to start, in quanta.
+
+    Attributes
+    ----------
+    forward_first
+        Whether of passes that seem able to start together the forward pass
+        runs, and not that for gradients of inputs.
+    forward, inputs, weights
+        By chunk.
+    most
+        How many micro-batches of a chunk may be in flight.
+    """
+
+    forward_first: bool
+    forward: tuple[int, ...]
+    inputs: tuple[int, ...]
+    weights: tuple[int, ...]
+    most: tuple[int, ...]
+
+
+class ListOrder(NamedTuple):
+    """The passes of every block, and when the last one ends, in quanta."""
+
+    end: int
+    lists: tuple[tuple[Pass, ...], ...]
+
+
+def list_order(scope: OrderScope, delays: Delays) -> ListOrder | None:
+    """Return the order of some delays; ``None`` if nothing fits."""
+    return _Maker(scope, delays).run()
+
+
+def first_delays(scope: OrderScope) -> list[Delays]:
+    """Return the delays to begin with: of gradients of weights alone."""
+    num_chunks = len(scope.times)
+    none = (0,) * num_chunks
+    every = (scope.num_micro_batches,) * num_chunks
+    return [
+        Delays(
+            forward_first,
+            none,
+            none,
+            tuple(int(part * weights) for weights in scope.weights),
+            most,
+        )
+        for part in _FIRST_DELAYS
+        for most in dict.fromkeys((every, balanced(scope)))
+        for forward_first in (True, False)
+    ]
+
+
+def balanced(scope: OrderScope) -> tuple[int, ...]:
+    """Return how many micro-batches each chunk may have in flight.
+
+    In proportion to how long they stay, as many as fit, one at least: then
+    no chunk of a block passes on fewer than another one.
+    """
+    most = [1] * len(scope.times)
+    for chunks, free_bytes in zip(
+        scope.members, scope.free_bytes, strict=True
+    ):
+        stays = {chunk: scope.stay(chunk) for chunk in chunks}
+        area = sum(scope.kept_bytes[c] * stay for c, stay in stays.items())
+        for chunk, stay in stays.items():
+            share = free_bytes * stay // max(area, 1)
+            most[chunk] = max(1, min(scope.num_micro_batches, share))
+    return tuple(most)
+
+
+class OrderSearch:
+    """A search for the best order of a plan, which can go on later.
+
+    Parameters
+    ----------
+    scope
+        The plan's passes.
+    floor
+        An end that no order is below: the search is then done.
+    seed
+        Of its random numbers.
+
+    Attributes
+    ----------
+    best
+        The order that ends first so far.
+    done
+        Whether no better order exists, or none at all.
+    """
+
+    def __init__(self, scope: OrderScope, floor: int, seed: int = 0) -> None:
+        self.scope, self.floor = scope, floor
+        self.best: ListOrder | None = None
+        self._random = random.Random(seed)
+        self._number = count()
+        self._kept: list[tuple[int, int, Delays]] = []
+        self._first = first_delays(scope)[::-1]
+
+    @property
+    def done(self) -> bool:
+        """Whether no better order exists, or none at all."""
+        if self.best is None:
+            return not self._first
+        return self.best.end <= self.floor
+
+    def run(self, stop: Callable[[], bool], rounds: int) -> None:
+        """Try so many orders, or fewer if it is time to stop."""
+        for _ in range(rounds):
+            if self.done or stop():
+                return
+            delays = self._first.pop() if self._first else self._changed()
+            order = list_order(self.scope, delays)
+            if order is None:
+                continue
+            if self.best is None or order.end < self.best.end:
+                self.best = order
+            if all(order.end != end for end, _, _ in self._kept):
+                self._kept.append((order.end, next(self._number), delays))
+                self._kept.sort()
+                del self._kept[_KEPT:]
+
+    def _changed(self) -> Delays:
+        """Return the delays of a good order, some of them changed."""
+        rng, scope = self._random, self.scope
+        index = min(int(rng.expovariate(0.7)), len(self._kept) - 1)
+        _, _, delays = self._kept[index]
+        values = [list(x) for x in delays[1:]]
+        num_chunks = len(scope.times)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            column = rng.choice((0, 1, 2, 2, 3))
+            reach = rng.random()
+            chunks: Sequence[int] = range(num_chunks)
+            if reach < 0.6:
+                chunks = [rng.randrange(num_chunks)]
+            elif reach < 0.8:
+                chunks = rng.choice(scope.members)
+            for chunk in chunks:
+                weights, row = scope.weights[chunk], values[column]
+                load = scope.forward[chunk] + scope.inputs[chunk] + weights
+                if column == 2:
+                    moved = row[chunk] + int(rng.gauss(0, 0.3) * weights)
+                    row[chunk] = max(0, moved)
+                elif column == 3:
+                    row[chunk] = rng.randint(1, scope.num_micro_batches)
+                else:
+                    row[chunk] = int(rng.gauss(0, 0.15) * load)
+        return Delays(delays.forward_first, *(tuple(x) for x in values))
+
+
+class _Maker:
+    """Makes the order of some delays."""
+
+    def __init__(self, scope: OrderScope, delays: Delays) -> None:
+        self.scope, self.delays = scope, delays
+        self.last = len(scope.times) - 1
+        self.count = scope.num_micro_batches
+        chunks = range(len(scope.times))
+        #: Forward passes, gradients of inputs and of weights that started.
+        self.started = [[0, 0, 0] for _ in chunks]
+        self.forward_ends: list[list[int]] = [[] for _ in chunks]
+        self.inputs_ends: list[list[int]] = [[] for _ in chunks]
+        self.free_at = [0] * len(scope.free_bytes)
+        self.held_bytes = [0] * len(scope.free_bytes)
+        self.lists: list[list[Pass]] = [[] for _ in scope.free_bytes]
+
+    def run(self) -> ListOrder | None:
+        """Run all passes, each time the one that seems to start first."""
+        blocks = range(len(self.lists))
+        version = [0] * len(self.lists)
+        chosen = [self._choice(block) for block in blocks]
+        heap = [(chosen[block][0], block, 0) for block in blocks]
+        heapq.heapify(heap)
+        while heap:
+            key, block, made = heapq.heappop(heap)
+            if key >= _NEVER:
+                break
+            if made != version[block]:
+                continue
+            _, _, _, chunk, kind = chosen[block]
+            self._start(block, chunk, kind)
+            for other in self._touched(block, chunk, kind):
+                version[other] += 1
+                chosen[other] = self._choice(other)
+                heapq.heappush(heap, (chosen[other][0], other, version[other]))
+        if any(counts[2] < self.count for counts in self.started):
+            return None
+        lists = tuple(tuple(passes) for passes in self.lists)
+        return ListOrder(max(self.free_at), lists)
+
+    def _touched(self, block: int, chunk: int, kind: int) -> set[int]:
+        """Return the blocks whose choice a pass may change."""
+        touched = {block}
+        if kind == 0 and chunk < self.last:
+            touched.add(self.scope.block_of[chunk + 1])
+        if kind == 1 and chunk:
+            touched.add(self.scope.block_of[chunk - 1])
+        return touched
+
+    def _choice(self, block: int) -> tuple[int, int, int, int, int]:
+        """Return the next pass of a block: key, two ranks, chunk, kind."""
+        delays, free_at = self.delays, self.free_at[block]
+        forward_rank, inputs_rank = (0, 1) if delays.forward_first else (1, 0)
+        best = (_NEVER, 0, 0, 0, 0)
+        for chunk in self.scope.members[block]:
+            forward, inputs, weights = self.started[chunk]
+            if weights < inputs:
+                key = free_at + delays.weights[chunk]
+                best = min(best, (key, 2, chunk, chunk, 2))
+            if inputs < forward:
+                ready = self._inputs_ready(chunk, inputs)
+                if ready is not None:
+                    key = max(ready, free_at) + delays.inputs[chunk]
+                    best = min(best, (key, inputs_rank, chunk, chunk, 1))
+            if forward < self.count and (
+                chunk == 0 or len(self.forward_ends[chunk - 1]) > forward
+            ):
+                ready = self.forward_ends[chunk - 1][forward] if chunk else 0
+                key = max(ready, free_at) + delays.forward[chunk]
+                # The later of two chunks returns, and releases, sooner.
+                choice = (key, forward_rank, -chunk, chunk, 0)
+                if choice < best and self._fits(block, chunk):
+                    best = choice
+        return best
+
+    def _inputs_ready(self, chunk: int, micro_batch: int) -> int | None:
+        """Return when gradients of inputs can be computed, if that is known.
+
+        Their own forward pass has run.
+        """
+        ends = (
+            self.forward_ends[chunk]
+            if chunk == self.last
+            else self.inputs_ends[chunk + 1]
+        )
+        return ends[micro_batch] if len(ends) > micro_batch else None
+
+    def _fits(self, block: int, chunk: int) -> bool:
+        """Whether a forward pass fits, with room for the later chunks."""
+        forward, _, weights = self.started[chunk]
+        if forward - weights >= self.delays.most[chunk]:
+            return False
+        kept_bytes = self.scope.kept_bytes
+        held_bytes = self.held_bytes[block] + kept_bytes[chunk]
+        for later in self.scope.members[block]:
+            if later > chunk:
+                counts = self.started[later]
+                if counts[0] == counts[2]:
+                    held_bytes += kept_bytes[later]
+        return held_bytes <= self.scope.free_bytes[block]
+
+    def _start(self, block: int, chunk: int, kind: int) -> None:
+        """Run the next pass of a chunk."""
+        scope, counts = self.scope, self.started[chunk]
+        micro_batch = counts[kind]
+        counts[kind] += 1
+        free_at, passes = self.free_at[block], self.lists[block]
+        if kind == 0:
+            ready = self.forward_ends[chunk - 1][micro_batch] if chunk else 0
+            end = max(free_at, ready) + scope.forward[chunk]
+            self.forward_ends[chunk].append(end)
+            self.held_bytes[block] += scope.kept_bytes[chunk]
+            passes.append(Pass(chunk, micro_batch, False))
+        elif kind == 1:
+            inputs_ready = self._inputs_ready(chunk, micro_batch)
+            end = max(free_at, inputs_ready or 0) + scope.inputs[chunk]
+            self.inputs_ends[chunk].append(end)
+            if scope.weights[chunk]:
+                passes.append(Pass(chunk, micro_batch, True, "inputs"))
+            else:
+                counts[2] += 1
+                self.held_bytes[block] -= scope.kept_bytes[chunk]
+                passes.append(Pass(chunk, micro_batch, True))
+        else:
+            end = free_at + scope.weights[chunk]
+            self.held_bytes[block] -= scope.kept_bytes[chunk]
+            passes.append(Pass(chunk, micro_batch, True, "weights"))
+        self.free_at[block] = end

@@ -1,0 +1,341 @@
+"""The best plan where its order of passes is searched, too.
+
+Plans of schedules with a name come first, each schedule in a part of the
+time. Where any order may be, plans of one strategy for all blocks get their
+own order by list scheduling (:mod:`nest.search.list_orders`): candidates in
+the order of what even chunks would take, then the best of them for as long as
+their bounds (:mod:`nest.search.order_bounds`) leave something to gain. The
+rest of the time bounds all plans in all orders (:mod:`nest.search.interleaved`
+with :class:`~nest.cost.schedules.AnyOrder`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from msgspec.structs import replace as with_fields
+
+from nest.cost.model import CostModel
+from nest.cost.schedules import AnyOrder
+from nest.cost.schedules.ordered import pass_text
+from nest.cost.score import assemble, locate, score
+from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, SPLIT_BACKWARD
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.search.interleaved import bound_all, search_schedule
+from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
+from nest.search.options import INFINITE
+from nest.search.order_bounds import order_bound
+from nest.search.order_settings import Setting, Settings, setting_of
+from nest.search.task import SearchTask
+from nest.solvers.base import (
+    Deadline,
+    Progress,
+    SolverOutput,
+    exact_output,
+)
+
+#: Parts of the time for plans of schedules with a name, for first orders of
+#: other plans, and for better ones; what is left bounds all plans.
+NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.2, 0.4, 0.3
+
+#: Orders that every candidate gets, and plans that get better ones.
+FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 16, 4
+
+#: A candidate gets all of them if it is slower by less than this part.
+WORTH_MORE = 8
+
+#: Settings that are looked at, at most.
+MAX_SETTINGS = 2_000
+
+#: Orders of one plan at a time, and at most.
+ROUND, MAX_ORDERS = 40, 1200
+
+#: What the detail of a result says where orders are not settled.
+OPEN = "orders are bounded by the work of blocks"
+
+
+def search_orders(task: SearchTask) -> SolverOutput:
+    """Search the plans of a problem that leaves the order to them."""
+    return _OrdersSearch(task).run()
+
+
+@dataclass(eq=False)
+class _Candidate:
+    """A plan without its order, and the search for one.
+
+    ``extra`` is what comes behind its passes at least, in quanta.
+    """
+
+    plan: Plan
+    search: OrderSearch
+    extra: int = 0
+    num_orders: int = 0
+
+    @property
+    def floor(self) -> int:
+        """What it takes in any order."""
+        return self.search.floor + self.extra
+
+    @property
+    def step_quanta(self) -> int:
+        """The step time with its best order."""
+        best = self.search.best
+        return int(INFINITE) if best is None else best.end + self.extra
+
+
+class _OrdersSearch:
+    """A search for plans and their orders."""
+
+    def __init__(self, task: SearchTask) -> None:
+        self.task, self.model = task, task.model
+        self.problem = task.model.problem
+        self.best = int(INFINITE) if task.upper is None else task.upper
+        self.plan = task.plan
+        self.infeasible = True
+        self._candidates: dict[Plan, _Candidate] = {}
+
+    def run(self) -> SolverOutput:
+        """Search named schedules, then orders, then bound all of them."""
+        bounds = [bound for bound in self._search_named() if bound is not None]
+        if self.problem.job.schedule == ANY_ORDER:
+            self._explore(self._part(FIRST_SHARE / (1 - NAMED_SHARE)))
+            self._improve(
+                self._part(BETTER_SHARE / (1 - NAMED_SHARE - FIRST_SHARE))
+            )
+        bound, limit = 0, None
+        if len(bounds) == len(self.problem.job.schedules) and (
+            self.problem.job.schedule != ANY_ORDER
+        ):
+            bound = min(bounds)
+        if bound < self.best:
+            everything, limit = bound_all(self.task, self.best, self._offer)
+            bound = max(bound, everything)
+        return exact_output(self.plan, self.best, bound, limit, OPEN)
+
+    def _part(self, share: float) -> Deadline:
+        """Return a deadline for a part of the time that is left."""
+        remaining_s = self.task.deadline.remaining_s
+        if remaining_s is None:
+            return self.task.deadline
+        return self.task.deadline.part(min(share, 1.0) * remaining_s)
+
+    def _offer(self, step_quanta: int, plan: Plan) -> None:
+        """Take a plan if it is better."""
+        if step_quanta < self.best:
+            self.best, self.plan = step_quanta, plan
+            self.task.report(Progress(plan=plan, claimed_quanta=step_quanta))
+
+    def _try_plan(self, plan: Plan) -> None:
+        """Score a plan with its order, and take it if it is better."""
+        verdict = score(self.problem, plan, self.model)
+        if verdict.feasible:
+            self._offer(verdict.step_quanta, plan)
+
+    # Schedules with a name
+
+    def _search_named(self) -> Iterator[int | None]:
+        """Search every schedule, and yield what bounds its plans, if known.
+
+        As they are timed pass by pass: a bound on a step time with a closed
+        form is none.
+        """
+        problems = list(_named(self.problem))
+        share = NAMED_SHARE if self.problem.job.schedule == ANY_ORDER else 0.8
+        deadline = self._part(share)
+        for index, (name, problem) in enumerate(problems):
+            remaining_s = deadline.remaining_s
+            own = deadline
+            if remaining_s is not None:
+                own = deadline.part(remaining_s / (len(problems) - index))
+
+            def report(progress: Progress, name: str = name) -> None:
+                if progress.plan is not None:
+                    self._try_plan(with_fields(progress.plan, order=name))
+
+            task = _task_of(self.task, problem, own)
+            output = search_schedule(replace(task, report=report))
+            if output.plan is not None:
+                self._try_plan(with_fields(output.plan, order=name))
+                candidate = self._candidate(output.plan)
+                if candidate and self.problem.job.schedule == ANY_ORDER:
+                    self._order(candidate)
+            by_passes = problem.job.schedule not in ("1f1b", "gpipe")
+            yield output.lower_bound_quanta if by_passes else None
+
+    # Orders of their own
+
+    def _explore(self, deadline: Deadline) -> None:
+        """Order plans of settings, from those of the best plans in hand on.
+
+        The neighbors of the best setting come first; of them, plans whose
+        floor is least.
+        """
+        settings = Settings(self.model)
+        seen: set[Setting] = set()
+        queue: list[tuple[int, int, Setting]] = []
+        number = count()
+
+        def push(step_quanta: int, setting: Setting) -> None:
+            heapq.heappush(queue, (step_quanta, next(number), setting))
+
+        for candidate in self._candidates.values():
+            push(candidate.step_quanta, setting_of(candidate.plan))
+        if not queue:
+            for setting in settings.plainest():
+                push(int(INFINITE), setting)
+        while queue and len(seen) < MAX_SETTINGS and not deadline.passed:
+            _, _, setting = heapq.heappop(queue)
+            ordered: list[tuple[int, int, _Candidate, Setting]] = []
+            for neighbor in settings.neighbors(setting):
+                if neighbor in seen or deadline.passed:
+                    continue
+                seen.add(neighbor)
+                plan = settings.plan(neighbor, deadline)
+                new = None if plan is None else self._candidate(plan)
+                if new is not None:
+                    ordered.append((new.floor, next(number), new, neighbor))
+            for floor, _, ready, neighbor in sorted(ordered):
+                if floor < self.best and not deadline.passed:
+                    self._order(ready)
+                push(max(ready.step_quanta, floor), neighbor)
+
+    def _candidate(self, plan: Plan) -> _Candidate | None:
+        """Return a new candidate; ``None`` if it is none, or not new."""
+        plan = with_fields(plan, order=None, problem_hash=None, solver=None)
+        if plan in self._candidates:
+            return None
+        scope, sync = order_scope(self.problem, plan, self.model)
+        candidate = _Candidate(plan, OrderSearch(scope, order_bound(scope)))
+        candidate.extra = sync
+        self._candidates[plan] = candidate
+        return candidate if min(scope.free_bytes) >= 0 else None
+
+    def _order(self, candidate: _Candidate) -> None:
+        """Give a candidate first orders."""
+        search, task = candidate.search, self.task
+        search.run(lambda: task.deadline.passed, 1)
+        if search.best is None:
+            return
+        ordered = _with_order(candidate.plan, search.best)
+        verdict = score(self.problem, ordered, self.model)
+        candidate.extra = verdict.step_quanta - search.best.end
+        self._take(candidate)
+        for num_orders in (FEW_ORDERS - 1, FIRST_ORDERS - FEW_ORDERS):
+            limit = self.best + self.best // WORTH_MORE
+            if candidate.floor < self.best and candidate.step_quanta < limit:
+                search.run(lambda: task.deadline.passed, num_orders)
+                self._take(candidate)
+
+    def _take(self, candidate: _Candidate) -> None:
+        """Take a plan with its best order if that is better."""
+        best = candidate.search.best
+        if best is not None and candidate.step_quanta < self.best:
+            self._try_plan(_with_order(candidate.plan, best))
+
+    def _improve(self, deadline: Deadline) -> None:
+        """Look for better orders of the plans that promise most."""
+        while not deadline.passed:
+            open_candidates = sorted(
+                (
+                    x
+                    for x in self._candidates.values()
+                    if x.floor < self.best
+                    and not x.search.done
+                    and x.num_orders < MAX_ORDERS
+                ),
+                key=lambda x: x.step_quanta + x.floor,
+            )
+            if not open_candidates:
+                return
+            for candidate in open_candidates[:MAX_IMPROVED]:
+                candidate.search.run(lambda: deadline.passed, ROUND)
+                candidate.num_orders += ROUND
+                self._take(candidate)
+
+
+def _with_order(plan: Plan, order: ListOrder) -> Plan:
+    """Return a plan with the passes of an order."""
+    lists = tuple(tuple(map(pass_text, passes)) for passes in order.lists)
+    return with_fields(plan, order=lists)
+
+
+def _named(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield a problem with each schedule that plans may name.
+
+    Without the choices that the schedule cannot have.
+    """
+    job = problem.job
+    for name in job.schedules:
+        fixed = FIXED_CHUNKS.get(name)
+        if fixed is not None and fixed not in job.chunk_counts:
+            continue
+        recompute = job.recompute
+        if name in SPLIT_BACKWARD:
+            recompute = tuple(x for x in recompute if x != "full")
+        if recompute:
+            yield (
+                name,
+                with_fields(
+                    problem,
+                    job=with_fields(
+                        job,
+                        schedule=name,
+                        recompute=recompute,
+                        virtual_stages=job.virtual_stages
+                        if name == "1f1b"
+                        else (1,),
+                    ),
+                ),
+            )
+
+
+def _task_of(
+    task: SearchTask, problem: Problem, deadline: Deadline
+) -> SearchTask:
+    """Return the task of one of :func:`_named`."""
+    model = CostModel(problem, task.model.network)
+    return SearchTask(model, task.sets, deadline, options=task.options)
+
+
+def order_scope(
+    problem: Problem, plan: Plan, model: CostModel
+) -> tuple[OrderScope, int]:
+    """Return what orders of a plan's passes depend on, and its least sync."""
+    schedule = AnyOrder(plan.virtual_stages, plan.placement)
+    members = locate(problem, plan, model)
+    pipeline = assemble(model, plan, members, schedule)
+    kept_bytes = [0] * len(plan.stages)
+    free_bytes, syncs = [], []
+    for block in range(plan.num_blocks):
+        chunks = pipeline.chunks(block)
+        by_chunk = model.rules.kept_by_chunk(pipeline, block)
+        for chunk, size_bytes in zip(chunks, by_chunk, strict=True):
+            kept_bytes[chunk] = size_bytes
+        terms = [x for chunk in chunks for x in pipeline.terms[chunk]]
+        used_bytes = sum(x.static_bytes for x in terms)
+        used_bytes += max(x.working_bytes for x in terms)
+        capacity = model.capacity_bytes(pipeline.blocks[chunks[0]])
+        free_bytes.append(capacity - used_bytes)
+        syncs.append(sum(x.sync - x.hideable_sync for x in terms))
+    scope = OrderScope(
+        times=[
+            model.rules.loads(pipeline, chunk)
+            for chunk in range(len(plan.stages))
+        ],
+        kept_bytes=tuple(kept_bytes),
+        free_bytes=tuple(free_bytes),
+        block_of=tuple(
+            plan.block_of(chunk) for chunk in range(len(plan.stages))
+        ),
+        whole=frozenset(
+            chunk
+            for chunk, stage in enumerate(plan.stages)
+            if any(x.recompute == "full" for x in stage.layer_strategies)
+        ),
+        num_micro_batches=pipeline.split.num_micro_batches,
+    )
+    return scope, max(syncs)
