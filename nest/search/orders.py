@@ -114,7 +114,20 @@ class _OrdersSearch:
         if bound < self.best:
             everything, limit = bound_all(self.task, self.best, self._offer)
             bound = max(bound, everything)
-        return exact_output(self.plan, self.best, bound, limit, OPEN)
+        detail = f"{OPEN}{self._of_this_plan()}"
+        return exact_output(self.plan, self.best, bound, limit, detail)
+
+    def _of_this_plan(self) -> str:
+        """Return how much faster another order of the best plan can be."""
+        if self.plan is None:
+            return ""
+        candidate = self._candidates.get(_without_order(self.plan))
+        if candidate is None:
+            return ""
+        part = 1 - candidate.floor / self.best
+        if part <= 0:
+            return "; no order of this plan is faster"
+        return f"; no order of this plan is {100 * part:.2g} % faster"
 
     def _part(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
@@ -205,7 +218,7 @@ class _OrdersSearch:
 
     def _candidate(self, plan: Plan) -> _Candidate | None:
         """Return a new candidate; ``None`` if it is none, or not new."""
-        plan = with_fields(plan, order=None, problem_hash=None, solver=None)
+        plan = _without_order(plan)
         if plan in self._candidates:
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
@@ -255,6 +268,11 @@ class _OrdersSearch:
                 candidate.search.run(lambda: deadline.passed, ROUND)
                 candidate.num_orders += ROUND
                 self._take(candidate)
+
+
+def _without_order(plan: Plan) -> Plan:
+    """Return a plan without its order and where it comes from."""
+    return with_fields(plan, order=None, problem_hash=None, solver=None)
 
 
 def _with_order(plan: Plan, order: ListOrder) -> Plan:
