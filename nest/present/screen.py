@@ -450,6 +450,11 @@ def others_text(problem: Problem, step_quanta: int, others: Others) -> str:
         texts.append(
             f"half the devices: at most {scale.short(ns, 3)} per step"
         )
+    if others.order is not None:
+        texts.append(
+            f"the same plan with its passes in another order (--schedule "
+            f"any): about {signed_percent(others.order - 1)}"
+        )
     for change in others.changes[:_MOST_CHANGES]:
         assert change.score is not None
         longer = change.score.step_quanta / step_quanta - 1

@@ -233,7 +233,7 @@ class _OrdersSearch:
         search.run(lambda: task.deadline.passed, 1)
         if search.best is None:
             return
-        ordered = _with_order(candidate.plan, search.best)
+        ordered = with_order(candidate.plan, search.best)
         verdict = score(self.problem, ordered, self.model)
         candidate.extra = verdict.step_quanta - search.best.end
         self._take(candidate)
@@ -247,7 +247,7 @@ class _OrdersSearch:
         """Take a plan with its best order if that is better."""
         best = candidate.search.best
         if best is not None and candidate.step_quanta < self.best:
-            self._try_plan(_with_order(candidate.plan, best))
+            self._try_plan(with_order(candidate.plan, best))
 
     def _improve(self, deadline: Deadline) -> None:
         """Look for better orders of the plans that promise most."""
@@ -270,12 +270,22 @@ class _OrdersSearch:
                 self._take(candidate)
 
 
+def in_any_order(problem: Problem, plan: Plan) -> Problem:
+    """Return a problem whose plans with such chunks may have any order."""
+    job = with_fields(
+        problem.job,
+        schedule=ANY_ORDER,
+        virtual_stages=(plan.virtual_stages,),
+    )
+    return with_fields(problem, job=job)
+
+
 def _without_order(plan: Plan) -> Plan:
     """Return a plan without its order and where it comes from."""
     return with_fields(plan, order=None, problem_hash=None, solver=None)
 
 
-def _with_order(plan: Plan, order: ListOrder) -> Plan:
+def with_order(plan: Plan, order: ListOrder) -> Plan:
     """Return a plan with the passes of an order."""
     lists = tuple(tuple(map(pass_text, passes)) for passes in order.lists)
     return with_fields(plan, order=lists)
