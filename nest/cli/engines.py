@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from nest.cli.inputs import write_json
+from nest.cli.saying import say_log
 from nest.errors import InvalidOptionError
 from nest.requests.values import both_given
 from nest.util.files import check_output
-from nest.util.text import printable
 
 if TYPE_CHECKING:
     from nest.ir.plan import Plan
@@ -232,8 +231,7 @@ def _printed(path: str) -> Iterator[None]:
             while True:
                 last = ended.wait(TICK_S)
                 text = file.read().decode(errors="replace")
-                sys.stderr.write(printable(text))
-                sys.stderr.flush()
+                say_log(text)
                 if last:
                     return
 

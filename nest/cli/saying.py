@@ -19,6 +19,20 @@ def say(text: str, err: bool = False, end: str = "\n") -> None:
     file.flush()
 
 
+def say_error(text: str) -> None:
+    """Write an error; in one line where a program reads it."""
+    if sys.stderr.isatty():
+        say(text, err=True)
+    else:
+        say_log(f"{text}\n")
+
+
+def say_log(text: str) -> None:
+    """Write text to standard error, however wide it is."""
+    sys.stderr.write(printable(text))
+    sys.stderr.flush()
+
+
 def say_data(text: str) -> None:
     """Write a document to standard output; as it is, unless people read it."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)

@@ -23,6 +23,7 @@ from nest.constraints.targets import (
     names,
 )
 from nest.constraints.targets import target as framework_of
+from nest.cost.orders import with_named_order
 from nest.cost.schedules import schedule_of
 from nest.cost.score import Score
 from nest.ir.job import ANY_ORDER
@@ -333,6 +334,11 @@ def degrees(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
         f"micro-batch size {rank_text(plan)}, "
         f"{count(num_micro_batches, 'microbatch')}",
     ]
+    if plan.order is not None:
+        named = isinstance(plan.order, str)
+        degree_texts.append(
+            f"passes in {plan.order if named else 'their own'} order"
+        )
     num_used = plan.replicas * plan.devices_used
     num_devices = problem.cluster.num_devices
     if num_used < num_devices:
@@ -354,8 +360,9 @@ def proven(problem: Problem, result: SolveResult, under: str = "") -> str:
     if result.outcome is not Outcome.SOLVED:
         return status_text(result) + because
     if result.gap is not None:
+        plans = f"{plans_text(problem)}{among}"
         return (
-            f"within {percent(result.gap)} % of the best plan{among}{because}"
+            f"within {percent(result.gap)} % of the best of {plans}{because}"
         )
     return f"nothing proven, {status_text(result)}{among}{because}"
 
@@ -428,6 +435,7 @@ def _frameworks(
     problem: Problem, plan: Plan
 ) -> list[tuple[Framework, list[Obstacle]]]:
     """Return frameworks with what keeps them from a plan, the ablest first."""
+    problem, plan = with_named_order(problem, plan)
     frameworks = [framework_of(name) for name in names() if name != ANY]
     pairs = [(x, inexpressible(x, problem, plan)) for x in frameworks]
     return sorted(pairs, key=lambda pair: len(pair[1]))
@@ -441,6 +449,11 @@ def others_text(problem: Problem, step_quanta: int, others: Others) -> str:
         scale = TimeScale.fitting(ns, problem.time_unit)
         texts.append(
             f"half the devices: at most {scale.short(ns, 3)} per step"
+        )
+    if others.order is not None:
+        texts.append(
+            f"the same plan with its passes in another order (--schedule "
+            f"any): about {signed_percent(others.order - 1)}"
         )
     for change in others.changes[:_MOST_CHANGES]:
         assert change.score is not None

@@ -57,10 +57,9 @@ class Cli:
         """Run a command that must exit with 2; return its error message."""
         assert self(command, *more) == 2
         assert self.out == ""
-        message = self.err.replace("\n  ", " ")
-        assert message.count("\n") == 1
-        assert message.startswith("nest: error: ")
-        return message.removeprefix("nest: error: ").rstrip()
+        assert self.err.count("\n") == 1
+        assert self.err.startswith("nest: error: ")
+        return self.err.removeprefix("nest: error: ").rstrip()
 
 
 @pytest.fixture

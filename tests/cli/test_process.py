@@ -159,7 +159,7 @@ def test_full_disk_is_one_message() -> None:
     assert done.returncode == 2
     assert done.stderr == (
         "nest: error: output: expected a file that works, got No space left "
-        "on device;\n  check it\n"
+        "on device; check it\n"
     )
 
 

@@ -21,7 +21,7 @@ PLAN = "--plan tp=2,pp=2"
 
 
 @pytest.fixture(autouse=True)
-def _pipe(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _pipe(cli: Cli, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a pipe have the width that it has outside of tests."""
     monkeypatch.setattr("nest.util.terminal.USUAL_COLUMNS", 80)
     Path("run.sh").write_text(SCRIPT)
@@ -44,7 +44,6 @@ def _pipe(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
         f"score {MODEL} {PLAN}",
         f"simulate {MODEL} {PLAN}",
         f"certify {MODEL} {PLAN} -o proof.json",
-        "score run.sh --cluster h100x8 --plan tp=2,pp=2,zero=1,recompute=none",
         "topology show dgx-h100x64",
         "problems",
         "solvers",
@@ -52,7 +51,7 @@ def _pipe(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda command: command.partition(" ")[0],
 )
 def test_default_screens_have_80_columns(cli: Cli, command: str) -> None:
-    cli(command)
+    assert cli(command) in (0, 1), cli.err
     lines = [*cli.out.splitlines(), *cli.err.splitlines()]
     assert lines
     assert [line for line in lines if len(line) > 80] == []
