@@ -9,12 +9,7 @@ from msgspec.structs import asdict, replace
 
 from nest.benchmarks.instances import Instance, Recipe, build
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
-from nest.ir.base import (
-    FileStruct,
-    PositiveReal,
-    check_integer,
-    check_real,
-)
+from nest.ir.base import FileStruct, PositiveReal, check_integer, check_real
 from nest.ir.cluster import Cluster
 from nest.ir.io import decode, read_bytes
 from nest.models.choices import Request

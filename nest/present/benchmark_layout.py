@@ -237,10 +237,7 @@ def _outcomes(answers: Document) -> Section:
     return _section(
         "Outcomes",
         "Number of cells by outcome.",
-        (
-            Column("solver"),
-            *(Column(name, form="d") for name in outcomes),
-        ),
+        (Column("solver"), *(Column(name, form="d") for name in outcomes)),
         records,
     )
 
