@@ -102,9 +102,9 @@ class _OrdersSearch:
         """Search named schedules, then orders, then bound all of them."""
         bounds = [bound for bound in self._search_named() if bound is not None]
         if self.problem.job.schedule == ANY_ORDER:
-            self._explore(self._part(FIRST_SHARE / (1 - NAMED_SHARE)))
+            self._explore(self._share(FIRST_SHARE / (1 - NAMED_SHARE)))
             self._improve(
-                self._part(BETTER_SHARE / (1 - NAMED_SHARE - FIRST_SHARE))
+                self._share(BETTER_SHARE / (1 - NAMED_SHARE - FIRST_SHARE))
             )
         bound, limit = 0, None
         if len(bounds) == len(self.problem.job.schedules) and (
@@ -124,17 +124,17 @@ class _OrdersSearch:
         candidate = self._candidates.get(_without_order(self.plan))
         if candidate is None:
             return ""
-        part = 1 - candidate.floor / self.best
-        if part <= 0:
+        faster = 1 - candidate.floor / self.best
+        if faster <= 0:
             return "; no order of this plan is faster"
-        return f"; no order of this plan is {100 * part:.2g} % faster"
+        return f"; no order of this plan is {100 * faster:.2g} % faster"
 
-    def _part(self, share: float) -> Deadline:
+    def _share(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
         remaining_s = self.task.deadline.remaining_s
         if remaining_s is None:
             return self.task.deadline
-        return self.task.deadline.part(min(share, 1.0) * remaining_s)
+        return self.task.deadline.shortened(min(share, 1.0) * remaining_s)
 
     def _offer(self, step_quanta: int, plan: Plan) -> None:
         """Take a plan if it is better."""
@@ -158,18 +158,19 @@ class _OrdersSearch:
         """
         problems = list(_named(self.problem))
         share = NAMED_SHARE if self.problem.job.schedule == ANY_ORDER else 0.8
-        deadline = self._part(share)
+        deadline = self._share(share)
         for index, (name, problem) in enumerate(problems):
             remaining_s = deadline.remaining_s
-            own = deadline
+            named_deadline = deadline
             if remaining_s is not None:
-                own = deadline.part(remaining_s / (len(problems) - index))
+                share_s = remaining_s / (len(problems) - index)
+                named_deadline = deadline.shortened(share_s)
 
             def report(progress: Progress, name: str = name) -> None:
                 if progress.plan is not None:
                     self._try_plan(with_fields(progress.plan, order=name))
 
-            task = _task_of(self.task, problem, own)
+            task = _task_of(self.task, problem, named_deadline)
             output = search_schedule(replace(task, report=report))
             if output.plan is not None:
                 self._try_plan(with_fields(output.plan, order=name))
@@ -190,10 +191,10 @@ class _OrdersSearch:
         settings = Settings(self.model)
         seen: set[Setting] = set()
         queue: list[tuple[int, int, Setting]] = []
-        number = count()
+        tie = count()
 
         def push(step_quanta: int, setting: Setting) -> None:
-            heapq.heappush(queue, (step_quanta, next(number), setting))
+            heapq.heappush(queue, (step_quanta, next(tie), setting))
 
         for candidate in self._candidates.values():
             push(candidate.step_quanta, setting_of(candidate.plan))
@@ -210,7 +211,7 @@ class _OrdersSearch:
                 plan = settings.plan(neighbor, deadline)
                 new = None if plan is None else self._candidate(plan)
                 if new is not None:
-                    ordered.append((new.floor, next(number), new, neighbor))
+                    ordered.append((new.floor, next(tie), new, neighbor))
             for floor, _, ready, neighbor in sorted(ordered):
                 if floor < self.best and not deadline.passed:
                     self._order(ready)

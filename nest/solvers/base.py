@@ -455,7 +455,7 @@ class Deadline:
         #: Called when it expires before its time.
         self.at_expiry: Callable[[], None] = lambda: None
 
-    def part(self, limit_s: float | None) -> Deadline:
+    def shortened(self, limit_s: float | None) -> Deadline:
         """Return the clock of a part, which expires with this one."""
         part = Deadline(limit_s)
         self._parts.append(part)
