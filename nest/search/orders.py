@@ -40,7 +40,10 @@ from nest.solvers.base import (
 
 #: Parts of the time for plans of schedules with a name, for first orders of
 #: other plans, and for better ones; what is left bounds all plans.
-NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.2, 0.4, 0.3
+NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.5, 0.25, 0.15
+
+#: The part of it for the first schedule: 1F1B, whose search is exact.
+LEADING_SHARE = 0.8
 
 #: Orders that every candidate gets, and plans that get better ones.
 FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 16, 4
@@ -49,7 +52,7 @@ FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 16, 4
 WORTH_MORE = 8
 
 #: Settings that are looked at, at most.
-MAX_SETTINGS = 2_000
+MAX_SETTINGS = 600
 
 #: Orders of one plan at a time, and at most.
 ROUND, MAX_ORDERS = 40, 1200
@@ -126,8 +129,8 @@ class _OrdersSearch:
             return ""
         faster = 1 - candidate.floor / self.best
         if faster <= 0:
-            return "; no order of this plan is faster"
-        return f"; no order of this plan is {100 * faster:.2g} % faster"
+            return "; no order of it is faster"
+        return f"; no order of it is {max(100 * faster, 0.01):.2f} % faster"
 
     def _share(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
@@ -164,6 +167,8 @@ class _OrdersSearch:
             named_deadline = deadline
             if remaining_s is not None:
                 share_s = remaining_s / (len(problems) - index)
+                if index == 0:
+                    share_s = max(share_s, LEADING_SHARE * remaining_s)
                 named_deadline = deadline.shortened(share_s)
 
             def report(progress: Progress, name: str = name) -> None:
