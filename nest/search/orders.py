@@ -12,6 +12,7 @@ with :class:`~nest.cost.schedules.AnyOrder`).
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -130,7 +131,8 @@ class _OrdersSearch:
         faster = 1 - candidate.floor / self.best
         if faster <= 0:
             return "; no order of it is faster"
-        return f"; no order of it is {max(100 * faster, 0.01):.2f} % faster"
+        percent = math.ceil(10_000 * faster) / 100
+        return f"; no order of it is more than {percent:.2f} % faster"
 
     def _share(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
