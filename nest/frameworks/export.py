@@ -41,7 +41,7 @@ TARGETS = {
 }
 
 #: What else plans are written as: no framework's files, so any plan's.
-TRACES = ("chakra",)
+TRACES = ("chakra", "csv")
 
 
 class ExportModule(Protocol):

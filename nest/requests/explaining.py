@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nest.errors import InvalidOptionError
+from msgspec import structs
+
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.ir.job import ANY_ORDER
 from nest.requests.fitting import QUESTION_LIMIT
-from nest.requests.plans import PlanRequest
+from nest.requests.plans import SILENT, PlanRequest, Talk
+from nest.requests.problems import ScheduleFile, schedule_or_file
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import (
@@ -39,6 +44,29 @@ class SimulateRequest(PlanRequest):
     """A plan's step, pass by pass."""
 
     COMMAND: ClassVar[str] = "nest simulate"
+
+    schedule: str | tuple[str, ...] | None = setting(
+        "--schedule FILE|NAME,…",
+        "A CSV file of PyTorch with the order of passes that the plan's "
+        "stages run instead of the plan's own; or as of --model.",
+        schedule_or_file,
+    )
+
+    @property
+    def schedule_path(self) -> str | None:
+        """The file of ``schedule``, if it is one."""
+        is_file = isinstance(self.schedule, ScheduleFile)
+        return str(self.schedule) if is_file else None
+
+    def find_problem_and_plan(
+        self, talk: Talk = SILENT
+    ) -> tuple[Problem, Plan]:
+        """Return the problem and the plan, with the passes of the file."""
+        path = self.schedule_path
+        if path is None:
+            return super().find_problem_and_plan(talk)
+        others = dataclasses.replace(self, schedule=None)
+        return with_schedule_of(path, *others.find_problem_and_plan(talk))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +135,31 @@ class ExplainRequest(
                     f"{name}: expected either it or --no-search, got both; "
                     f"remove one"
                 )
+
+
+def with_schedule_of(
+    path: str, problem: Problem, plan: Plan
+) -> tuple[Problem, Plan]:
+    """Return a plan with the order of passes of a file, and its problem.
+
+    Whose job leaves the order to plans.
+    """
+    from nest.cost.space import make_split
+    from nest.frameworks.schedule_csv import with_passes
+    from nest.ir.io import read_text
+
+    split = make_split(problem, plan.replicas, plan.micro_batch)
+    text = read_text(path, InvalidPlanError)
+    schedule, plan = with_passes(plan, text, path, split.num_micro_batches)
+    chunks = {*problem.job.virtual_stages, plan.virtual_stages}
+    changes: dict[str, Any] = {
+        "schedule": schedule,
+        "virtual_stages": tuple(sorted(chunks)),
+    }
+    if schedule != ANY_ORDER:
+        changes["virtual_stages"] = (plan.virtual_stages,)
+    job = structs.replace(problem.job, **changes)
+    return structs.replace(problem, job=job), plan
 
 
 def score(request: ScoreRequest) -> Score:

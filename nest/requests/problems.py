@@ -87,6 +87,25 @@ def _schedules(value: Any) -> str | tuple[str, ...]:
     return parts[0] if len(parts) == 1 else parts
 
 
+class ScheduleFile(str):
+    """The path of a file with an order of passes."""
+
+
+def _schedule_or_file(value: Any) -> str | tuple[str, ...]:
+    """Read schedules, or the path of a file, which no name looks like."""
+    if isinstance(value, os.PathLike) or (
+        isinstance(value, str)
+        and ("." in value or os.sep in value or os.path.isfile(value))
+    ):
+        return ScheduleFile(os.fspath(value))
+    return _schedules(value)
+
+
+_SCHEDULE_NAMES = (*SCHEDULES, ANY_ORDER)
+_read_schedules = Reader(_schedules, bool, "", "", _SCHEDULE_NAMES)
+schedule_or_file = Reader(_schedule_or_file, bool, "", "", _SCHEDULE_NAMES)
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(Request):
     """The job of a model, and what its costs rest on.
@@ -142,7 +161,7 @@ class JobRequest(Request):
         "--schedule NAME,…",
         f"Pipeline schedule, of {', '.join(SCHEDULES)}; several for plans to "
         f"choose from, or 'any' for any order of passes.  [default: 1f1b]",
-        Reader(_schedules, bool, "", "", (*SCHEDULES, ANY_ORDER)),
+        _read_schedules,
     )
     overlap: Mapping[str, float] | str | None = setting(
         "--overlap NAME=FRACTION,…",
