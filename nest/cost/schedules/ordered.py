@@ -135,7 +135,7 @@ def read_order(
             for chunk in range(num_blocks * virtual_stages)
             if schedule.block_of(chunk, num_blocks) == block
         ]
-        _check_block(f"{where} {block + 1}", passes, chunks, num_micro_batches)
+        _check_block(where, block + 1, passes, chunks, num_micro_batches)
     times = [Times(1, 2, 1)] * (num_blocks * virtual_stages)
     try:
         run(schedule, times, num_micro_batches)
@@ -165,12 +165,14 @@ def _read_pass(text: str, where: str) -> Pass:
 
 def _check_block(
     where: str,
+    number: int,
     passes: tuple[Pass, ...],
     chunks: list[int],
     num_micro_batches: int,
 ) -> None:
     """Check that a block runs every pass of its chunks once, and in turn."""
-    done = set()
+    done, place = set(), where.rpartition(", ")[2]
+    where = f"{where} {number}"
     for one in passes:
         text = pass_text(one)
         chunk, micro_batch, is_backward, gradients, _ = one
@@ -178,7 +180,7 @@ def _check_block(
         if chunk not in chunks:
             raise InvalidPlanError(
                 f"{where}: expected passes of its chunks {chunks}, got "
-                f"{text}; move it to that of chunk {chunk}"
+                f"{text}; move it to the {place} of chunk {chunk}"
             )
         if micro_batch >= num_micro_batches:
             raise InvalidPlanError(
