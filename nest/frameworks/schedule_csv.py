@@ -13,12 +13,13 @@ import csv
 import re
 from collections.abc import Iterator
 from itertools import chain
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from nest.cost.orders import plan_schedule
 from nest.cost.schedules import Schedule, schedule_of
-from nest.cost.schedules.ordered import pass_text, read_order
+from nest.cost.schedules.ordered import order_of, pass_text, read_order
 from nest.errors import InvalidPlanError
 from nest.ir.job import ANY_ORDER, PAIRED
 from nest.ir.plan import PassLists, Placement, Plan
@@ -80,17 +81,62 @@ def csv_text(cells: PassLists) -> str:
     return "".join(f"{','.join(row)}\n" for row in cells)
 
 
+class Passes(NamedTuple):
+    """What a file says.
+
+    Attributes
+    ----------
+    schedule
+        ``any``, or the schedule of the pairs that it has.
+    placement
+        Where chunks sit.
+    order
+        As of a plan; ``None`` of pairs.
+    """
+
+    schedule: str
+    placement: Placement
+    order: PassLists | None
+
+
 def with_passes(
     plan: Plan, text: str, where: str, num_micro_batches: int | None = None
 ) -> tuple[str, Plan]:
     """Return a plan with the passes of a file, and the schedule of its job.
 
+    Its stages run them; where the chunks of a block sit is the file's. Other
+    parameters, and errors, are those of :func:`read`.
+    """
+    read_passes = read(
+        text, where, plan.num_blocks, plan.virtual_stages, num_micro_batches
+    )
+    try:
+        ordered = replace(
+            plan,
+            placement=read_passes.placement,
+            order=read_passes.order,
+            problem_hash=None,
+        )
+    except ValueError as error:
+        raise InvalidPlanError(f"{where}: {error}") from None
+    return read_passes.schedule, ordered
+
+
+def read(
+    text: str,
+    where: str,
+    num_blocks: int,
+    virtual_stages: int,
+    num_micro_batches: int | None = None,
+) -> Passes:
+    """Return the passes of a file.
+
     Parameters
     ----------
-    plan
-        Its stages run them; where the chunks of a block sit is the file's.
     text, where
         The file, and its name for messages.
+    num_blocks, virtual_stages
+        Blocks of the plan, and chunks of each.
     num_micro_batches
         Those of the plan; ``None`` for those of the file.
 
@@ -102,11 +148,11 @@ def with_passes(
         names row and pass.
     """
     cells = _read_cells(text, where)
-    size, num_chunks = plan.num_blocks, len(plan.stages)
-    if len(cells) != size:
+    num_chunks = num_blocks * virtual_stages
+    if len(cells) != num_blocks:
         raise InvalidPlanError(
-            f"{where}: expected {size} rows, one for each block of the plan, "
-            f"got {len(cells)}; take the schedule of as many ranks"
+            f"{where}: expected {num_blocks} rows, one for each block of the "
+            f"plan, got {len(cells)}; take the schedule of as many ranks"
         )
     count = 0
     for row_number, row in enumerate(cells, 1):
@@ -121,20 +167,19 @@ def with_passes(
                     )
     count = num_micro_batches or count
     if any(map(_PAIR.fullmatch, chain(*cells))):
-        return _paired(plan, cells, count, where)
-    placement: Placement = "loop"
-    if plan.virtual_stages == 2 and any(
-        cell.startswith(f"{num_chunks - 1}{kind}")
+        return _paired(cells, virtual_stages, count, where)
+    turns = virtual_stages == 2 and any(
+        int(stage) == num_chunks - 1
         for cell in cells[0]
-        for kind in "FBIW"
-    ):
-        placement = "v"
+        for stage, _ in _PASS.findall(cell)
+    )
+    placement: Placement = "v" if turns else "loop"
     schedule = read_order(
-        *(cells, size, plan.virtual_stages, placement, count),
+        *(cells, num_blocks, virtual_stages, placement, count),
         f"{where}, row",
     )
-    order = tuple(tuple(map(pass_text, passes)) for passes in schedule.lists)
-    return ANY_ORDER, _placed(plan, placement, order, where)
+    order = order_of(schedule, num_blocks, count)
+    return Passes(ANY_ORDER, placement, order)
 
 
 def _read_cells(text: str, where: str) -> PassLists:
@@ -166,18 +211,19 @@ def _read_cells(text: str, where: str) -> PassLists:
 
 
 def _paired(
-    plan: Plan, cells: PassLists, count: int, where: str
-) -> tuple[str, Plan]:
-    """Return a plan whose job's schedule runs the pairs of a file."""
+    cells: PassLists, virtual_stages: int, count: int, where: str
+) -> Passes:
+    """Return the schedule that runs the pairs of a file."""
+    size = len(cells)
     for name in sorted(PAIRED):
         schedule = schedule_of(name)
         if (
-            schedule.virtual_stages == plan.virtual_stages
-            and schedule.why_not(plan.num_blocks, count) is None
+            schedule.virtual_stages == virtual_stages
+            and schedule.why_not(size, count) is None
             and count <= len(cells[0])
-            and cells == cells_of(schedule, plan.num_blocks, count)
+            and cells == cells_of(schedule, size, count)
         ):
-            return name, _placed(plan, schedule.placement, None, where)
+            return Passes(name, schedule.placement, None)
     row_number, pair = next(
         (row_number, cell)
         for row_number, row in enumerate(cells, 1)
@@ -189,15 +235,3 @@ def _paired(
         f"{' or '.join(sorted(PAIRED))}, got {pair}; write the two passes in "
         f"cells of their own"
     )
-
-
-def _placed(
-    plan: Plan, placement: Placement, order: PassLists | None, where: str
-) -> Plan:
-    """Return a plan with its chunks and passes placed anew."""
-    try:
-        return replace(
-            plan, placement=placement, order=order, problem_hash=None
-        )
-    except ValueError as error:
-        raise InvalidPlanError(f"{where}: {error}") from None

@@ -236,6 +236,7 @@ class TorchtitanRequest(LaunchFileRequest):
             *(self.text, self.path, num_ranks),
             [*self.say],
             self.architecture,
+            lambda name: read_text(str(Path(self.path).parent / name)),
         )
         return LaunchReading(launch, model, unread(self.text, self.path))
 

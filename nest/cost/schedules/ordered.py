@@ -44,6 +44,17 @@ def pass_text(run: Pass) -> str:
     return f"{run.chunk}{letter}{run.micro_batch}"
 
 
+def order_of(
+    schedule: Schedule, num_blocks: int, num_micro_batches: int
+) -> PassLists:
+    """Return the passes of every block as plans write them."""
+    sizes = num_blocks, num_micro_batches
+    return tuple(
+        tuple(map(pass_text, schedule.passes(block, *sizes)))
+        for block in range(num_blocks)
+    )
+
+
 class TimedSchedule(ListedSchedule):
     """A schedule with a name, timed pass by pass."""
 
