@@ -104,10 +104,10 @@ def test_gradients_are_those_of_one_process(torch, size, tmp_path):
 def run_ranks(folder: Path, size: int) -> list[list[dict]]:
     """Run one process for each rank, and return what they found."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    program = [sys.executable, "-m", "tests.torch_pipeline"]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.torch_pipeline"]
-            + [str(folder), str(rank), str(size)],
+            [*program, str(folder), str(rank), str(size)],
             cwd=ROOT,
             env=environment,
             stderr=subprocess.PIPE,

@@ -195,7 +195,7 @@ def test_blocks_of_other_devices_cannot_have_their_chunks_moved():
     zbv = csv_text(cells_of(schedule_of("zb-v"), 2, 8))
     with pytest.raises(
         InvalidPlanError,
-        match="s.csv: stages: expected 2 devices in stage 3, as in stage 2",
+        match=r"s.csv: stages: expected 2 devices in stage 3, as in stage 2",
     ):
         with_passes(plan, zbv, "s.csv")
 
