@@ -154,15 +154,13 @@ def deepspeed_command(request: DeepSpeedRequest, output: str) -> int:
 def schedule_csv_command(path: str, plan: str, output: str) -> int:
     """Import an order of passes, a CSV file of PyTorch: a plan that has it.
 
-    Rows are the plan's blocks, and say where its chunks sit. The plan is one
-    for jobs whose schedule is 'any'; 'nest simulate --schedule FILE' prices
-    it under other jobs, too.
+    The plan is one for jobs whose schedule is 'any'; 'nest simulate
+    --schedule FILE' prices it under other jobs, too.
     """
     from nest.frameworks.schedule_csv import with_passes
     from nest.ir.io import read_plan, read_text
 
     Files(output=output).check(reads={"FILE": path, "--plan": plan})
     text = read_text(path, InvalidPlanError)
-    _, ordered = with_passes(read_plan(plan), text, path)
-    write_record(output, ordered)
+    write_record(output, with_passes(read_plan(plan), text, path))
     return 0

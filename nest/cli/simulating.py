@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from nest.cli.declare import output_option
 from nest.cli.inputs import write_text
@@ -23,8 +24,7 @@ def simulate_command(request: SimulateRequest, files: Files) -> int:
     every block works and idles. Exits with 1 if the plan is infeasible and
     with 2 if it is no plan for this problem.
 
-    With --schedule FILE the plan's stages run the order of passes that a
-    file has, timed pass by pass, whatever schedule the job names.
+    With --schedule FILE the plan's stages run the passes that a file lists.
     """
     from nest.present.simulation import simulation_block, simulation_document
     from nest.present.table import show
@@ -48,8 +48,6 @@ def trace_command(request: TraceRequest, output: str) -> int:
     from 0. Exits with 1 if the plan is infeasible and with 2 if it is no plan
     for this problem.
     """
-    import msgspec
-
     from nest.simulation.events import Simulation
     from nest.simulation.trace import trace
 

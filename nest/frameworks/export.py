@@ -12,11 +12,7 @@ from typing import Protocol, cast
 
 from msgspec.structs import replace
 
-from nest.constraints.targets import (
-    has_schedule,
-    inexpressible,
-    optimizer_of,
-)
+from nest.constraints.targets import has_schedule, inexpressible, optimizer_of
 from nest.constraints.targets import target as find
 from nest.cost.orders import with_named_order
 from nest.errors import InvalidPlanError, NestError, UnknownNameError
@@ -94,7 +90,7 @@ def as_run_by(
     """Return a problem with the schedule and memory of a target.
 
     As :func:`nest.constraints.targets.for_target` has them: its own schedule
-    where it has not the job's, and its own optimiser in place of the default
+    where it has not the job's, and its own optimizer in place of the default
     one, unless it can keep that.
 
     Returns

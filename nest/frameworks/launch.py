@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.cost.orders import plan_schedule
-from nest.cost.schedules.ordered import order_of
 from nest.errors import InvalidPlanError
 from nest.frameworks.layers import Chunk, Placement, chunks_of, with_ends
+from nest.frameworks.schedule_csv import cells_of
 from nest.ir.base import Struct
 from nest.ir.job import ANY_ORDER, Job, Schedule
 from nest.ir.plan import (
@@ -30,7 +30,6 @@ from nest.ir.plan import (
     Stage,
     Strategy,
 )
-from nest.ir.plan import Placement as Place
 from nest.ir.problem import Problem
 
 #: Groups of devices, by what they are for.
@@ -58,7 +57,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
         Where chunks sit, and the passes of every block, with the schedule
         ``any``; as of a plan.
     zero, distributed_optimizer
-        ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimiser that is
+        ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimizer that is
         sharded over replicas too. 0 where it shards over one rank.
     recompute
         Of every layer.
@@ -73,7 +72,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     dtype
         Of the matrix products.
     weight_bytes, gradient_bytes, state_bytes
-        Of the optimiser, per weight.
+        Of the optimizer, per weight.
     optimizer
         Which one it is, of those with one moment; ``adam`` for all others.
     """
@@ -87,7 +86,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     virtual_stages: int = 1
     chunks: tuple[Chunk, ...]
     schedule: Schedule | Literal["any"] = "1f1b"
-    placement: Place = "loop"
+    placement: Literal["loop", "v"] = "loop"
     order: PassLists | None = None
     zero: int = 0
     distributed_optimizer: bool = False
@@ -239,9 +238,7 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
     )
 
 
-def _schedule_of(
-    job: Job, plan: Plan
-) -> tuple[Schedule | Literal["any"], PassLists | None]:
+def _schedule_of(job: Job, plan: Plan) -> tuple[Any, PassLists | None]:
     """Return the schedule of a plan, and its passes if files say those."""
     if plan.num_blocks == 1:
         return "1f1b", None
@@ -249,11 +246,11 @@ def _schedule_of(
         return job.schedule, None
     count = job.global_batch // (plan.replicas * plan.micro_batch)
     schedule = plan_schedule(job, plan, count)
-    return ANY_ORDER, order_of(schedule, plan.num_blocks, count)
+    return ANY_ORDER, cells_of(schedule, plan.num_blocks, count)
 
 
 def _optimizer(job: Job) -> str:
-    """Return the optimiser, if it keeps a copy in fp32 and one moment."""
+    """Return the optimizer, if it keeps a copy in fp32 and one moment."""
     optimizer = job.optimizer
     if optimizer.name in ("sgd", "muon") and optimizer.state_bytes == 8:
         return optimizer.name
@@ -264,7 +261,7 @@ def _zero_stage(first: Strategy, sharded: bool, distributed: bool) -> int:
     """Return the ZeRO stage that makes a difference."""
     if distributed or first.data_ranks == 1:
         return 0
-    # Without replicas the distributed optimiser is ZeRO 1.
+    # Without replicas the distributed optimizer is ZeRO 1.
     return max(first.zero, int(sharded))
 
 
@@ -278,7 +275,7 @@ def check_memory(
     Raises
     ------
     InvalidPlanError
-        If weights have other than 2 bytes, or gradients or optimiser state
+        If weights have other than 2 bytes, or gradients or optimizer state
         others than given; the text names the field.
     """
     for field, values in (
@@ -390,7 +387,7 @@ def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
     """Return the devices of every group of a plan, as docs/cost-model.md says.
 
     Where a replica is, and the ranks of a block, are read off the plan; what
-    shards and what is synchronised off the launch.
+    shards and what is synchronized off the launch.
     """
     tp, cp, dp, ep = launch.tp, launch.cp, launch.dp, launch.ep
     stride = problem.cluster.num_devices // plan.replicas
@@ -447,8 +444,8 @@ def _with_same_experts(ranks: Sequence[int], ep: int) -> list[tuple[int, ...]]:
     return [tuple(ranks[first::ep]) for first in range(ep)]
 
 
-#: Every kind of group: axes, ranks of one shard of optimiser or weights,
-#: ranks that synchronise gradients, and stages of a pipeline in order.
+#: Every kind of group: axes, ranks of one shard of optimizer or weights,
+#: ranks that synchronize gradients, and stages of a pipeline in order.
 GROUP_NAMES = (
     *("tp", "cp", "ep", "pp", "shard", "expert-shard"),
     *("sync", "expert-sync"),

@@ -12,26 +12,20 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from itertools import chain
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from nest.cost.orders import plan_schedule
-from nest.cost.schedules import Schedule, schedule_of
-from nest.cost.schedules.ordered import order_of, pass_text, read_order
+from nest.cost.schedules import Schedule
+from nest.cost.schedules.ordered import pass_text, read_order
 from nest.errors import InvalidPlanError
-from nest.ir.job import ANY_ORDER, PAIRED
 from nest.ir.plan import PassLists, Placement, Plan
 from nest.simulation.events import Simulation
 
 NAME = "csv"
 FILE = "schedule.csv"
 
-_PASS = re.compile(r"(\d{1,9})[FBIW](\d{1,9})", re.ASCII)
-_PAIR = re.compile(
-    r"\(\d{1,9}F\d{1,9};\d{1,9}[BI]\d{1,9}\)OVERLAP_F_B", re.ASCII
-)
+_PASS = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})", re.ASCII)
 _COMMUNICATION = re.compile(
     r"\d+(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)_[FB]\d+)", re.ASCII
 )
@@ -41,9 +35,8 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
     """Return the passes of a plan as a file, with a README."""
     problem, plan = simulation.problem, simulation.plan
     count = simulation.score.num_micro_batches
-    cells = cells_of(
-        plan_schedule(problem.job, plan, count), plan.num_blocks, count
-    )
+    schedule = plan_schedule(problem.job, plan, count)
+    cells = cells_of(schedule, plan.num_blocks, count)
     readme = (
         f"# {problem.name}: {count} micro-batches, {len(plan.stages)} stages "
         f"on {plan.num_blocks} pipeline ranks ({plan.placement}).\n"
@@ -81,45 +74,23 @@ def csv_text(cells: PassLists) -> str:
     return "".join(f"{','.join(row)}\n" for row in cells)
 
 
-class Passes(NamedTuple):
-    """What a file says.
-
-    Attributes
-    ----------
-    schedule
-        ``any``, or the schedule of the pairs that it has.
-    placement
-        Where chunks sit.
-    order
-        As of a plan; ``None`` of pairs.
-    """
-
-    schedule: str
-    placement: Placement
-    order: PassLists | None
-
-
 def with_passes(
     plan: Plan, text: str, where: str, num_micro_batches: int | None = None
-) -> tuple[str, Plan]:
-    """Return a plan with the passes of a file, and the schedule of its job.
+) -> Plan:
+    """Return a plan whose stages run the passes of a file.
 
-    Its stages run them; where the chunks of a block sit is the file's. Other
-    parameters, and errors, are those of :func:`read`.
+    Where the chunks of a block sit is the file's. Other parameters, and
+    errors, are those of :func:`read`.
     """
-    read_passes = read(
+    placement, order = read(
         text, where, plan.num_blocks, plan.virtual_stages, num_micro_batches
     )
     try:
-        ordered = replace(
-            plan,
-            placement=read_passes.placement,
-            order=read_passes.order,
-            problem_hash=None,
+        return replace(
+            plan, placement=placement, order=order, problem_hash=None
         )
     except ValueError as error:
         raise InvalidPlanError(f"{where}: {error}") from None
-    return read_passes.schedule, ordered
 
 
 def read(
@@ -128,8 +99,8 @@ def read(
     num_blocks: int,
     virtual_stages: int,
     num_micro_batches: int | None = None,
-) -> Passes:
-    """Return the passes of a file.
+) -> tuple[Placement, PassLists]:
+    """Return where chunks sit in a file, and the passes of every block.
 
     Parameters
     ----------
@@ -147,91 +118,51 @@ def read(
         passes that are missing, twice, or wait for each other; the text
         names row and pass.
     """
-    cells = _read_cells(text, where)
+    rows = [*_read_rows(text, where)]
     num_chunks = num_blocks * virtual_stages
-    if len(cells) != num_blocks:
+    if len(rows) != num_blocks:
         raise InvalidPlanError(
             f"{where}: expected {num_blocks} rows, one for each block of the "
-            f"plan, got {len(cells)}; take the schedule of as many ranks"
+            f"plan, got {len(rows)}; take the schedule of as many ranks"
         )
-    count = 0
-    for row_number, row in enumerate(cells, 1):
-        for cell in row:
-            for stage, micro_batch in _PASS.findall(cell):
-                count = max(count, int(micro_batch) + 1)
-                if int(stage) >= num_chunks:
-                    raise InvalidPlanError(
-                        f"{where}, row {row_number}: expected stages 0 to "
-                        f"{num_chunks - 1}, those of the plan, got {cell}; "
-                        f"take the schedule of as many stages"
-                    )
-    count = num_micro_batches or count
-    if any(map(_PAIR.fullmatch, chain(*cells))):
-        return _paired(cells, virtual_stages, count, where)
-    turns = virtual_stages == 2 and any(
-        int(stage) == num_chunks - 1
-        for cell in cells[0]
-        for stage, _ in _PASS.findall(cell)
+    count, order, turns = 0, [], False
+    for row_number, row in enumerate(rows, 1):
+        for stage, letter, micro_batch in row:
+            count = max(count, micro_batch + 1)
+            turns |= row_number == 1 and stage == num_chunks - 1
+            if stage >= num_chunks:
+                raise InvalidPlanError(
+                    f"{where}, row {row_number}: expected stages 0 to "
+                    f"{num_chunks - 1}, those of the plan, got "
+                    f"{stage}{letter}{micro_batch}; take the schedule of as "
+                    f"many stages"
+                )
+        order.append(tuple(f"{s}{x}{m}" for s, x, m in row))
+    placement: Placement = "v" if turns and virtual_stages == 2 else "loop"
+    read_order(
+        *(tuple(order), num_blocks, virtual_stages, placement),
+        *(num_micro_batches or count, f"{where}, row"),
     )
-    placement: Placement = "v" if turns else "loop"
-    schedule = read_order(
-        *(cells, num_blocks, virtual_stages, placement, count),
-        f"{where}, row",
-    )
-    order = order_of(schedule, num_blocks, count)
-    return Passes(ANY_ORDER, placement, order)
+    return placement, tuple(order)
 
 
-def _read_cells(text: str, where: str) -> PassLists:
-    """Return the passes of every row as texts, without communication."""
-    rows = []
+def _read_rows(text: str, where: str) -> Iterator[list[tuple[int, str, int]]]:
+    """Yield the passes of every row: stage, kind and micro-batch."""
     try:
         for row_number, row in enumerate(csv.reader(text.splitlines()), 1):
-            cells = [cell.strip() for cell in row]
-            for cell in cells:
-                if not (
-                    cell == ""
-                    or _PASS.fullmatch(cell)
-                    or _PAIR.fullmatch(cell)
-                    or _COMMUNICATION.fullmatch(cell)
-                ):
+            passes = []
+            for cell in map(str.strip, row):
+                match = _PASS.fullmatch(cell)
+                if match is not None:
+                    passes.append((int(match[1]), match[2], int(match[3])))
+                elif cell and not _COMMUNICATION.fullmatch(cell):
                     raise InvalidPlanError(
-                        f"{where}, row {row_number}: expected passes such as "
-                        f"3F5 (stage 3, micro-batch 5; F, B, I or W), got "
-                        f"{cell[:40]!r}; correct it"
+                        f"{where}, row {row_number}: expected single passes "
+                        f"such as 3F5 (stage 3, micro-batch 5; F, B, I or W), "
+                        f"got {cell[:40]!r}; correct it"
                     )
-            rows.append(
-                tuple(x for x in cells if x and not _COMMUNICATION.match(x))
-            )
+            yield passes
     except csv.Error as error:
         raise InvalidPlanError(
             f"{where}: expected a CSV file, got {error}; correct it"
         ) from None
-    return tuple(rows)
-
-
-def _paired(
-    cells: PassLists, virtual_stages: int, count: int, where: str
-) -> Passes:
-    """Return the schedule that runs the pairs of a file."""
-    size = len(cells)
-    for name in sorted(PAIRED):
-        schedule = schedule_of(name)
-        if (
-            schedule.virtual_stages == virtual_stages
-            and schedule.why_not(size, count) is None
-            and count <= len(cells[0])
-            and cells == cells_of(schedule, size, count)
-        ):
-            return Passes(name, schedule.placement, None)
-    row_number, pair = next(
-        (row_number, cell)
-        for row_number, row in enumerate(cells, 1)
-        for cell in row
-        if _PAIR.fullmatch(cell)
-    )
-    raise InvalidPlanError(
-        f"{where}, row {row_number}: expected single passes, or the pairs of "
-        f"{' or '.join(sorted(PAIRED))}, got {pair}; write the two passes in "
-        f"cells of their own"
-    )

@@ -293,10 +293,7 @@ def _line(text: str, path: str) -> int | None:
 
 
 def read_job(
-    job: KeyedFile,
-    world: int,
-    layers: int,
-    read_file: Callable[[str], str],
+    job: KeyedFile, world: int, layers: int, read_file: Callable[[str], str]
 ) -> Reading:
     """Return the launch that a job file describes on ``world`` devices.
 
@@ -370,17 +367,6 @@ def read_job(
     return Reading(launch, f"{name}/{flavor}")
 
 
-def unread(text: str, where: str) -> tuple[str, ...]:
-    """Return the note about keys that nest does not read, if there are any.
-
-    Raises
-    ------
-    InvalidPlanError
-        As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
-    """
-    return ignored_note(where, job_file(text, where).ignored())
-
-
 def read_foreign(
     text: str,
     where: str,
@@ -388,8 +374,10 @@ def read_foreign(
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
     read_file: Callable[[str], str] = lambda _: "",
-) -> tuple[Launch, Architecture]:
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a job file of a user, of torchtitan 0.1 or later.
+
+    Returns the launch, the model, and notes for the user.
 
     Parameters
     ----------
@@ -411,7 +399,7 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     job = job_file(text, where)
-    job.ignored()
+    notes = ignored_note(where, job.ignored())
     # Older versions split layers over stages otherwise.
     sections = job.document
     is_old = any(
@@ -435,7 +423,7 @@ def read_foreign(
         _default_split(job, model.layers)
     launch = read_job(job, world, model.layers, read_file).launch
     overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
-    return replace(launch, overlap=overlap), model
+    return replace(launch, overlap=overlap), model, notes
 
 
 def _fsdp_overlap(
@@ -514,12 +502,11 @@ def _default_split(job: KeyedFile, layers: int) -> None:
     """Write the parts that torchtitan 0.2 makes where the file has none.
 
     Embedding and head count as so many layers
-    (``pipeline_parallel_first_stage_less_layers``, ``…last…``); what the
-    parts do not divide goes to the first of them. A schedule of several
-    parts has two on a stage, unless
-    ``pipeline_parallel_layers_per_stage`` says how many layers a part has at
-    most (``generate_llm_fqn_per_model_part`` and its caller in
-    ``distributed/pipeline_parallel.py`` of 0.2.2).
+    (``pipeline_parallel_first_stage_less_layers``, ``…last…``); what the parts
+    do not divide goes to the first of them. A schedule of several parts has
+    two on a stage, unless ``pipeline_parallel_layers_per_stage`` says how many
+    layers a part has at most (``generate_llm_fqn_per_model_part`` and its
+    caller in ``distributed/pipeline_parallel.py`` of 0.2.2).
     """
     stages = job.get("parallelism.pipeline_parallel_degree")
     if stages == 1 or job.get(_PARTS) is not None:
@@ -586,16 +573,14 @@ def _with_schedule(
     stages, virtual = launch.stages, launch.virtual_stages
     count = launch.micro_batches
     if path and stages > 1:
-        passes = schedule_csv.read(
+        place, order = schedule_csv.read(
             read_file(path), path, stages, virtual, count
         )
-        if (passes.placement == "v") != (name == _TURN):
-            where = f"chunks placed as {passes.placement!r} in {path}"
-            expected = _TURN if passes.placement == "v" else _LOOP
-            raise job.refuse(_SCHEDULE, f"{expected} with {where}", repr(name))
-        if passes.order is None:
-            raise job.refuse(_ORDER, "single passes", passes.schedule)
-        return replace(launch, **passes._asdict())
+        if (place == "v") != (name == _TURN):
+            expected = _TURN if place == "v" else _LOOP
+            where = f"{expected} with chunks placed as {place!r} in {path}"
+            raise job.refuse(_SCHEDULE, where, repr(name))
+        return replace(launch, schedule="any", placement=place, order=order)
     schedules = {
         title: schedule
         for (schedule, interleaved), title in _SCHEDULES.items()

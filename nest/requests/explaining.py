@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.constraints.pins import parse
+from nest.errors import InvalidPlanError
 from nest.ir.job import ANY_ORDER
 from nest.requests.fitting import QUESTION_LIMIT
 from nest.requests.plans import SILENT, PlanRequest, Talk
@@ -21,7 +22,7 @@ from nest.requests.solving import (
     TimeLimitRequest,
     solver_limits,
 )
-from nest.requests.values import Pairs, restrictions
+from nest.requests.values import Pairs, both_given, restrictions
 
 if TYPE_CHECKING:
     from nest.analysis.explain import Explanation
@@ -33,17 +34,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreRequest(PlanRequest):
+class ScoreRequest(PlanRequest, command="nest score"):
     """What a plan costs."""
-
-    COMMAND: ClassVar[str] = "nest score"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateRequest(PlanRequest):
+class SimulateRequest(PlanRequest, command="nest simulate"):
     """A plan's step, pass by pass."""
-
-    COMMAND: ClassVar[str] = "nest simulate"
 
     schedule: str | tuple[str, ...] | None = setting(
         "--schedule FILE|NAME,…",
@@ -55,55 +52,63 @@ class SimulateRequest(PlanRequest):
     @property
     def schedule_path(self) -> str | None:
         """The file of ``schedule``, if it is one."""
-        is_file = isinstance(self.schedule, ScheduleFile)
-        return str(self.schedule) if is_file else None
+        path = self.schedule
+        return path if isinstance(path, ScheduleFile) else None
 
     def find_problem_and_plan(
         self, talk: Talk = SILENT
     ) -> tuple[Problem, Plan]:
         """Return the problem and the plan, with the passes of the file."""
+        from nest.cost.space import make_split
+        from nest.frameworks.schedule_csv import with_passes
+        from nest.ir.io import read_text
+
         path = self.schedule_path
         if path is None:
             return super().find_problem_and_plan(talk)
         others = dataclasses.replace(self, schedule=None)
-        return with_schedule_of(path, *others.find_problem_and_plan(talk))
+        problem, plan = others.find_problem_and_plan(talk)
+        split = make_split(problem, plan.replicas, plan.micro_batch)
+        text = read_text(path, InvalidPlanError)
+        plan = with_passes(plan, text, path, split.num_micro_batches)
+        chunks = {*problem.job.virtual_stages, plan.virtual_stages}
+        job = structs.replace(
+            problem.job,
+            schedule=ANY_ORDER,
+            virtual_stages=tuple(sorted(chunks)),
+        )
+        return structs.replace(problem, job=job), plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceRequest(PlanRequest):
+class TraceRequest(PlanRequest, command="nest trace"):
     """A plan's step as a trace."""
 
-    COMMAND: ClassVar[str] = "nest trace"
-
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRequest(PlanRequest):
+class CheckRequest(PlanRequest, command="nest check"):
     """Whether a problem, and perhaps a plan for it, is valid."""
 
-    COMMAND: ClassVar[str] = "nest check"
-
 
 @dataclass(frozen=True, kw_only=True)
-class OrderRequest(PlanRequest):
+class OrderRequest(PlanRequest, command="nest topology order"):
     """An order of the devices in which a plan is faster."""
 
-    COMMAND: ClassVar[str] = "nest topology order"
-
 
 @dataclass(frozen=True, kw_only=True)
-class CertifyRequest(PlanRequest):
+class CertifyRequest(PlanRequest, command="nest certify"):
     """A proof that ``nest-check`` can check."""
-
-    COMMAND: ClassVar[str] = "nest certify"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainRequest(
-    PlanRequest, RestrictedRequest, OneSolverRequest, TimeLimitRequest
+    PlanRequest,
+    RestrictedRequest,
+    OneSolverRequest,
+    TimeLimitRequest,
+    command="nest explain",
 ):
     """Where the time of a plan goes, and what else there is."""
-
-    COMMAND: ClassVar[str] = "nest explain"
 
     target: str | None = redeclared(RestrictedRequest, "target")
     prefer: Pairs = setting(
@@ -131,35 +136,7 @@ class ExplainRequest(
         }
         for name, is_given in searching.items():
             if is_given and not self.search:
-                raise InvalidOptionError(
-                    f"{name}: expected either it or --no-search, got both; "
-                    f"remove one"
-                )
-
-
-def with_schedule_of(
-    path: str, problem: Problem, plan: Plan
-) -> tuple[Problem, Plan]:
-    """Return a plan with the order of passes of a file, and its problem.
-
-    Whose job leaves the order to plans.
-    """
-    from nest.cost.space import make_split
-    from nest.frameworks.schedule_csv import with_passes
-    from nest.ir.io import read_text
-
-    split = make_split(problem, plan.replicas, plan.micro_batch)
-    text = read_text(path, InvalidPlanError)
-    schedule, plan = with_passes(plan, text, path, split.num_micro_batches)
-    chunks = {*problem.job.virtual_stages, plan.virtual_stages}
-    changes: dict[str, Any] = {
-        "schedule": schedule,
-        "virtual_stages": tuple(sorted(chunks)),
-    }
-    if schedule != ANY_ORDER:
-        changes["virtual_stages"] = (plan.virtual_stages,)
-    job = structs.replace(problem.job, **changes)
-    return structs.replace(problem, job=job), plan
+                raise both_given(name, "--no-search")
 
 
 def score(request: ScoreRequest) -> Score:
@@ -221,7 +198,6 @@ def explain_plan(
 ) -> Explanation:
     """Answer a request that is checked, for its restricted problem."""
     from nest.analysis.explain import explain
-    from nest.constraints.pins import parse
 
     return explain(
         problem,

@@ -114,7 +114,20 @@ class _OrdersSearch:
         if bound < self.best:
             everything, limit = bound_all(self.task, self.best, self._offer)
             bound = max(bound, everything)
-        return exact_output(self.plan, self.best, bound, limit, OPEN)
+        detail = f"{OPEN}{self._of_this_plan()}"
+        return exact_output(self.plan, self.best, bound, limit, detail)
+
+    def _of_this_plan(self) -> str:
+        """Return how much faster another order of the best plan can be."""
+        if self.plan is None:
+            return ""
+        candidate = self._candidates.get(_without_order(self.plan))
+        if candidate is None:
+            return ""
+        part = 1 - candidate.floor / self.best
+        if part <= 0:
+            return "; no order of this plan is faster"
+        return f"; no order of this plan is {100 * part:.2g} % faster"
 
     def _part(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
@@ -205,7 +218,7 @@ class _OrdersSearch:
 
     def _candidate(self, plan: Plan) -> _Candidate | None:
         """Return a new candidate; ``None`` if it is none, or not new."""
-        plan = with_fields(plan, order=None, problem_hash=None, solver=None)
+        plan = _without_order(plan)
         if plan in self._candidates:
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
@@ -220,7 +233,7 @@ class _OrdersSearch:
         search.run(lambda: task.deadline.passed, 1)
         if search.best is None:
             return
-        ordered = _with_order(candidate.plan, search.best)
+        ordered = with_order(candidate.plan, search.best)
         verdict = score(self.problem, ordered, self.model)
         candidate.extra = verdict.step_quanta - search.best.end
         self._take(candidate)
@@ -234,7 +247,7 @@ class _OrdersSearch:
         """Take a plan with its best order if that is better."""
         best = candidate.search.best
         if best is not None and candidate.step_quanta < self.best:
-            self._try_plan(_with_order(candidate.plan, best))
+            self._try_plan(with_order(candidate.plan, best))
 
     def _improve(self, deadline: Deadline) -> None:
         """Look for better orders of the plans that promise most."""
@@ -257,7 +270,22 @@ class _OrdersSearch:
                 self._take(candidate)
 
 
-def _with_order(plan: Plan, order: ListOrder) -> Plan:
+def in_any_order(problem: Problem, plan: Plan) -> Problem:
+    """Return a problem whose plans with such chunks may have any order."""
+    job = with_fields(
+        problem.job,
+        schedule=ANY_ORDER,
+        virtual_stages=(plan.virtual_stages,),
+    )
+    return with_fields(problem, job=job)
+
+
+def _without_order(plan: Plan) -> Plan:
+    """Return a plan without its order and where it comes from."""
+    return with_fields(plan, order=None, problem_hash=None, solver=None)
+
+
+def with_order(plan: Plan, order: ListOrder) -> Plan:
     """Return a plan with the passes of an order."""
     lists = tuple(tuple(map(pass_text, passes)) for passes in order.lists)
     return with_fields(plan, order=lists)

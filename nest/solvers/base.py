@@ -1,4 +1,4 @@
-"""The protocol a solver fulfils, its options and what it hands back.
+"""The protocol a solver fulfills, its options and what it hands back.
 
 A solver is pure: it prints nothing, writes no files but those that an option
 names, leaves the problem as it is, and is deterministic for a given seed and
@@ -68,7 +68,7 @@ class Capabilities:
     Attributes
     ----------
     exact
-        It optimises the shared objective over the whole plan space; only
+        It optimizes the shared objective over the whole plan space; only
         then may it claim OPTIMAL, INFEASIBLE or a lower bound.
     anytime
         It reports plans while it searches.
@@ -93,7 +93,7 @@ class Capabilities:
         It takes schedules that are timed pass by pass, not only those whose
         step time is a sum of paces.
     objective
-        What it minimises, in words, where that is not the shared step time.
+        What it minimizes, in words, where that is not the shared step time.
     overruns
         Its plans may exceed the memory by the shared cost model; such a plan
         is reported as :attr:`Status.OVER_MEMORY`, not as a broken promise.

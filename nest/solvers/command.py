@@ -28,7 +28,7 @@ from nest.errors import (
     SolverNotInstalledError,
     UnsupportedProblemError,
 )
-from nest.ir.base import AnyText, Size, Struct
+from nest.ir.base import AnyText, FileStruct, Size
 from nest.ir.io import decode, read_bytes, write
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -58,13 +58,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _LOG_BYTES = 4000
 
 
-class Planner(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-planner/1",
-):
+class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
     """The description of a planner that is a command.
 
     Attributes
@@ -144,13 +138,7 @@ class Planner(
         )
 
 
-class Answer(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-answer/1",
-):
+class Answer(FileStruct, frozen=True, kw_only=True, tag="nest-answer/1"):
     """What a command may write in place of a plan: a plan with claims.
 
     Attributes

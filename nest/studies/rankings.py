@@ -21,13 +21,7 @@ from nest.studies.solving import (
     step_quanta,
     usable,
 )
-from nest.studies.study import (
-    Findings,
-    Plot,
-    Series,
-    StudySetting,
-    Value,
-)
+from nest.studies.study import Findings, Plot, Series, StudySetting, Value
 from nest.studies.texts import read_texts
 from nest.util.tables import Column, Table
 

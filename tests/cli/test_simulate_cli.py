@@ -132,7 +132,7 @@ def test_an_order_of_somebody_else_is_simulated_and_imported(cli: Cli) -> None:
     [
         ("1B1", "1B0", "row 2: expected every pass once, got 1B0 again"),
         ("1B1", "2B1", "row 2: expected stages 0 to 1, those of the plan"),
-        ("1B1", "1Z1", "row 2: expected passes such as 3F5 (stage 3, micro-"),
+        ("1B1", "1Z1", "row 2: expected single passes such as 3F5"),
     ],
 )
 def test_bad_orders_are_refused_by_row_and_pass(
@@ -154,9 +154,7 @@ def test_names_of_schedules_are_no_files(cli: Cli) -> None:
     assert cli.refuses(f"{command} zb-h9").startswith(
         "--schedule: expected one of 1f1b, gpipe"
     )
-    assert cli.refuses(f"{command} zb-h1").startswith(
-        "--schedule: expected either PROBLEM or --model with its options"
-    )
+    cli.succeeds(f"{command} zb-h1")
 
 
 @pytest.mark.parametrize("command", ["simulate", "trace"])

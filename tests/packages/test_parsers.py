@@ -17,7 +17,6 @@ import pytest
 from nest.cli.main import cli
 from nest.constraints.targets import for_target
 from nest.cost.schedules import schedule_of
-from nest.cost.schedules.ordered import order_of
 from nest.errors import InvalidPlanError, NestError
 from nest.frameworks import megatron
 from nest.frameworks.export import as_run_by, export, write_folder
@@ -25,6 +24,7 @@ from nest.frameworks.hosts import read_hosts
 from nest.frameworks.launch import launch_of
 from nest.frameworks.layers import placement_of
 from nest.frameworks.nearest import nearest
+from nest.frameworks.schedule_csv import cells_of
 from nest.frameworks.settings import Settings
 from nest.ir import Plan, Stage, Strategy, read_problem
 from nest.models import builtin
@@ -312,7 +312,7 @@ def test_torchtitan_runs_the_order_of_a_plan(
     monkeypatch.chdir(tmp_path / "out")
     schedule = parsers.torchtitan_pipeline(config, rank, sum(counts))
     virtual = plan.virtual_stages
-    order = order_of(schedule_of(name, virtual), 2, 8)
+    order = cells_of(schedule_of(name, virtual), 2, 8)
     ran = schedule.pipeline_order
     assert tuple(tuple(map(str, ran[block])) for block in (0, 1)) == order
     assert type(schedule).__name__ == "_PipelineScheduleRuntime"

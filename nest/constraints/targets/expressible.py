@@ -61,8 +61,7 @@ def inexpressible(
     target
         A target or its name.
     problem, plan
-        A problem and a plan of it, which :func:`~nest.cost.score.score`
-        takes.
+        A problem and a plan of it, which :func:`~nest.cost.score.score` takes.
 
     Raises
     ------
@@ -118,7 +117,7 @@ def _of_job(rules: Rules, problem: Problem) -> Iterator[_Check]:
     yield _Check(
         has_schedule(rules, job.schedule),
         "schedule",
-        job.schedule,
+        job.schedule_text,
         _listed(schedule.value),
         schedule,
     )

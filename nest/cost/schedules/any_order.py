@@ -22,6 +22,7 @@ class AnyOrder(Schedule):
     """
 
     name = "any"
+    title = "any order of passes"
 
     def __init__(
         self, virtual_stages: int, placement: Placement = "loop"

@@ -44,23 +44,12 @@ def pass_text(run: Pass) -> str:
     return f"{run.chunk}{letter}{run.micro_batch}"
 
 
-def order_of(
-    schedule: Schedule, num_blocks: int, num_micro_batches: int
-) -> PassLists:
-    """Return the passes of every block as plans write them."""
-    sizes = num_blocks, num_micro_batches
-    return tuple(
-        tuple(map(pass_text, schedule.passes(block, *sizes)))
-        for block in range(num_blocks)
-    )
-
-
 class TimedSchedule(ListedSchedule):
     """A schedule with a name, timed pass by pass."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self.name = schedule.name
+        self.name, self.title = schedule.name, schedule.title
         self.virtual_stages = schedule.virtual_stages
         self.placement = schedule.placement
 
@@ -87,6 +76,7 @@ class OrderedSchedule(ListedSchedule):
     """
 
     name = "order"
+    title = "its own order of passes"
 
     def __init__(
         self,
@@ -115,14 +105,7 @@ def read_order(
 ) -> OrderedSchedule:
     """Return the schedule of a plan's list of passes.
 
-    Parameters
-    ----------
-    order
-        The passes of every block.
-    num_blocks, virtual_stages, placement, num_micro_batches
-        What they are passes of.
-    where
-        What messages call a block, in front of its number.
+    Messages call a block ``where``, before its number.
 
     Raises
     ------
