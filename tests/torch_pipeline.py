@@ -50,7 +50,7 @@ def _run_case(
     whole = [_stage(torch, number) for number in layers]
     samples = torch.randn(count * SAMPLES, WIDTH, dtype=torch.float64)
     targets = torch.randn(count * SAMPLES, WIDTH, dtype=torch.float64)
-    mine = [index for index, place in enumerate(ranks) if place == rank]
+    mine = [index for index, owner in enumerate(ranks) if owner == rank]
     parts = {index: copy.deepcopy(whole[index]) for index in mine}
     stages = [
         PipelineStage(parts[index], index, len(layers), torch.device("cpu"))

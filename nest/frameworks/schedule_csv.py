@@ -2,9 +2,8 @@
 
 Source: ``_PipelineScheduleRuntime._load_csv(…, format="compute_only")`` of
 ``torch.distributed.pipelining`` 2.13.0: a row per rank, a pass per cell, such
-as ``3F5``; an empty cell is a bubble. Communication that a file of
-``_dump_csv`` has is passed over: PyTorch can derive it, and nest prices its
-own. Rules: docs/exports.md, *Orders of passes*.
+as ``3F5``; an empty cell is a bubble. Communication is passed over, as nest
+prices its own. Rules: docs/exports.md, *Orders of passes*.
 """
 
 from __future__ import annotations

@@ -573,14 +573,15 @@ def _with_schedule(
     stages, virtual = launch.stages, launch.virtual_stages
     count = launch.micro_batches
     if path and stages > 1:
-        place, order = schedule_csv.read(
+        placement, order = schedule_csv.read(
             read_file(path), path, stages, virtual, count
         )
-        if (place == "v") != (name == _TURN):
-            expected = _TURN if place == "v" else _LOOP
-            where = f"{expected} with chunks placed as {place!r} in {path}"
+        expected = _TURN if placement == "v" else _LOOP
+        if (expected == _TURN) != (name == _TURN):
+            where = f"{expected} with chunks placed as {placement!r} in {path}"
             raise job.refuse(_SCHEDULE, where, repr(name))
-        return replace(launch, schedule="any", placement=place, order=order)
+        passes = {"placement": placement, "order": order}
+        return replace(launch, schedule="any", **passes)
     schedules = {
         title: schedule
         for (schedule, interleaved), title in _SCHEDULES.items()

@@ -134,8 +134,8 @@ def read_order(
     try:
         run(schedule, times, num_micro_batches)
     except ValueError:
-        source, _, place = where.rpartition(", ")
-        stuck = _stuck(lists, num_blocks * virtual_stages, place)
+        source, _, block_word = where.rpartition(", ")
+        stuck = _stuck(lists, num_blocks * virtual_stages, block_word)
         raise InvalidPlanError(
             f"{source}: expected passes that can all run, got some that wait "
             f"for each other: {stuck}; reorder them"
@@ -165,7 +165,7 @@ def _check_block(
     num_micro_batches: int,
 ) -> None:
     """Check that a block runs every pass of its chunks once, and in turn."""
-    done, place = set(), where.rpartition(", ")[2]
+    done, block_word = set(), where.rpartition(", ")[2]
     where = f"{where} {number}"
     for one in passes:
         text = pass_text(one)
@@ -174,7 +174,7 @@ def _check_block(
         if chunk not in chunks:
             raise InvalidPlanError(
                 f"{where}: expected passes of its chunks {chunks}, got "
-                f"{text}; move it to the {place} of chunk {chunk}"
+                f"{text}; move it to the {block_word} of chunk {chunk}"
             )
         if micro_batch >= num_micro_batches:
             raise InvalidPlanError(
@@ -206,7 +206,7 @@ def _check_block(
 
 
 def _stuck(
-    lists: tuple[tuple[Pass, ...], ...], num_chunks: int, place: str
+    lists: tuple[tuple[Pass, ...], ...], num_chunks: int, block_word: str
 ) -> str:
     """Return the first passes that cannot run, as text."""
     ended: set[tuple[int, int, bool]] = set()
@@ -225,7 +225,7 @@ def _stuck(
                 position[block] += 1
                 moved = True
     return ", ".join(
-        f"{pass_text(passes[at])} on {place} {block}"
+        f"{pass_text(passes[at])} on {block_word} {block}"
         for block, (passes, at) in enumerate(
             zip(lists, position, strict=True), 1
         )
