@@ -6,8 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
 from nest.constraints.pins import parse
 from nest.errors import InvalidPlanError
 from nest.ir.job import ANY_ORDER
@@ -66,18 +64,17 @@ class SimulateRequest(PlanRequest, command="nest simulate"):
         path = self.schedule_path
         if path is None:
             return super().find_problem_and_plan(talk)
-        others = dataclasses.replace(self, schedule=None)
-        problem, plan = others.find_problem_and_plan(talk)
+        self.check_plan_choice()
+        own = dataclasses.replace(self, schedule=None)
+        plan = own.find_plan(own.find_problem(), talk, warn=False)
+        assert plan is not None
+        problem = dataclasses.replace(
+            self, schedule=ANY_ORDER, virtual_stages=(plan.virtual_stages,)
+        ).find_problem()
         split = make_split(problem, plan.replicas, plan.micro_batch)
         text = read_text(path, InvalidPlanError)
         plan = with_passes(plan, text, path, split.num_micro_batches)
-        chunks = {*problem.job.virtual_stages, plan.virtual_stages}
-        job = structs.replace(
-            problem.job,
-            schedule=ANY_ORDER,
-            virtual_stages=tuple(sorted(chunks)),
-        )
-        return structs.replace(problem, job=job), plan
+        return problem, plan
 
 
 @dataclass(frozen=True, kw_only=True)

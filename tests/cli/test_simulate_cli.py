@@ -122,6 +122,9 @@ def test_an_order_of_somebody_else_is_simulated_and_imported(cli: Cli) -> None:
     write("any.json", replace(tiny_problem(), job=job))
     cli.succeeds("simulate any.json ordered.json --json -")
     assert json.loads(cli.out)["simulated_step_time_ns"] == 80
+    Path("s.csv").write_text(ORDER)
+    cli.succeeds("simulate any.json ordered.json --json - --schedule s.csv")
+    assert json.loads(cli.out)["simulated_step_time_ns"] == 90
     cli.succeeds("export any.json ordered.json --to csv -o out")
     assert Path("out/schedule.csv").read_text() == apart
     assert cli.out == Path("out/README").read_text()
