@@ -64,7 +64,7 @@ class BruteSolver:
         exact=True,
         anytime=True,
         warm_start=True,
-        searches=frozenset(EXTENSIONS),
+        searches=frozenset(EXTENSIONS) - {"order"},
         any_schedule=True,
         method="plain enumeration of every plan",
         options={

@@ -111,8 +111,10 @@ def _better_order(problem: Problem, plan: Plan) -> float | None:
     if search.best is None:
         return None
     verdict = score(free, with_order(plan, search.best), model)
-    part = verdict.step_quanta / simulated
-    return part if verdict.feasible and part < 1 - WORTH_SAYING else None
+    fraction = verdict.step_quanta / simulated
+    return (
+        fraction if verdict.feasible and fraction < 1 - WORTH_SAYING else None
+    )
 
 
 def _halved(plan: Plan, recompute: Collection[Recompute]) -> Iterator[Plan]:

@@ -398,8 +398,8 @@ def _share(deadline: Deadline, left: int, workers: int) -> Deadline:
     """Return the clock of the next of so many sizes that are left."""
     remaining_s = deadline.remaining_s
     if remaining_s is None or left <= workers:
-        return deadline.part(remaining_s)
-    return deadline.part(remaining_s * workers / left)
+        return deadline.shortened(remaining_s)
+    return deadline.shortened(remaining_s * workers / left)
 
 
 def _signs(

@@ -90,8 +90,9 @@ def _schedules(value: Any) -> str | tuple[str, ...]:
     """Read a schedule, several separated by commas, or ``any``."""
     if isinstance(value, str) and "," not in value:
         return one_of(*SCHEDULES, ANY_ORDER)(value)
-    parts = words(SCHEDULES)(value)
-    return parts[0] if len(parts) == 1 else parts
+    names = value.split(",") if isinstance(value, str) else value
+    several = tuple(one_of(*SCHEDULES)(name) for name in names)
+    return several[0] if len(several) == 1 else several
 
 
 class ScheduleFile(str):

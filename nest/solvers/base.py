@@ -57,7 +57,7 @@ COMMAND = "command:"
 #: Fields of a job that widen the plan space; none is allowed by default.
 EXTENSIONS = (
     *("virtual_stages", "overlap", "distributed_optimizer"),
-    *("granularity", "sequence_parallel"),
+    *("granularity", "sequence_parallel", "order"),
 )
 
 
@@ -182,6 +182,7 @@ class Capabilities:
             "distributed_optimizer": job.distributed_optimizer,
             "granularity": job.granularity != "stage",
             "sequence_parallel": {*job.sequence_choices(2)} == {False, True},
+            "order": job.plans_order_passes,
         }
         return tuple(
             name
@@ -192,6 +193,12 @@ class Capabilities:
     def unable(self, problem: Problem) -> str | None:
         """Return why no plan of this solver can be legal, or ``None``."""
         name = problem.job.schedule
+        if problem.job.plans_order_passes and "order" not in self.searches:
+            return (
+                f"$.job.schedule: expected one schedule, as this solver does "
+                f"not order passes, got {problem.job.schedule_text!r}; use "
+                f"solver dp"
+            )
         if name in LISTED and not self.any_schedule:
             return (
                 f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as "
@@ -223,6 +230,7 @@ class Capabilities:
                 for stage in plan.stages
                 for strategy in stage.layer_strategies
             ),
+            "order": plan.order is not None,
         }
         for name in EXTENSIONS:
             if used[name] and name not in self.searches:
@@ -455,7 +463,7 @@ class Deadline:
         #: Called when it expires before its time.
         self.at_expiry: Callable[[], None] = lambda: None
 
-    def part(self, limit_s: float | None) -> Deadline:
+    def shortened(self, limit_s: float | None) -> Deadline:
         """Return the clock of a part, which expires with this one."""
         part = Deadline(limit_s)
         self._parts.append(part)

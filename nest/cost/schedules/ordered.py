@@ -159,14 +159,14 @@ def _read_pass(text: str, where: str) -> Pass:
 
 def _check_block(
     where: str,
-    number: int,
+    block_number: int,
     passes: tuple[Pass, ...],
     chunks: list[int],
     num_micro_batches: int,
 ) -> None:
     """Check that a block runs every pass of its chunks once, and in turn."""
     done, block_word = set(), where.rpartition(", ")[2]
-    where = f"{where} {number}"
+    where = f"{where} {block_number}"
     for one in passes:
         text = pass_text(one)
         chunk, micro_batch, is_backward, gradients, _ = one
