@@ -65,8 +65,8 @@ class SimulateRequest(PlanRequest, command="nest simulate"):
         if path is None:
             return super().find_problem_and_plan(talk)
         self.check_plan_choice()
-        own = dataclasses.replace(self, schedule=None)
-        plan = own.find_plan(own.find_problem(), talk, warn=False)
+        others = dataclasses.replace(self, schedule=None)
+        plan = others.find_plan(others.find_problem(), talk, warn=False)
         assert plan is not None
         problem = dataclasses.replace(
             self, schedule=ANY_ORDER, virtual_stages=(plan.virtual_stages,)

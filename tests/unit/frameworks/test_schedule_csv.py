@@ -82,8 +82,8 @@ def test_a_schedule_of_somebody_else_is_priced_on_a_plan(tmp_path):
     path = Path(tmp_path / "gpipe.csv")
     path.write_text("0F0,0F1,0F2,,,0B0,0B1,0B2\n, 1F0,1F1,1F2,1B0,1B1,1B2\n")
     request = SimulateRequest(problem, plan=plan, schedule=path)
-    own, ordered = request.find_problem_and_plan()
-    assert Simulation(own, ordered).step == 120
+    priced, ordered = request.find_problem_and_plan()
+    assert Simulation(priced, ordered).step == 120
     assert ordered.order[1] == ("1F0", "1F1", "1F2", "1B0", "1B1", "1B2")
     assert score(problem, plan).feasible  # the plan itself is as it was
 
