@@ -123,8 +123,8 @@ def test_other_threads_leave_signals_alone():
 
 def test_clocks_of_parts_expire_with_the_whole():
     whole = Deadline(None)
-    part = whole.part(60.0)
-    inner, heard = part.part(None), []
+    part = whole.shortened(60.0)
+    inner, heard = part.shortened(None), []
     part.at_expiry = lambda: heard.append(part.limit_s)
     assert not any(clock.passed for clock in (whole, part, inner))
     whole.expire()

@@ -1073,6 +1073,7 @@ def test_the_list_of_solvers_says_what_they_search(capsys):
         assert searches[name] == [
             "distributed_optimizer",
             "granularity",
+            *(["order"] if name == "dp" else []),
             "overlap",
             "sequence_parallel",
             "virtual_stages",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[3] / "formulations"
+DEVICE_ORDERS = Path(__file__).parents[3] / "bench" / "best_order.py"
 PAGE = (FOLDER / "README.md").read_text()
 
 #: The models of the page by the letter of their equations, with the last one.
@@ -34,7 +35,7 @@ def test_equations_are_numbered_in_order(letter: str) -> None:
 def test_the_code_names_equations_of_the_page() -> None:
     named = {
         (path.name, letter, int(number))
-        for path in FOLDER.rglob("*.py")
+        for path in (*FOLDER.rglob("*.py"), DEVICE_ORDERS)
         for letter, number in _REFERENCE.findall(path.read_text())
     }
     assert {letter for _, letter, _ in named} == {*LAST}
