@@ -40,6 +40,7 @@ class DpSolver:
         anytime=True,
         warm_start=True,
         any_schedule=True,
+        orders_passes=True,
         parallel=True,
         method="dynamic program over (closed set, offset, stages left)",
         searches=frozenset(EXTENSIONS),

@@ -92,6 +92,8 @@ class Capabilities:
     any_schedule
         It takes schedules that are timed pass by pass, not only those whose
         step time is a sum of paces.
+    orders_passes
+        It chooses the order of passes where a job leaves that to plans.
     objective
         What it minimises, in words, where that is not the shared step time.
     overruns
@@ -126,6 +128,7 @@ class Capabilities:
     extra: str | None = None
     searches: frozenset[str] = frozenset()
     any_schedule: bool = False
+    orders_passes: bool = False
     objective: str = ""
     overruns: bool = False
     remedies: tuple[str, ...] = ("recompute", "zero", "micro_batch")
@@ -192,6 +195,12 @@ class Capabilities:
     def unable(self, problem: Problem) -> str | None:
         """Return why no plan of this solver can be legal, or ``None``."""
         name = problem.job.schedule
+        if problem.job.plans_order_passes and not self.orders_passes:
+            return (
+                f"$.job.schedule: expected one schedule, as this solver does "
+                f"not order passes, got {problem.job.schedule_text!r}; use "
+                f"solver dp"
+            )
         if name in LISTED and not self.any_schedule:
             return (
                 f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as "

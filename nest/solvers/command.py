@@ -76,7 +76,7 @@ class Planner(
         no shell runs it. :data:`PLACEHOLDERS` in braces stand for values.
     method, version
         One line for people; what reports say of it.
-    exact, overruns, any_schedule, searches, deterministic
+    exact, overruns, any_schedule, orders_passes, searches, deterministic
         See :class:`~nest.solvers.base.Capabilities`.
     """
 
@@ -87,6 +87,7 @@ class Planner(
     exact: bool = False
     overruns: bool = False
     any_schedule: bool = False
+    orders_passes: bool = False
     searches: tuple[str, ...] = ()
     deterministic: bool = True
 
@@ -137,6 +138,7 @@ class Planner(
             method=self.method,
             overruns=self.overruns,
             any_schedule=self.any_schedule,
+            orders_passes=self.orders_passes,
             searches=frozenset(self.searches),
             warm_start=self.takes("warm_start"),
             parallel=self.takes("workers"),

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from nest.ir import Plan, Problem, Stage, Strategy
 from tests.independent.rules import (
     activations_of,
+    allowed_chunks,
     broken_rules,
     cost_of,
+    leaves_order,
+    schedule_names,
     sequence_choices,
 )
 from tests.independent.scorer import score
@@ -33,7 +36,10 @@ def optimum(problem: Problem) -> tuple[int | None, int]:
 
 
 def plans(problem: Problem) -> Iterator[Plan]:
-    """List every legal plan that a solver has to consider."""
+    """List every legal plan that a solver has to consider.
+
+    With every schedule that has a name, where the job leaves it to plans.
+    """
     job = problem.job
     names = sorted(job.overlap)
     overlaps = [
@@ -51,17 +57,20 @@ def plans(problem: Problem) -> Iterator[Plan]:
             continue
         pitch = problem.cluster.num_devices // replicas
         usable = strategies(problem, micro_batch)
-        in_v = job.schedule in ("zb-v", "dualpipe-v")
-        for pieces, virtual in itertools.product(
-            cuts(problem, frozenset()), (2,) if in_v else job.virtual_stages
+        for pieces, name in itertools.product(
+            cuts(problem, frozenset()), schedule_names(problem)
         ):
-            if len(pieces) % virtual or len(pieces) // virtual > pitch:
-                continue
-            for stages in with_strategies(
-                problem, micro_batch, pieces, usable, pitch, virtual
-            ):
-                for overlap, distributed in itertools.product(
-                    overlaps, sharded
+            in_v = name in ("zb-v", "dualpipe-v")
+            for virtual in allowed_chunks(problem, name):
+                if len(pieces) % virtual or len(pieces) // virtual > pitch:
+                    continue
+                for stages, overlap, distributed in itertools.product(
+                    with_strategies(
+                        *(problem, micro_batch, pieces, usable, pitch),
+                        *(virtual, in_v),
+                    ),
+                    overlaps,
+                    sharded,
                 ):
                     plan = Plan(
                         replicas=replicas,
@@ -69,6 +78,7 @@ def plans(problem: Problem) -> Iterator[Plan]:
                         stages=stages,
                         virtual_stages=virtual,
                         placement="v" if in_v else "loop",
+                        order=name if leaves_order(problem) else None,
                         overlap=overlap,
                         distributed_optimizer=distributed,
                     )
@@ -157,6 +167,7 @@ def with_strategies(
     usable: list[Strategy],
     pitch: int,
     virtual: int,
+    in_v: bool,
 ) -> Iterator[tuple[Stage, ...]]:
     """List every choice of strategies for the stages of a cut.
 
@@ -178,7 +189,7 @@ def with_strategies(
         for stage in options[number]:
             if number >= blocks:
                 block = number % blocks
-                if problem.job.schedule in ("zb-v", "dualpipe-v"):
+                if in_v:
                     block = len(pieces) - 1 - number
                 fits = stage.devices == chosen[block].devices
             else:
