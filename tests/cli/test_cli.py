@@ -408,8 +408,8 @@ def test_a_plan_with_an_order_of_its_own(cli: Cli, command: str) -> None:
     plan["order"][0].insert(0, plan["order"][0].pop())
     Path("wrong.json").write_text(json.dumps(plan))
     assert cli.refuses(command, "any.json", "wrong.json").endswith(
-        f"order, block 1: expected 0F{count - 1} in front of 0B{count - 1}, got "
-        f"it later or not at all; reorder them"
+        f"order, block 1: expected 0F{count - 1} in front of 0B{count - 1}, "
+        f"got it later or not at all; reorder them"
     )
 
 

@@ -6,6 +6,7 @@ gradients of weights; messages take no time unless a test says otherwise.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def chain(num_layers: int = 2, **job: Any) -> Problem:
     names = "abcdefgh"[:num_layers]
     return make_problem(
         dict.fromkeys(names, cost),
-        edges=tuple((x, y, 1) for x, y in zip(names, names[1:], strict=False)),
+        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
         topology=FREE,
         **{"global_batch": 2, "schedule": "any", **job},
     )
