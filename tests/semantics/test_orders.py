@@ -177,3 +177,18 @@ def test_chunks_that_recompute_all_run_whole_backward_passes() -> None:
     lists = (("0F0", "0B0"), ("1F0", "1I0", "1W0"))
     # The other stage goes back 10 earlier.
     assert score(problem, replace(plan, order=lists)).step_quanta == 60
+
+
+def test_schedules_whose_chunks_are_not_allowed_are_left_out() -> None:
+    """``any`` allows two chunks alone, so no plan is under GPipe or ZB-H1.
+
+    One micro-batch, a layer per chunk: 40 + 40, and a W of the first chunk.
+    """
+    problem = chain(4, global_batch=1, virtual_stages=(2,), replicas=(1,))
+    problem = replace(
+        problem, job=replace(problem.job, pipeline_parallel=(2,))
+    )
+    result = run_solver(problem, "dp")
+    assert result.plan is not None
+    assert result.plan.virtual_stages == 2
+    assert result.step_quanta == 90
