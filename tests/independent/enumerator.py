@@ -10,13 +10,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from nest.ir import Plan, Problem, Stage, Strategy
 from tests.independent.rules import (
     activations_of,
     allowed_chunks,
+    batches,
+    block_of,
     broken_rules,
     cost_of,
     leaves_order,
+    num_blocks,
     schedule_names,
     sequence_choices,
 )
@@ -35,10 +40,12 @@ def optimum(problem: Problem) -> tuple[int | None, int]:
     return best, count
 
 
-def plans(problem: Problem) -> Iterator[Plan]:
+def plans(problem: Problem, *, listed: bool = False) -> Iterator[Plan]:
     """List every legal plan that a solver has to consider.
 
-    With every schedule that has a name, where the job leaves it to plans.
+    With every schedule that has a name, where the job leaves it to plans; or
+    ``listed``, where it allows any order, once with an order that runs one
+    micro-batch at a time.
     """
     job = problem.job
     names = sorted(job.overlap)
@@ -57,11 +64,18 @@ def plans(problem: Problem) -> Iterator[Plan]:
             continue
         pitch = problem.cluster.num_devices // replicas
         usable = strategies(problem, micro_batch)
-        for pieces, name in itertools.product(
-            cuts(problem, frozenset()), schedule_names(problem)
+        names_and_shapes: list[tuple[str | None, bool]] = [
+            (name, name in ("zb-v", "dualpipe-v"))
+            for name in schedule_names(problem)
+        ]
+        if listed:
+            names_and_shapes = [(None, False), (None, True)]
+        for pieces, (name, in_v) in itertools.product(
+            cuts(problem, frozenset()), names_and_shapes
         ):
-            in_v = name in ("zb-v", "dualpipe-v")
             for virtual in allowed_chunks(problem, name):
+                if in_v and virtual != 2:
+                    continue
                 if len(pieces) % virtual or len(pieces) // virtual > pitch:
                     continue
                 for stages, overlap, distributed in itertools.product(
@@ -82,8 +96,25 @@ def plans(problem: Problem) -> Iterator[Plan]:
                         overlap=overlap,
                         distributed_optimizer=distributed,
                     )
+                    if listed:
+                        plan = replace(plan, order=in_turn(problem, plan))
                     if not broken_rules(problem, plan):
                         yield plan
+
+
+def in_turn(problem: Problem, plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """Return the order that runs one micro-batch at a time."""
+    chunks = range(len(plan.stages))
+    return tuple(
+        tuple(
+            f"{chunk}{kind}{number}"
+            for number in range(batches(problem, plan))
+            for kind, own in (("F", chunks), ("B", reversed(chunks)))
+            for chunk in own
+            if block_of(plan, chunk) == block
+        )
+        for block in range(num_blocks(plan))
+    )
 
 
 def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
