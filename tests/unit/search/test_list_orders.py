@@ -255,6 +255,19 @@ def test_a_later_chunk_has_room_while_it_has_none() -> None:
     assert held == 0
 
 
+def test_what_returns_leaves_its_room_to_others() -> None:
+    """Block 1 of a V holds 2 of 1 byte: chunk 1 and chunk 6 in turn.
+
+    When the first micro-batch has left chunk 6, the second enters chunk 1: it
+    needs chunk 6 after the first is back.
+    """
+    scope = scope_of(
+        [(1, 1, 0)] * 6, 2, (2, 9, 9), placement="v", whole=range(6)
+    )
+    order = list_order(scope, plain(scope, forward_first=True))
+    assert texts(order)[0] == "0F0 5F0 5B0 0F1 0B0 5F1 5B1 0B1"
+
+
 @pytest.mark.parametrize(
     ("count", "free", "kept", "expected"),
     [
