@@ -8,30 +8,35 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.cost.schedules import Times
+from nest.cost.model import CostModel
+from nest.cost.schedules import PassTimes, Times
 from nest.cost.score import score as product_score
 from nest.ir import Plan, Problem
 from nest.search.list_orders import OrderScope
+from nest.search.order_bounds import order_bound
+from nest.search.orders import order_scope
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, SolverOutput, Status
-from tests.independent.enumerator import optimum, plans
-from tests.independent.generate import draw_tiny
+from tests.independent.enumerator import in_turn, optimum, plans
+from tests.independent.generate import draw_pair, draw_tiny
 from tests.independent.rules import (
     allowed_chunks,
     batches,
     block_of,
+    broken_rules,
     schedule_names,
     strategies_of,
 )
 from tests.independent.scorer import score
 from tests.independent.standard import capacity_bytes
 from tests.orders import least_end
-from tests.properties.profiles import PROFILE
+from tests.properties.profiles import PROFILE, examples
 
 COUNT = {"quick": 2, "dev": 4, "full": 1000}.get(PROFILE, 20)
 PER_TEST = {"quick": 1, "dev": 2}.get(PROFILE, 10)
@@ -106,13 +111,6 @@ def test_lists_of_schedules_agree_with_an_enumeration(first: int) -> None:
 # Any order
 
 
-class _Tried(NamedTuple):
-    """The best order of a plan, with its sync."""
-
-    step: int
-    plan: Plan
-
-
 def scope_of(problem: Problem, plan: Plan) -> tuple[OrderScope, int]:
     """Return what orders of a plan depend on, and its sync."""
     record = score(problem, plan)
@@ -169,6 +167,38 @@ def best_of_all(problem: Problem) -> tuple[int | None, bool]:
         if end is not None and (best is None or end + sync < best):
             best = end + sync
     return best, known
+
+
+@examples(30, full=2000)
+@given(st.randoms(use_true_random=False))
+def test_orders_depend_on_what_scores_say(random: Random) -> None:
+    """Of passes, memory and sync; a part of which may hide behind passes."""
+    problem, plan = draw_pair(random, "standard", orders=True)
+    if not isinstance(plan.order, tuple) or broken_rules(problem, plan):
+        return
+    one = replace(plan, order=in_turn(problem, plan))
+    expected, sync = scope_of(problem, one)
+    scope, least = order_scope(
+        problem, replace(plan, order=None), CostModel(problem)
+    )
+    assert [*map(times_of, scope.times)] == [*map(times_of, expected.times)]
+    assert (scope.kept_bytes, scope.free_bytes) == (
+        expected.kept_bytes,
+        expected.free_bytes,
+    )
+    assert (scope.block_of, scope.whole, scope.num_micro_batches) == (
+        *(expected.block_of, expected.whole),
+        expected.num_micro_batches,
+    )
+    assert least == sync or ("gradients" in plan.overlap and least < sync)
+    step = score(problem, plan).step
+    assert (
+        order_bound(scope) + least <= step or not score(problem, plan).feasible
+    )
+
+
+def times_of(passes: PassTimes) -> tuple[int, int, int]:
+    return passes.forward, passes.backward, passes.weight_backward
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
