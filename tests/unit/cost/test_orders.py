@@ -27,7 +27,7 @@ from nest.cost.schedules.chains import any_chains
 from nest.cost.schedules.listed import ListedSchedule
 from nest.cost.schedules.ordered import TimedSchedule, pass_text, read_order
 from nest.errors import InvalidPlanError, UnsupportedProblemError
-from nest.ir import Plan, Problem, Strategy, read_plan
+from nest.ir import Plan, Problem, Stage, Strategy, read_plan
 from nest.ir.job import Job
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 
@@ -404,6 +404,19 @@ def test_the_chunk_that_recomputes_all_is_named() -> None:
         "stage 4: expected whole backward passes, as recompute is 'full', "
         "got gradients of weights apart"
     )
+
+
+def test_one_layer_that_recomputes_all_makes_its_chunk_whole() -> None:
+    stage = Stage(layers=("a", "b"), devices=1, strategies=(SINGLE, FULL))
+    chosen = Plan(
+        replicas=1,
+        micro_batch=1,
+        stages=(stage,),
+        order=(("0F0", "0I0", "0W0"),),
+    )
+    reason = why_not_split_passes(job("any"), chosen, 1)
+    assert reason is not None
+    assert reason.startswith("stage 1: expected whole backward passes")
 
 
 # Schedules with a name, pass by pass

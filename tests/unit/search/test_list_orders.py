@@ -131,9 +131,9 @@ def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
             15,
             id="whole micro-batches",
         ),
-        # Block 2 waits 1; 3 (1 + 1 + 9) one at a time. Block 1: 3 · 5.
+        # Block 2 waits 1; then 3 (2 + 2 + 1) one at a time.
         pytest.param(
-            scope_of([(1, 1, 1), (1, 1, 9)], 3, (9, 1)), 34, id="behind head"
+            scope_of([(1, 1, 1)] * 3, 3, (9, 1, 9)), 16, id="behind head"
         ),
         # Two micro-batches through chunks of 1 + 3 + 1 and 1 + 2 + 1.
         pytest.param(
@@ -165,10 +165,10 @@ def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
         pytest.param(
             scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9)), 12, id="split"
         ),
-        # Nothing is kept: all fit, as if there was room.
+        # Nothing is kept: all fit, as in the third case.
         pytest.param(
-            scope_of([(2, 3, 4), (10, 10, 10)], 2, (0, 0), (0, 0)),
-            62,
+            scope_of([(2, 3, 4), (10, 10, 1)], 2, (0, 0), (0, 0)),
+            45,
             id="nothing kept",
         ),
         # In 1 byte not even one micro-batch fits: no order is shorter.
