@@ -28,12 +28,12 @@ Objective
     and what it receives at either end.
 
 Memory
-    Weights, gradients, optimiser state, the activations of as many
+    Weights, gradients, optimizer state, the activations of as many
     micro-batches as there are stages from the stage on, and a reserve: the
     largest working set, and at least as much as the weights.
 
 Ignored
-    Gradient sync and optimiser update; levels of the network but node or
+    Gradient sync and optimizer update; levels of the network but node or
     not, and that links are shared; where a stage sits; tensors that pass a
     stage; replicas.
 

@@ -134,10 +134,9 @@ def _largest(
 def idle_time(view: View, config: Config) -> list[float]:
     """Return the idle time of every stage that could be made use of.
 
-    The time to the slowest stage, on all devices, times what part of theirs
-    is not lost to splitting. Half of it where layers are computed again, and
-    half of what is beyond the memory: as much of its time as it has memory
-    free.
+    The time to the slowest stage, on all devices, times what part of theirs is
+    not lost to splitting. Half of it where layers are computed again, and half
+    of what is beyond the memory: as much of its time as it has memory free.
     """
     judged = view.judged(config)
     times = []
@@ -230,11 +229,10 @@ def groups(
     """Yield primitives in the order of tries, those worth the same together.
 
     Where something does not fit, those that lower memory and no other. Else
-    first what lowers that of ideal time, losses and recomputation of which
-    the bottleneck has the largest part of all stages', and so on; of several
-    equal parts only the first counts. What raises something else that the
-    bottleneck has more of than the average comes later; at the end all that
-    is left.
+    first what lowers that of ideal time, losses and recomputation of which the
+    bottleneck has the largest part of all stages', and so on; of several equal
+    parts only the first counts. What raises something else that the bottleneck
+    has more of than the average comes later; at the end all that is left.
     """
     judged = view.judged(config)
     if not judged.fits:

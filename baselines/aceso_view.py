@@ -137,7 +137,7 @@ class Load(NamedTuple):
 
     @property
     def near(self) -> int:
-        """Quanta as if it and its neighbours were on one node."""
+        """Quanta as if it and its neighbors were on one node."""
         return self.compute + self.front[0] + self.back[0]
 
     def value(self, *, by_memory: bool) -> int:
@@ -182,8 +182,7 @@ class View:
     Attributes
     ----------
     capacity, node
-        Bytes per device, and devices of a node: the largest ``tp`` and
-        stage.
+        Bytes per device, and devices of a node: the largest ``tp`` and stage.
     per_layer
         Whether layers of a stage may differ.
     alike
@@ -323,10 +322,7 @@ class View:
     def receive_whole(self, split: BatchSplit, cut: int) -> int:
         """Return the quanta of receiving a cut on one device, from near."""
         return self.model.transfers.receive(
-            self._routes[0],
-            self.transfers.crossing[cut],
-            split.micro_batch,
-            1,
+            self._routes[0], self.transfers.crossing[cut], split.micro_batch, 1
         )
 
     def _load(
@@ -450,7 +446,7 @@ class View:
     ) -> int:
         """Return what a stage holds on a device.
 
-        Weights, gradients, optimiser state, the activations of as many
+        Weights, gradients, optimizer state, the activations of as many
         micro-batches as there are stages from it on, and what is reserved:
         the largest working set, and at least as much as the weights.
         """

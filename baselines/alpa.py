@@ -24,7 +24,7 @@ Objective
     ``M`` the micro-batches. Memory is bounded by ``max_n_succ``.
 
 Ignored
-    Gradient synchronisation and optimiser update, what passes between stages,
+    Gradient synchronization and optimizer update, what passes between stages,
     where in the cluster a stage sits (every stage is priced as if it sat on
     the first devices), context parallelism, idle devices as a way out.
 
@@ -35,8 +35,8 @@ Deviations
       entry.
     - The integer program sees those layer times and the shared resharding
       costs (a message forward and one backward wherever the layout changes),
-      in place of the code's α–β costs per operator; so what it minimises is
-      ``t`` itself. Gradient synchronisation is left out of it as it is out of
+      in place of the code's α–β costs per operator; so what it minimizes is
+      ``t`` itself. Gradient synchronization is left out of it as it is out of
       ``t``. It is solved as the minimum cut that it then is, not by CBC
       within 600 s.
     - Experts are split over the whole batch axis of the mesh or not at all;
@@ -50,7 +50,7 @@ Deviations
       float32. The values of ``t_max`` are searched in another order.
     - Flags are those of the published suites (``suite_auto_gpt.py``) as far as
       they go: reduce-scatter and all-gather in place of the all-reduce of
-      gradients, with sharded optimiser state (``prefer_reduce_scatter``), is
+      gradients, with sharded optimizer state (``prefer_reduce_scatter``), is
       ZeRO 1 here. They set 6 to 16 clusters by hand, here 16 is the default;
       and they recompute always, by layer, which here is tried beside no
       recomputation. A job that does not allow ZeRO 1 gets the lowest stage

@@ -2,7 +2,7 @@
 
 With ``t(i, k, m, c)`` the time of one micro-batch in a stage of clusters
 ``i..k`` on submesh ``m`` in configuration ``c``, and ``M`` micro-batches, it
-minimises
+minimizes
 
 ``T = Σ t + (M - 1) max t``
 

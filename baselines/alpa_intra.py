@@ -7,7 +7,7 @@ mesh.
 
 With one strategy per stage that is one strategy. With one per layer it is an
 integer program: over one-hot ``s_i`` (layer ``i`` takes sharding ``a``) and
-one-hot ``e_ij`` (edge ``ij`` sees the pair ``ab``) it minimises
+one-hot ``e_ij`` (edge ``ij`` sees the pair ``ab``) it minimizes
 
 ``Σ_i c_i·s_i + Σ_ij r_ij·e_ij``
 
@@ -279,7 +279,7 @@ def least_shardings(
 def max_n_succ(capacity: int, static: int, kept: int, working: int) -> int:
     """Return how many stages there may be behind a stage, or -1.
 
-    ``(capacity - peak - initial) // intermediate - 1``, with the optimiser
+    ``(capacity - peak - initial) // intermediate - 1``, with the optimizer
     state initially there, the activations that one micro-batch keeps as
     intermediate, and at the peak weights, gradients, one micro-batch's
     activations and the largest working set
@@ -290,7 +290,7 @@ def max_n_succ(capacity: int, static: int, kept: int, working: int) -> int:
     ----------
     capacity, static, kept, working
         Bytes per device: all there is; weights, gradients, buffers and
-        optimiser state; what one micro-batch keeps; the largest working set
+        optimizer state; what one micro-batch keeps; the largest working set
         of a layer.
     """
     room = capacity - static - kept - working

@@ -1,18 +1,17 @@
 """How ``alpa`` clusters the layers of a graph before it cuts stages.
 
 Alpa clusters operators into ``L`` clusters (its "layers") so that little data
-passes between neighbours and none computes much more than the others
+passes between neighbors and none computes much more than the others
 (``layer_construction.py`` at alpa b8078a9f, ``cluster_jaxpr_by_cost``); stages
 are then runs of clusters. Here the units are the layers of the graph in
 topological order:
 
 ``cost[r, q] = min_k max(cost[k, q-1], bytes(k, r))``
 
-over the spans of layers ``k+1..r`` that are single layers or whose
-computation stays below ``(1 + ε) total / L``, ``ε = 1/2``. ``bytes(k, r)`` is
-what layers up to ``k`` produce and the span reads, every producer once. Ties
-are broken by the sum of ``bytes`` and then by the sum of squares of the
-numbers of layers.
+over the spans of layers ``k+1..r`` that are single layers or whose computation
+stays below ``(1 + ε) total / L``, ``ε = 1/2``. ``bytes(k, r)`` is what layers
+up to ``k`` produce and the span reads, every producer once. Ties are broken by
+the sum of ``bytes`` and then by the sum of squares of the numbers of layers.
 
 Deviations: Alpa wants three matrix products in a cluster, which every
 transformer layer has, so that rule is left out; its ties are equal to 1e-4

@@ -470,9 +470,7 @@ def repeated_range(problem: Problem) -> tuple[int, int]:
 
 
 def plainest(
-    problem: Problem,
-    found: Sequence[Strategy],
-    more_zero: Sequence[int] = (),
+    problem: Problem, found: Sequence[Strategy], more_zero: Sequence[int] = ()
 ) -> list[Strategy]:
     """Return the strategies of planners that know ``dp`` and ``tp`` only.
 

@@ -18,15 +18,14 @@ Search
     frontiers together. The graph becomes smaller until it is a path:
 
     * *node elimination*: a layer with one edge in and one edge out becomes an
-      edge between its neighbours;
+      edge between its neighbors;
     * *edge elimination*: two edges between the same layers become one;
     * *branch elimination*: a layer with one edge in all becomes a part of its
-      neighbour;
+      neighbor;
     * *heuristic elimination*, where none of these applies: the layer with
-      most edges gets a configuration, and becomes part of its neighbours.
-      With ``heuristic=time`` the one in which it alone is fastest, with
-      ``memory`` the one in which it alone holds least. With ``none`` there
-      is no answer.
+      most edges gets a configuration, and becomes part of its neighbors. With
+      ``heuristic=time`` the one in which it alone is fastest, with ``memory``
+      the one in which it alone holds least. With ``none`` there is no answer.
 
     Then *linear dynamic programming* along the path. All but the heuristic
     elimination are exact by the objective.
@@ -36,7 +35,7 @@ Objective
     layout on the edges. Of the frontier the fastest point within the memory.
 
 Memory
-    The sum of what the layers hold: weights, gradients, optimiser state and
+    The sum of what the layers hold: weights, gradients, optimizer state and
     activations.
 
 Ignored
@@ -46,13 +45,12 @@ Ignored
 Deviations
     TensorOpt has no micro-batches: here every ``B`` has a frontier, with the
     fewest replicas that the job allows (the most, under a preset whose stages
-    share one strategy), and the answer is the best of all. A ``B`` that
-    cannot be split over all devices has the most it can have.
-    Where a job wants one strategy per stage, all layers have the same one.
-    Times come from the cost table of the problem and its network model
-    instead of measurements. Which layer, and which configuration, the
-    heuristic elimination takes is not in the summary; so is a layer without
-    an edge out.
+    share one strategy), and the answer is the best of all. A ``B`` that cannot
+    be split over all devices has the most it can have. Where a job wants one
+    strategy per stage, all layers have the same one. Times come from the cost
+    table of the problem and its network model instead of measurements. Which
+    layer, and which configuration, the heuristic elimination takes is not in
+    the summary; so is a layer without an edge out.
 """
 
 from __future__ import annotations
@@ -252,7 +250,7 @@ class Tracking:
     # The graph
 
     def _around(self, layer: int) -> list[int]:
-        """Return the neighbours of a layer."""
+        """Return the neighbors of a layer."""
         return [
             target if source == layer else source
             for source, target in self.edges
@@ -348,7 +346,7 @@ class Tracking:
         return False
 
     def _eliminate_branch(self) -> bool:
-        """Make a layer with one edge a part of its neighbour."""
+        """Make a layer with one edge a part of its neighbor."""
         for layer in self.nodes:
             around = self._around(layer)
             if len(around) != 1:
@@ -379,8 +377,7 @@ class Tracking:
         """Choose a configuration for a layer by what it alone takes."""
         points = self.nodes[layer]
         chosen = min(
-            range(len(points)),
-            key=lambda c: int(points[c].values[row].min()),
+            range(len(points)), key=lambda c: int(points[c].values[row].min())
         )
         for other in self._around(layer):
             table = self._table(other, layer)

@@ -8,17 +8,16 @@ answers of that code.
 
 Search space
     A decision tree: pipeline degree first, the same devices for every stage;
-    then tensor and data parallelism in powers of two, DDP or ZeRO-2 (the
-    job's default) or ZeRO-3, recomputation or not — a leaf per layer. One
-    more leaf, without recomputation, for what is no layer: embedding and
-    head. The outer loops go through micro-batches, pipeline degrees and the
-    largest tensor parallel degree (whose buffer every device pays). Layers
-    are divided evenly if they are of one kind, else by memory. Where a job
-    wants one strategy per stage, Galvatron's coarse mode: one strategy for
-    the whole model.
+    then tensor and data parallelism in powers of two, DDP or ZeRO-2 (the job's
+    default) or ZeRO-3, recomputation or not — a leaf per layer. One more leaf,
+    without recomputation, for what is no layer: embedding and head. The outer
+    loops go through micro-batches, pipeline degrees and the largest tensor
+    parallel degree (whose buffer every device pays). Layers are divided evenly
+    if they are of one kind, else by memory. Where a job wants one strategy per
+    stage, Galvatron's coarse mode: one strategy for the whole model.
 
 Objective
-    Every stage minimises the sum of its own layers by a dynamic program over
+    Every stage minimizes the sum of its own layers by a dynamic program over
     whole MiB; a formula for 1F1B compares what comes out
     (:mod:`baselines.galvatron_core`). Gradient sync overlaps the backward
     pass, both slowed down by 1.1256 meanwhile.
@@ -27,7 +26,7 @@ Ignored
     Where stages sit and how fast their links are, beyond the first devices;
     a slow stage in the middle of the pipeline; the gradient sync of embedding
     and head; the second gather of ZeRO-3 and the scatter per micro-batch of
-    ZeRO-2; strategy changes between stages; the optimiser update; working
+    ZeRO-2; strategy changes between stages; the optimizer update; working
     sets of recomputation and of gathered weights. Changes of the tensor
     parallel degree are charged 100 times the bandwidth's time (a slip of
     units in the code). A fifth of a memory above 20 GiB is left to the
@@ -42,7 +41,7 @@ Deviations
       degree the largest working set at it.
     - Its data parallel degree ``D`` becomes ``R`` replicas times ``dp`` inside
       a stage; all legal ``(R, B)`` with ``R dp = D`` are tried, the smallest
-      ``R`` first: ZeRO shards over ``dp`` only. Gradients are synchronised
+      ``R`` first: ZeRO shards over ``dp`` only. Gradients are synchronized
       over all of ``D``. Where ``D`` does not fit the batch, the most devices
       that do are used.
     - Embedding and head are the layers before and behind all others whose
@@ -575,8 +574,7 @@ class Pricing:
     ) -> np.ndarray:
         """Return every strategy's share of a point-to-point transfer.
 
-        ``2 P`` messages, one each way per stage, spread over all layers
-        (§5).
+        ``2 P`` messages, one each way per stage, spread over all layers (§5).
         """
         if task.num_stages == 1:
             return np.zeros(len(task.offered))
@@ -599,7 +597,7 @@ class Pricing:
         )
 
     def transitions_s(self, task: Task) -> np.ndarray:
-        """Return the times between strategies of neighbouring layers.
+        """Return the times between strategies of neighboring layers.
 
         An all-gather of the activation at the larger tensor parallel degree,
         times 100, under sequence parallelism; else the biases that order

@@ -41,7 +41,7 @@ Marks = NDArray[np.unsignedinteger[Any]]
 CACHE_ABOVE_MIB = 21 * 1024
 CACHE_SHARE = 0.2
 
-#: Biases in s that order equally good strategies of neighbouring layers, by
+#: Biases in s that order equally good strategies of neighboring layers, by
 #: whether these are (sharded as in ZeRO-3, recomputed) before and after.
 BIASES_S = {
     ((False, False), (True, False)): 1e-9,
@@ -141,8 +141,7 @@ class LayerChoice(NamedTuple):
 def usable_mib(budget_mib: int) -> int:
     """Return the part of a memory budget that layers may fill.
 
-    Above 20 GiB a fifth is set aside for the allocator's cache
-    (§4).
+    Above 20 GiB a fifth is set aside for the allocator's cache (§4).
     """
     if budget_mib < CACHE_ABOVE_MIB:
         return budget_mib
@@ -449,9 +448,7 @@ def _trace(
 
 
 def solve_task(
-    tables: Tables,
-    budget_units: int,
-    stop: Callable[[], bool] = lambda: False,
+    tables: Tables, budget_units: int, stop: Callable[[], bool] = lambda: False
 ) -> Choice | None:
     """Solve every stage by itself and keep the best embedding strategy.
 

@@ -1,4 +1,4 @@
-"""``mcmc``: FlexFlow's random walk over parallelisation strategies.
+"""``mcmc``: FlexFlow's random walk over parallelization strategies.
 
 Source: Jia, Zaharia and Aiken, "Beyond data and model parallelism for deep
 neural networks", MLSys'19 (arXiv 1807.05358), §6; ``FFModel::mcmc_optimize``
@@ -8,7 +8,7 @@ and ``Simulator::simulate_runtime`` of github.com/flexflow/FlexFlow, as of
 Search space
     Plans with one strategy per stage, or per layer where the job allows it,
     over data and tensor parallelism. FlexFlow gives every operator degrees
-    and a range of devices; here neighbours on the same devices are a stage.
+    and a range of devices; here neighbors on the same devices are a stage.
     Without ZeRO, recomputation, context and expert parallelism: the least
     that the job and its costs allow of each.
 
@@ -18,8 +18,8 @@ Search
     the best plan found. A proposal is taken if it is better, else with
     probability ``exp(-alpha d)``, ``d`` the loss. Of the proposals a
     quarter propagate: a layer's configuration, devices included, is copied to
-    a neighbour, from there on to the next with probability 3/4, and so on;
-    neighbours are chosen in proportion to the tensors between them. The
+    a neighbor, from there on to the next with probability 3/4, and so on;
+    neighbors are chosen in proportion to the tensors between them. The
     others give a random layer a random configuration.
 
 Temperature
@@ -34,12 +34,12 @@ Temperature
 Objective
     The simulated time of a step, ``M Σ (F_s + G_s) + max Y_s``: no
     pipelining, the stages of all micro-batches run one after another, then
-    all gradients are synchronised and weights updated, ``Y_s`` (FlexFlow's
+    all gradients are synchronized and weights updated, ``Y_s`` (FlexFlow's
     bulk-synchronous mode, the default). To it come 1 ms per MB that a device
     lacks, summed over the devices; with ``unit=percent`` 1 % of the time.
 
 Memory
-    Weights, gradients, optimiser state and the activations of one
+    Weights, gradients, optimizer state and the activations of one
     micro-batch. Nothing else in flight, no working sets, no reserve.
 
 Pipelines

@@ -316,17 +316,17 @@ class Walk:
         """Copy a layer's configuration along the chain."""
         layer = draw.randrange(self.num_layers)
         while True:
-            neighbours = [
+            neighbors = [
                 (i, self._weights[max(i, layer)])
                 for i in (layer - 1, layer + 1)
                 if 0 <= i < self.num_layers
             ]
-            if not neighbours:
+            if not neighbors:
                 return state
-            weights = [weight for _, weight in neighbours]
+            weights = [weight for _, weight in neighbors]
             if not any(weights):
                 weights = [1] * len(weights)
-            target = draw.choices([i for i, _ in neighbours], weights)[0]
+            target = draw.choices([i for i, _ in neighbors], weights)[0]
             state = _join(state, layer, target)
             layer = target
             if draw.random() >= CONTINUE:
@@ -423,12 +423,12 @@ def _with(
 
 
 def _join(state: State, layer: int, target: int) -> State:
-    """Put a neighbour of a layer on its devices, with its strategy."""
+    """Put a neighbor of a layer on its devices, with its strategy."""
     layers = _with(state.layers, target, target + 1, state.layers[layer])
     boundary = max(layer, target)
     if boundary not in state.stops:
         return state._replace(layers=layers)
     moved = target if target < layer else target + 1
     stops = (set(state.stops) - {boundary}) | {moved}
-    # The neighbour may have been a stage of its own.
+    # The neighbor may have been a stage of its own.
     return state._replace(stops=tuple(sorted(stops - {0})), layers=layers)

@@ -21,7 +21,7 @@ Search space
        ``tp * ep <= g``. Context parallelism only if the job asks for it.
     3. Micro-batch per rank, and recomputation or none, by equation 1
        (takeaway 3), among those that fit.
-    4. The optimiser is distributed: Megatron-Core's, where the job allows it,
+    4. The optimizer is distributed: Megatron-Core's, where the job allows it,
        else ZeRO 1 where it allows that.
 
     Data parallel ranks may be replicas of the pipeline or share a stage; of
@@ -35,12 +35,12 @@ Objective
 
 Memory
     The textbook estimate: ``1/p`` of the bytes of all weights, gradients and
-    optimiser state (16 per parameter with mixed-precision Adam, 18 with fp32
+    optimizer state (16 per parameter with mixed-precision Adam, 18 with fp32
     gradients) after sharding, plus ``min(M, p)`` micro-batches of ``1/p`` of
     the activations. The bytes per layer come from the problem's cost table.
 
 Ignored
-    Communication between stages and data parallel ranks, the optimiser
+    Communication between stages and data parallel ranks, the optimizer
     update, the uneven stages with embedding and output layer, and in the
     memory the working sets (gathered weights, logits, what is computed again)
     and the reserve.
@@ -142,8 +142,7 @@ class MegatronSolver(Planner):
                 slots = rules.slots(best, num_stages)
                 search.own_ns = (
                     quanta_to_ns(
-                        slots * best.passes_quanta,
-                        search.problem.quantum_ps,
+                        slots * best.passes_quanta, search.problem.quantum_ps
                     )
                     / num_stages
                 )
@@ -161,7 +160,7 @@ class Rules:
         self.model = model
         self.capacity = problem.cluster.memory_bytes()
         job, graph = problem.job, problem.graph
-        # The distributed optimiser goes with ZeRO 0 and 1 only.
+        # The distributed optimizer goes with ZeRO 0 and 1 only.
         distributed = job.distributed_optimizer and min(job.zero) <= 1
         self.runtime = Runtime(distributed_optimizer=distributed)
         self.zero = 1 if 1 in job.zero else min(job.zero)

@@ -25,13 +25,13 @@ Objective
     ``A`` are all activations of the stage, ``stash`` the same, or with
     recomputation the bytes of the edges that enter; ``s`` counts all stages in
     the last line, ``m = ⌈N/d⌉`` of ``N`` micro-batches. Only the first stage's
-    weights ``W_first`` are synchronised, so the choice of the first stage
+    weights ``W_first`` are synchronized, so the choice of the first stage
     weighs them. Exactly ``s`` stages of ``a`` devices each use ``s a`` of the
     ``⌊K/d⌋`` devices of a replica.
 
 Ignored
     Levels and latency of the network, placement, the gradient sync of all
-    stages but the first, the optimiser update, working sets of layers, ZeRO,
+    stages but the first, the optimizer update, working sets of layers, ZeRO,
     context and expert parallelism.
 
 In the shared plan space
@@ -52,7 +52,7 @@ Deviations
       accelerators around the program is not done.
     - ``d`` is limited to legal ``(R, B)``; the code tries every ``d`` up to
       ``N`` and rounds.
-    - Optimiser state is the job's, where the code knows SGD, and Adam with one
+    - Optimizer state is the job's, where the code knows SGD, and Adam with one
       copy.
     - Stages may branch: their passes add up. The code refuses such stages.
     - A graph with more than ``max_closed_sets`` closed sets is cut in one
@@ -79,12 +79,7 @@ from baselines.downsets import (
     weight_bytes,
 )
 from nest.cost.model import CostModel
-from nest.cost.space import (
-    BatchSplit,
-    batch_splits,
-    is_uniform,
-    stage_counts,
-)
+from nest.cost.space import BatchSplit, batch_splits, is_uniform, stage_counts
 from nest.ir.plan import Strategy
 from nest.solvers.base import Capabilities, SolverOutput
 from nest.topology.alphabeta import NS_PER_S

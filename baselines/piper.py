@@ -36,7 +36,7 @@ Search
     returned.
 
 Ignored
-    Filling and draining the pipeline, the optimiser update, latency, levels of
+    Filling and draining the pipeline, the optimizer update, latency, levels of
     the network and placement, working sets of layers, ZeRO, context and expert
     parallelism.
 

@@ -21,18 +21,18 @@ Objective
     ``Σ p_i + Σ o_j + (c - 1) max(p ∪ o)``: the times ``p_i`` of the stages
     for one micro-batch and ``o_j`` of moving activations and gradients
     between them, as in GPipe. ``p_i`` is the passes of the layers, their
-    share ``1/c`` of gradient synchronisation and update (rounded up), and the
-    changes of strategy between neighbours in the chain.
+    share ``1/c`` of gradient synchronization and update (rounded up), and the
+    changes of strategy between neighbors in the chain.
 
 Memory
-    Weights, gradients and optimiser state, and the activations in flight
+    Weights, gradients and optimizer state, and the activations in flight
     under the job's schedule: ``c`` micro-batches under GPipe,
     ``min(c, S - i)`` under 1F1B. No working sets, no reserve.
 
 Ignored
     Where a stage sits: layers cost what they cost on the first devices of a
     replica, and every move between stages what it costs between the first
-    two. Of a DAG, changes of strategy between layers that are not neighbours
+    two. Of a DAG, changes of strategy between layers that are not neighbors
     in the topological order.
 
 Deviations
@@ -75,7 +75,7 @@ from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, SolverOutput
-from nest.units import ceil_div, quanta_to_ns
+from nest.units import ceil_div, divisors, quanta_to_ns
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -278,7 +278,7 @@ class UniapSolver(Planner):
                 f"{program.num_micro_batches} micro-batches, "
                 f"{num_solved} of {len(programs)} programs done"
             )
-            better, finished = optimise(program, best, search, effort)
+            better, finished = optimize(program, best, search, effort)
             num_solved += 1
             num_stopped += not finished
             if better is not None:
@@ -302,7 +302,7 @@ class Builder:
         self.order = self.transfers.order
         self.groups = group_layers(problem, num_groups)
         self.cases = batch_splits(problem)
-        # bytes per sample between neighbours in the chain, by the second one
+        # bytes per sample between neighbors in the chain, by the second one
         self._links: dict[int, list[int]] = {}
         for source, target, size_bytes in self.transfers.edges:
             if target == source + 1:
@@ -452,7 +452,7 @@ def group_layers(problem: Problem, num_groups: int) -> list[tuple[int, int]]:
     start, stop = repeated_range(problem)
     length = stop - start
     max_groups = min(length, num_groups)
-    count = max(n for n in range(1, max_groups + 1) if length % n == 0)
+    count = max(n for n in divisors(length) if n <= max_groups)
     if 2 * count <= max_groups:
         count = max_groups
     return [
@@ -462,7 +462,7 @@ def group_layers(problem: Problem, num_groups: int) -> list[tuple[int, int]]:
     ]
 
 
-def optimise(
+def optimize(
     program: Program, cutoff: int | None, search: Search, effort: int
 ) -> tuple[Solution | None, bool]:
     """Solve one program.

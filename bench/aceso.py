@@ -191,7 +191,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         for cell in pinned:
             inside = f"{cell['step_time_ns'] / optimum:.3f}{_proof(cell)}"
         lines.append((name, _time(best), relative, believed, inside))
-    heads = "problem | `dp` | relative | believed | `dp` in its space"
+    heads = "problem | `dp` | relative | own estimate | `dp` in its space"
     return (
         f"{table(heads, lines)}\n\nOn {len(small)} other problems, the plan "
         f"is at most {100 * (max(small) - 1):.1f} % slower than the optimum."

@@ -4,7 +4,7 @@
 
 Per link family at most three parameters of these: the fraction of the
 data-sheet bandwidth, the latency of a step, the launch cost of a collective
-and what small groups lose of the bandwidth. They minimise the weighted mean
+and what small groups lose of the bandwidth. They minimize the weighted mean
 of |ln(predicted/measured)|: collectives count alike, and so do the cells
 (group, octave of the size) of each. Predicted are the times that the planner
 itself would use. The search is a pattern search from one starting point, so

@@ -15,9 +15,9 @@ import random
 from statistics import mean
 from typing import Any
 
+from best_order import best_order
 from result_files import fill, page_path, table, write_rows
 
-from formulations.device_order import best_order
 from nest.topology.generators import generate
 from nest.topology.order import Group, OrderCosts, auto_order
 
@@ -33,7 +33,7 @@ NUM_RANDOM = 20
 
 
 def tensor_and_data(tp: int) -> list[Group]:
-    """Return tensor groups of neighbours, and data groups across them."""
+    """Return tensor groups of neighbors, and data groups across them."""
     return [
         *(
             Group(tuple(range(first, first + tp)), weight=8)
@@ -44,7 +44,7 @@ def tensor_and_data(tp: int) -> list[Group]:
 
 
 def stages(size: int) -> list[Group]:
-    """Return stages of neighbours, each handing on to the next."""
+    """Return stages of neighbors, each handing on to the next."""
     return [
         *(
             Group(tuple(range(first, first + size)), weight=8)

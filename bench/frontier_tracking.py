@@ -137,7 +137,7 @@ def markdown(rows: list[dict[str, object]]) -> str:
     counts = ("exact_points", "points_on_the_exact_frontier")
     return table(
         "chain | heuristic | exact points | "
-        "of them found | mean loss | largest loss",
+        "found by `ft` | mean loss | largest loss",
         (
             (
                 f"{row['model']} on {row['cluster']}",

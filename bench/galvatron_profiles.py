@@ -125,7 +125,7 @@ class HardwareProfile:
     num_devices
         Devices, a power of two.
     all_reduce_ms_per_mb
-        By group size and whether neighbours form the group.
+        By group size and whether neighbors form the group.
     p2p_ms_per_mb
         By pipeline degree.
     overlap_slowdown
@@ -203,7 +203,7 @@ class Search:
     fine_grained
         A strategy per layer, else one for all.
     default_zero2
-        Shard optimiser and gradients by default, instead of plain DDP.
+        Shard optimizer and gradients by default, instead of plain DDP.
     mixed_precision, sequence_parallel, async_grad_reduce
         How the model is trained: bf16 or fp16; Megatron's sequence
         parallelism with tensor parallel layers; gradients reduced once a
@@ -412,8 +412,8 @@ def layer_times_s(
     sync_mb = 2 * (sharers - 1) / sharers * model.parameters_mb / strategy.tp
     if search.mixed_precision:
         sync_mb /= 2
-    neighbours = strategy.tp == 1
-    sync_ms = sync_mb * hardware.all_reduce_ms_per_mb[sharers, neighbours]
+    neighbors = strategy.tp == 1
+    sync_ms = sync_mb * hardware.all_reduce_ms_per_mb[sharers, neighbors]
 
     message_bytes = (
         samples * model.sequence_length * model.hidden_size * bytes_each
@@ -491,10 +491,10 @@ def other_times_s(
             * (2 if search.mixed_precision else 4)
         )
     sharers = strategy.sharers
-    neighbours = strategy.tp == 1 or strategy.dp == 1
+    neighbors = strategy.tp == 1 or strategy.dp == 1
     gather_ms_per_mb = 0.0
     if strategy.data_parallel == "zero3":
-        coefficient = hardware.all_reduce_ms_per_mb[sharers, neighbours]
+        coefficient = hardware.all_reduce_ms_per_mb[sharers, neighbors]
         gather_ms_per_mb = 0.5 * coefficient * (sharers - 1) / sharers
 
     def time_s(part: OtherMemory, share: float, num_messages: int) -> float:
@@ -743,11 +743,11 @@ def read_hardware(
     bandwidths = Entries.read(folder / f"allreduce_bandwidth_{machine}.json")
     all_reduce = {(1, True): 0.0, (1, False): 0.0}
     for size in sizes:
-        for neighbours in (True, False):
-            # the whole machine is one group, counted as neighbours
-            flag = int(neighbours or size == num_devices)
+        for neighbors in (True, False):
+            # the whole machine is one group, counted as neighbors
+            flag = int(neighbors or size == num_devices)
             key = f"allreduce_size_{size}_consec_{flag}"
-            all_reduce[size, neighbours] = 1 / bandwidths.number(key)
+            all_reduce[size, neighbors] = 1 / bandwidths.number(key)
     transfers = Entries.read(folder / f"p2p_bandwidth_{machine}.json")
     p2p = {pp: 1 / transfers.number(f"pp_size_{pp}") for pp in sizes}
     times = Entries.read(folder / f"sp_time_{machine}.json")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gzip
 import hashlib
 import json
 import resource
@@ -107,7 +108,9 @@ def made(only: list[str] | None) -> tuple[Index, dict[str, bytes]]:
             instance, problem = instance_of(recipe)
         except NestError as error:
             sys.exit(f"{name}: {error}")
-        problems[name] = store.encode_problem(problem)
+        # The same bytes each time.
+        plain = msgspec.json.encode(problem)
+        problems[name] = gzip.compress(plain, 9, mtime=0)
         instances.append(instance)
     instances.sort(key=lambda x: (x.num_devices, x.name))
     index = Index(

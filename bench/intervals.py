@@ -14,7 +14,7 @@ The standard deviations are the most probable ones if a deviation has a
 t distribution, under a weak prior; a row of a source of ``n`` weighs
 ``n ** -0.2``, so that a large sweep does not drown the others (of 0 to -0.5
 what covers between 85 and 95 % in the least width). Pairs of plans are
-neighbours among the rows of one source, model, cluster and batch. The odds
+neighbors among the rows of one source, model, cluster and batch. The odds
 that the predicted order of a pair is right are ``9 ** (ratio / margin)``, in
 logarithms; the margin has the most probable parts, too.
 """
@@ -220,7 +220,7 @@ class Table:
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
-        """Neighbours among the plans of one problem, in order of the file."""
+        """Neighbors among the plans of one problem, in order of the file."""
         members: dict[Any, list[int]] = defaultdict(list)
         for i, case in enumerate(self.cases):
             members[case.problem].append(i)
@@ -596,12 +596,13 @@ LARGEST = "vTrain"
 def pairs_text(pairs: dict[str, dict[str, float | int]]) -> str:
     """Return a sentence about pairs of plans, with and without vTrain's."""
     parts = [
-        f"{start} {row['pairs']} pairs of plans {row['equal']} are called "
-        f"equal; the prediction orders {percent(row['right_of_equal'])} % of "
-        f"these as measured, and {percent(row['right_of_others'])} % of the "
-        f"others"
+        f"{start} {row['equal']} of {row['pairs']} pairs of plans equal. It "
+        f"predicts the measured order for {percent(row['right_of_equal'])} % "
+        f"of these, and for {percent(row['right_of_others'])} % of the others"
         for start, row in zip(
-            ("Of", f"Without {LARGEST}, of"), pairs.values(), strict=True
+            ("nest calls", f"Without {LARGEST}, it calls"),
+            pairs.values(),
+            strict=True,
         )
     ]
     return ". ".join(parts) + "."
@@ -661,11 +662,11 @@ def page(document: dict[str, Any]) -> str:
             f"Held-out sources, and classes with {SHOWN} rows or more. *±* is "
             "half the width of the 90 % interval.",
             covered,
-            f"Of the sources, {short_source(name)} has the lowest coverage of "
-            f"90 % intervals: {percent(lowest['within_90'])} %.",
-            "## Are plans that are called equal hard to order?",
+            f"{short_source(name)} has the lowest coverage of 90 % intervals "
+            f"of all sources: {percent(lowest['within_90'])} %.",
+            "## How often is the order of equal plans predicted correctly?",
             pairs_text(document["pairs"]),
-            "## What do runs of your own change?",
+            "## How much do your own runs help?",
             f"{OWN} runs of a held-out source, drawn {DRAWS} times, and the "
             "coverage of its other rows:",
             own_runs_text(document["own_runs"]),

@@ -64,8 +64,8 @@ def solved(
             text=True,
         )
         if process.returncode == 2:
-            text = process.stderr.strip().splitlines()[-1]
-            return {"refused": text.removeprefix("nest: error: ")}
+            *_, text = process.stderr.split("nest: error: ")
+            return {"refused": " ".join(text.split())}
         document = json.loads(answer.read_text())
     (cell,) = document["cells"]
     return {

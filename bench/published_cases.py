@@ -43,7 +43,7 @@ class Published(Struct, frozen=True, kw_only=True):
     nodes_per_chunk
         Graph nodes of every chunk, where they are not spread evenly.
     expert_traffic
-        Part of the modelled bytes of the all-to-all of experts that the run
+        Part of the modeled bytes of the all-to-all of experts that the run
         sends.
     whole_chunks
         Whether embedding and head count as layers when they are.

@@ -53,7 +53,7 @@ INTERLEAVED_S = 400
 
 
 def kept_by_megatron(case: Published) -> dict[str, Any]:
-    """Return what the plan takes with Megatron-LM's default optimiser."""
+    """Return what the plan takes with Megatron-LM's default optimizer."""
     problem = build(case)
     job = replace(
         problem.job,

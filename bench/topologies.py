@@ -314,8 +314,8 @@ def inputs_table(rows: Sequence[Mapping[str, Any]]) -> str:
             figures = (share, geometric(losses), max(losses))
             lines.append((name, len(of_folder), *map(percent, figures)))
     return table(
-        "NEST's inputs | some plan fits | communication: most of a fastest "
-        "step | blind: mean loss | largest",
+        "NEST's inputs | with a plan | largest share of communication | "
+        "blind: mean loss | largest",
         lines,
     )
 

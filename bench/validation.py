@@ -247,11 +247,11 @@ def rooms(document: Mapping[str, Any]) -> str:
         oom[f"predicted_not_to_fit{end}"] for end in ("", "_with_headroom")
     )
     return (
-        f"Of {fits['ran']} runs that ran, {percent(fits['share'])} % are "
-        f"predicted to fit, and {headroom} % if the model's mean memory error "
-        f"stays free. Of {oom['rows']} runs that ran out of memory, {refused} "
-        f"are predicted not to fit, and {refused_with_headroom} with that "
-        f"memory free."
+        f"{fits['ran']} runs fit in memory. nest predicts that "
+        f"{percent(fits['share'])} % of them fit, and {headroom} % if it "
+        f"keeps its mean memory error free. {oom['rows']} runs ran out of "
+        f"memory. nest predicts that {refused} of them do not fit, and "
+        f"{refused_with_headroom} with that memory free."
     )
 
 
@@ -321,7 +321,7 @@ def accuracy(
         f"`nest validate` alone predicts {PACKAGED}, which were fitted: in "
         f"tier A and 16 bit {own['used']} rows with a median error of "
         f"{percent(own['median_abs_error'])} %.",
-        "## On which devices and configurations?",
+        "## How do errors depend on device and parallelism?",
         "All usable rows, also of tier C, with the stored parameters, which "
         "were fitted to tiers A and B. Bias is the mean of the signed errors.",
         table(
@@ -341,7 +341,7 @@ def accuracy(
             ],
         ),
         f"Devices with fewer than {FEW} rows are left out.",
-        "## Is the fastest configuration found?",
+        "## Does nest predict which configuration is the fastest?",
         "Groups of at least three configurations of one model, cluster and "
         "batch. *Regret* is the extra time of the configuration predicted "
         "to be fastest over the fastest measured one.",
@@ -349,7 +349,7 @@ def accuracy(
             f"groups of | {RANKED}",
             [ranked(name, figures) for name, figures in rankings.items()],
         ),
-        "## Is memory predicted?",
+        "## How accurate is predicted memory?",
         table(
             f"memory counted by | {HEADS}",
             [

@@ -93,7 +93,7 @@ def shown(folder: Path, page: str) -> str:
 
 
 def small(png: bytes) -> bytes:
-    """Return a picture with few colours, which is a third of it."""
+    """Return a picture with few colors, which is a third of it."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
@@ -106,7 +106,7 @@ def small(png: bytes) -> bytes:
 
 def main() -> None:
     """Take the pictures in the repository anew."""
-    from gallery import MAKE_REPORT, write_page
+    from gallery_pages import MAKE_REPORT, write_page
 
     with tempfile.TemporaryDirectory() as folder:
         page = write_page(MAKE_REPORT, Path(folder))

@@ -3,7 +3,7 @@
 The reference of all exact solvers. It must not be clever: it knows the
 counting rules of :mod:`nest.cost.space` and what a stage is, and leaves
 everything else to ``score``. Whatever else a job allows (a strategy per
-layer, interleaved schedules, overlap, the distributed optimiser) it enumerates
+layer, interleaved schedules, overlap, the distributed optimizer) it enumerates
 too.
 """
 
@@ -64,7 +64,7 @@ class BruteSolver:
         exact=True,
         anytime=True,
         warm_start=True,
-        searches=frozenset(EXTENSIONS),
+        searches=frozenset(EXTENSIONS) - {"order"},
         any_schedule=True,
         method="plain enumeration of every plan",
         options={

@@ -80,7 +80,7 @@ class Choice(NamedTuple):
     sync
         Quanta per step.
     resident_bytes
-        Weights, gradients, optimiser state and all kept activations.
+        Weights, gradients, optimizer state and all kept activations.
     working_bytes
         Needed while the layer runs.
     layout
@@ -609,7 +609,7 @@ class Instance:
         side: int,
         table: dict[Receive, int],
     ) -> tuple[int | None, ...]:
-        """Return what a slot receives from neighbours of every size.
+        """Return what a slot receives from neighbors of every size.
 
         Where it is the same from all that have room, so it is from others.
         """

@@ -1,30 +1,29 @@
 """Compare planners for large training runs.
 
->>> import nest
->>> result = nest.solve("llama2-7b-8")
->>> result.step_time_ns
-121994771348
-
 Each function answers one question; ``help(nest.solve)`` shows its arguments,
 which are the options of the command of that name:
 
 ========================  =====================================================
-``problem``, ``load``     a model on a cluster, or a file, as a problem
 ``solve``                 which plan is the fastest, and is that proven?
 ``compare``               which plans do several solvers find?
+``fits``                  does a launch fit, and which change makes it fit?
 ``score``, ``check``      what does a plan cost, which rules does it break?
 ``explain``               why this plan, and what would each change cost?
 ``simulate``, ``trace``   which passes run when?
 ``pareto``                which trade-offs of time, memory and cost are best?
 ``fit``                   how few devices, or how little memory, are enough?
-``fits``                  does a launch fit, and which change makes it fit?
 ``export``                which files start the plan?
 ``certify``               what proves that no plan is faster?
 ``sweep``, ``bench``      what changes with the cluster, and with the solver?
 ``codesign``              which accelerator would train the models fastest?
 ``validate``              how far are predictions from measured runs?
 ``calibrate``             what do a few runs of your own change?
+``problem``, ``load``     how is a model on a cluster, or a file, a problem?
 ========================  =====================================================
+
+>>> import nest
+>>> nest.solve("llama2-7b-8").status
+<Status.OPTIMAL: 'optimal'>
 
 The names, and modules, are loaded when they are used: ``import nest`` is
 cheap and imports no solver engine.

@@ -39,6 +39,7 @@ from nest.requests.settings import (
     python_errors,
     settings_of,
 )
+from nest.util.files import check_output
 from nest.util.text import closest
 
 if TYPE_CHECKING:
@@ -358,7 +359,6 @@ def export(request: launching.ExportRequest) -> dict[str, str | bytes]:
     ['README', 'args.sh', 'hostfile']
     """
     from nest.frameworks.export import write_folder
-    from nest.util.files import check_output
 
     folder = None if request.output is None else os.fspath(request.output)
     check_output(folder, "-o", folder=True)

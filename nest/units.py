@@ -100,6 +100,12 @@ def decimal(value: float) -> Fraction:
     return Fraction(str(value))
 
 
+def divisors(total: int) -> list[int]:
+    """Return the divisors of a whole number, in ascending order."""
+    small = [n for n in range(1, math.isqrt(total) + 1) if total % n == 0]
+    return small + [total // n for n in reversed(small) if n * n < total]
+
+
 def ceil_div(numerator: int, denominator: int) -> int:
     """Return ``numerator / denominator`` rounded up; shards round up."""
     return -(-numerator // denominator)

@@ -1,7 +1,7 @@
 """Systolic arrays, register by register: what cycles are counted against.
 
 Elements are advanced one by one, cycle by cycle, the lowest and rightmost
-first, so that each finds in its neighbours what they had a cycle before. No
+first, so that each finds in its neighbors what they had a cycle before. No
 formula is known here: a machine stops when everything has left it, and says
 what left and in how many cycles. ``None`` is a register that holds nothing.
 """
@@ -31,7 +31,7 @@ def output_stays(left: Matrix, right: Matrix) -> tuple[Matrix, int]:
     """Multiply with an element per result: operands pass, sums stay.
 
     Rows of the left operand enter from the left, columns of the right one
-    from above, each a cycle after its neighbour. Once all sums are there they
+    from above, each a cycle after its neighbor. Once all sums are there they
     are shifted down and out.
     """
     places = backwards(rows := len(left), right.shape[1])
@@ -123,7 +123,7 @@ def weights_ahead(
 
     Elements have a second register for the next fold's standing value. It
     comes down its column while a fold streams, the lowest row's first, a
-    column a cycle after its neighbour; an element turns to it when the first
+    column a cycle after its neighbor; an element turns to it when the first
     value of the next fold arrives. A fold begins as soon as the last one has
     entered and its own first values have arrived.
     """

@@ -28,7 +28,7 @@ class Ticking(Deadline):
         self.ticks -= 1
         return self.ticks < 0
 
-    def part(self, limit_s: float | None) -> Ticking:
+    def shortened(self, limit_s: float | None) -> Ticking:
         """Return a clock of its own that stands as this one does."""
         return Ticking(self.ticks)
 

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
-# Tables in a pipe are as wide as the text, whoever runs the tests.
+from nest.util import terminal
+
+# Lines are as wide as their texts, whoever runs the tests; the screens of 80
+# columns are in tests/cli/test_width.py.
 os.environ.pop("COLUMNS", None)
+terminal.USUAL_COLUMNS = 100_000
 # No test reads the configuration of the person who runs it.
 os.environ["XDG_CONFIG_HOME"] = os.devnull
 

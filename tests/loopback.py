@@ -1,7 +1,7 @@
 """Solvers that say what they are told to, truth or lie, and a tiny problem.
 
 The option ``act`` chooses what they do. The problem has two layers of 80
-bytes (weights, gradients, optimiser state) and two devices of 100 bytes, so
+bytes (weights, gradients, optimizer state) and two devices of 100 bytes, so
 a plan with one stage is too big and ``good_plan`` is the only feasible one.
 """
 
@@ -91,7 +91,7 @@ def tiny_problem(name: str = "tiny", memory_bytes: int = 100) -> Problem:
 def crowded_problem() -> Problem:
     """Return a problem in which one stage fits if it recomputes.
 
-    Per layer 16 bytes of weights, gradients and optimiser state, and 40 of
+    Per layer 16 bytes of weights, gradients and optimizer state, and 40 of
     activations or 10 with full recomputation: 2 * 56 = 112 or 52 bytes of
     100. Without, a step takes 2 * 60 = 120 ns, with it 2 * 80 = 160.
     """

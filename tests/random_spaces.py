@@ -156,10 +156,10 @@ def check(spec: Spec, found: Answers, every: Enumerated) -> None:
         for model, on in zip(chosen, best.found.on, strict=True):
             assert on.step_ps == steps[model][expected] * QUANTUM_PS
     _check_frontier(spec, found, steps)
-    for neighbour in found.sensitivity:
-        place = neighbour.found.point.index
-        if neighbour.listed:
-            for model, on in enumerate(neighbour.found.on):
+    for neighbor in found.sensitivity:
+        place = neighbor.found.point.index
+        if neighbor.listed:
+            for model, on in enumerate(neighbor.found.on):
                 step = steps[model][place]
                 quanta = None if step >= NO_PLAN else step * QUANTUM_PS
                 assert on.step_ps == quanta

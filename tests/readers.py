@@ -48,9 +48,9 @@ from nest.hardware.machines import machine
 from nest.instances import store, update
 from nest.ir import Plan, Problem, encode, problem_hash, read_plan
 from nest.ir.documents import refusing, text_of
-from nest.ir.io import decode, read_text
+from nest.ir.io import decode, read_bytes, read_text
 from nest.models.hf import read_hf
-from nest.operator_schedule.layer_file import read_layer
+from nest.operator_schedule.layer_file import decode_layer
 from nest.profiles import Entry, Profile, load_profile
 from nest.solvers.base import SolveOptions
 from nest.solvers.command import _decode as decode_answer
@@ -391,16 +391,18 @@ def _config(path: Path) -> None:
 def _titan(path: Path) -> None:
     text = read_text(path, NestError)
     world = 8
-    launch, shape = torchtitan.read_foreign(text, str(path), world)
-    torchtitan.unread(text, str(path))
+    launch, shape, _ = torchtitan.read_foreign(text, str(path), world)
     build(launch, shape, Site([(machine("dgx-h100"), world)]))
+
+
+def _layer(path: Path) -> None:
+    decode_layer(read_bytes(path, NestError), str(path))
 
 
 def _speed(path: Path) -> None:
     text = read_text(path, NestError)
     model = small_model()
     deepspeed.read_foreign(text, str(path), 8, model, 1024)
-    deepspeed.unread(text, str(path))
 
 
 @cache
@@ -461,7 +463,7 @@ READERS: dict[str, Reader] = {
         ".yaml", _blocks("benchmarks.md", "yaml", "nest-sweep/1"), read_sweep
     ),
     "codesign": Reader(".yaml", _spaces, read_spec),
-    "layer": Reader(".json", _layers, read_layer),
+    "layer": Reader(".json", _layers, _layer),
     "set": Reader(
         ".yaml",
         lambda: [

@@ -346,7 +346,7 @@ def _restrict(draw: Draw, job: Job) -> Job:
 
 
 def _allow_runtimes(draw: Draw, job: Job) -> Job:
-    """Allow some overlap and perhaps the distributed optimiser.
+    """Allow some overlap and perhaps the distributed optimizer.
 
     Often all or nothing hides: then sums differ by nothing but rounding.
     """
@@ -401,7 +401,7 @@ def problems(  # noqa: PLR0913
         Whether its network is a graph instead of a tree; such problems are
         under ``standard``.
     overlapping
-        Whether its job allows overlap, and perhaps the distributed optimiser;
+        Whether its job allows overlap, and perhaps the distributed optimizer;
         such problems are under ``standard``.
     choosing
         Whether its plans choose where sequences are split; such problems are

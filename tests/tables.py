@@ -38,7 +38,7 @@ from nest.cost.score import score
 from nest.ir import Plan, Problem, Strategy, problem_hash
 from nest.operator_schedule import Cores
 from nest.operator_schedule import schedule as scheduled_on_cores
-from nest.operator_schedule.layer_file import read_layer
+from nest.operator_schedule.layer_file import decode_layer
 from nest.present import (
     audit,
     benchmark,
@@ -123,7 +123,7 @@ class Terminal(io.StringIO):
 
 
 def on_terminal(width: int, parts: Parts) -> list[str]:
-    """Return the lines of a terminal without colours."""
+    """Return the lines of a terminal without colors."""
     file = Terminal()
     with patch.dict(os.environ, COLUMNS=str(width), NO_COLOR="1"):
         table.show(file, *parts)
@@ -353,6 +353,7 @@ def varied() -> Parts:
         "days": 12.5,
         "usd": None,
         "plan": "tp=8",
+        "degrees": "TP 8 · PP 1 · DP 1 · CP 1 · ZeRO 1 · no recomputation",
     }
     faster = {
         **row,
@@ -521,7 +522,7 @@ def profiled() -> Parts:
     )
     with (
         heard() as parts,
-        patch("nest.profiles.format.encode_profile", lambda _: b""),
+        patch("nest.cli.profiling.encode_profile", lambda _: b""),
     ):
         made = SimpleNamespace(entries=[entry, entry])
         profiling._write(os.devnull, made)  # type: ignore[arg-type]
@@ -602,7 +603,8 @@ def codesigned() -> Parts:
 
 def cores_scheduled() -> Parts:
     """Return what ``nest schedule`` says of a layer."""
-    layer = read_layer(ROOT / "examples" / "codesign" / "layer.json")
+    path = ROOT / "examples" / "codesign" / "layer.json"
+    layer = decode_layer(path.read_bytes())
     cores = Cores(8, 2)
     found = {
         name: scheduled_on_cores(operators, cores)

@@ -218,7 +218,7 @@ def flat_shard(tensors: Sequence, ranks: int):
 
 
 def optimizer_tensors(weights: Sequence, make: Callable) -> list:
-    """Return fp32 copies of weights and what an optimiser makes of them.
+    """Return fp32 copies of weights and what an optimizer makes of them.
 
     What it keeps elsewhere does not count: counters of steps are on the host.
     """

@@ -9,7 +9,7 @@ function reachable() {
   }
 }
 
-function labelled() {
+function labeled() {
   for (const part of document.querySelectorAll("[role=heading]"))
     part.setAttribute("aria-level", "2");
   const asides = { ".sidebar-drawer": "Site", ".toc-drawer": "This page" };
@@ -17,6 +17,6 @@ function labelled() {
     document.querySelector(name)?.setAttribute("aria-label", label);
 }
 
-addEventListener("DOMContentLoaded", labelled);
+addEventListener("DOMContentLoaded", labeled);
 addEventListener("load", reachable);
 addEventListener("resize", reachable);

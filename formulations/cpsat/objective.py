@@ -6,7 +6,7 @@ from formulations.cpsat.variables import Model
 
 
 def set_objective(model: Model) -> None:
-    """Minimise the step time."""
+    """Minimize the step time."""
     step_time(model)
     cutoff(model)
     model.engine.minimize(model.step)

@@ -82,7 +82,7 @@ class PathModel:
         return slowest
 
     def set_objective(self) -> None:
-        """Minimise the step time (P1), at most the cutoff (P7)."""
+        """Minimize the step time (P1), at most the cutoff (P7)."""
         network, table = self.network, self.task.table
         terms = [
             int(once) * x for once, x in zip(network.once, self.x, strict=True)

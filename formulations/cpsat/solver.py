@@ -50,7 +50,7 @@ class CpSatSolver(Formulation):
         method="integer models of paths and of layers, OR-tools CP-SAT",
         requires=("ortools",),
         any_schedule=True,
-        searches=frozenset(EXTENSIONS),
+        searches=frozenset(EXTENSIONS) - {"order"},
         model_files=(".pbtxt",),
         options={
             parameters.OPTION: parameters.MEANING,

@@ -8,7 +8,7 @@ from formulations.milp.windows import limits
 
 
 def set_objective(model: Model) -> None:
-    """Minimise the step time."""
+    """Minimize the step time."""
     step_time(model)
     cutoff(model)
     model.engine.setObjective(1 * model.step)

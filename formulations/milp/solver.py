@@ -53,7 +53,7 @@ class MilpSolver(Formulation):
         method="MILPs of paths and of layers, CBC or another engine",
         requires=("pulp",),
         any_schedule=True,
-        searches=frozenset(EXTENSIONS),
+        searches=frozenset(EXTENSIONS) - {"order"},
         model_files=(".mps", ".lp"),
         options={
             "engine": (

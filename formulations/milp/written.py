@@ -26,7 +26,7 @@ def write_model(
     problem = model.engine
     comments = [
         *comments,
-        f"Minimise T: one is {model.scale_quanta} quanta, the offset is 0.",
+        f"Minimize T: one is {model.scale_quanta} quanta, the offset is 0.",
         f"In rows of memory one is {model.scale_bytes} bytes.",
     ]
     write = problem.writeLP if path.suffix == ".lp" else problem.writeMPS

@@ -291,7 +291,7 @@ class Builder:
         fast = self._fast(bound, max_step)
         return Placed(*(column[fast] for column in placed))
 
-    # Stages with their neighbours
+    # Stages with their neighbors
 
     def _priced(self, placed: Placed, max_step: int) -> Network:
         """Return the third graph, priced as plans are."""
@@ -396,7 +396,7 @@ class Builder:
     def _received(
         self, row: Integers, offset: Integers, beside: Integers, *, ahead: bool
     ) -> Integers:
-        """Return what stages receive from neighbours of some sizes."""
+        """Return what stages receive from neighbors of some sizes."""
         table, split = self.table, self.table.split
         cuts = table.cuts.tails if ahead else table.cuts.heads
         sizes_at_cut = table.cuts.size_of[cuts[table.pair[row]]]
@@ -440,7 +440,7 @@ def _beside(
 def _joined(
     node: Integers, beside: tuple[Integers, Integers]
 ) -> tuple[Integers, Integers]:
-    """Return every stage as often as it has neighbours, and their sizes."""
+    """Return every stage as often as it has neighbors, and their sizes."""
     nodes, sizes = beside
     first = np.searchsorted(nodes, node)
     many = np.searchsorted(nodes, node, side="right") - first

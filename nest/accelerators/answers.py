@@ -20,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from nest.accelerators.architecture import CATEGORIES, PARAMETERS, Architecture
+from nest.accelerators.evaluate import best_plan, prove_point
 from nest.accelerators.objective import NO_PLAN, Objective
 from nest.accelerators.oracle import PointOracle
 from nest.accelerators.phaze import phaze_order
@@ -56,12 +57,7 @@ from nest.errors import InvalidOptionError, InvalidProblemError, SolverError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.named import load_model
-from nest.solvers.base import (
-    Deadline,
-    OutOfTimeError,
-    SolveOptions,
-    Status,
-)
+from nest.solvers.base import Deadline, OutOfTimeError, SolveOptions, Status
 from nest.tasks.parallel import dask_client
 from nest.units import MAX_TOTAL
 from nest.util.interrupts import Interrupted
@@ -319,7 +315,6 @@ class _Study:
         schedule: bool,
         placement: bool,
     ) -> int | None:
-        from nest.accelerators.evaluate import best_plan
         from nest.solvers.run import run_solver
 
         index = self._add(architecture)
@@ -611,8 +606,6 @@ def problem_on(
     what shortest schedules of their operators take, where these are quickly
     known or the proof needs them; bounds stand for the others.
     """
-    from nest.accelerators.evaluate import prove_point
-
     workload = workload_of(
         setting_of(spec, on.model, architecture.devices_per_node)
     )

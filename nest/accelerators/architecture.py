@@ -27,8 +27,7 @@ class Architecture(Struct, frozen=True, kw_only=True, order=True):
     frequency_hz
         Clock of all cores.
     link_bytes_per_s, network_bytes_per_s
-        Bandwidth per device in one direction inside a node, and between
-        nodes.
+        Bandwidth per device in one direction inside a node, and between nodes.
     devices_per_node
         Devices that such links join.
     core_buffer_bytes

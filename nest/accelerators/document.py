@@ -192,7 +192,7 @@ def answers_document(answers: Answers, unfinished: str = "") -> Document:
         "best": [_best(each, spec) for each in answers.best],
         "frontier": [_found(each, spec) for each in answers.frontier],
         "sensitivity": [
-            _neighbour(each, answers, spec) for each in answers.sensitivity
+            _neighbor(each, answers, spec) for each in answers.sensitivity
         ],
         "contributions": [
             _contribution(each) for each in answers.contributions
@@ -257,8 +257,8 @@ def _on(on: ModelResult, point: Point, spec: Spec, power: bool) -> Document:
     return document
 
 
-def _neighbour(each: Neighbor, answers: Answers, spec: Spec) -> Document:
-    """Return a neighbour, with what it changes of the best of all."""
+def _neighbor(each: Neighbor, answers: Answers, spec: Spec) -> Document:
+    """Return a neighbor, with what it changes of the best of all."""
     best = answers.best[-1].found
     change = None
     if best is not None and best.relative:

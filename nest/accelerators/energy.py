@@ -4,7 +4,7 @@ The energy of a step is the sum over stages, layers, micro-batches and
 replicas, on every device of a stage, of the energies of the operators of the
 forward pass, the backward pass and what is recomputed, each in the mode of
 its schedule, and the leakage of every device for as long as the step takes,
-idle ones too. Not in it: optimiser updates, collectives, links and hosts.
+idle ones too. Not in it: optimizer updates, collectives, links and hosts.
 """
 
 from __future__ import annotations

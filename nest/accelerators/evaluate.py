@@ -228,9 +228,7 @@ def _best_of(
     step, plan = min(MAX_TOTAL, target_quanta) + 1, None
     for split in splits:
         other = best_plan(
-            restricted(problem, split),
-            step - 1,
-            limit_s=deadline.remaining_s,
+            restricted(problem, split), step - 1, limit_s=deadline.remaining_s
         )
         if other[1] is not None:
             step, plan = other
@@ -277,10 +275,7 @@ def solve_together(
     for split in splits or splits_of(problem):
         one = restricted(problem, split)
         _, plan = best_plan(
-            one,
-            target_quanta,
-            any_plan=True,
-            limit_s=deadline.remaining_s,
+            one, target_quanta, any_plan=True, limit_s=deadline.remaining_s
         )
         if plan is not None:
             possible.append(split)
@@ -346,8 +341,7 @@ def best_plan(
         extra[option] = str(max(target_quanta, 0))
     clock = Deadline(None)
     claim = DpSolver().solve(
-        problem,
-        SolveOptions(num_workers=1, time_limit_s=limit_s, extra=extra),
+        problem, SolveOptions(num_workers=1, time_limit_s=limit_s, extra=extra)
     )
     verdict = judge(
         *(problem, claim),

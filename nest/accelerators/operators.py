@@ -274,10 +274,9 @@ def energy_fj(
 ) -> int:
     """Return the energy of an operator, without leakage, in fJ.
 
-    Of its multiply-accumulates, the lanes that work, the words between
-    arrays and the buffer it is tiled in (:func:`array_words`), the bytes
-    between lanes and theirs, and what moves between a buffer and memory, at
-    both ends.
+    Of its multiply-accumulates, the lanes that work, the words between arrays
+    and the buffer it is tiled in (:func:`array_words`), the bytes between
+    lanes and theirs, and what moves between a buffer and memory, at both ends.
     """
     sram = energies.sram_fj_per_byte
     core_sram = sram if whole else energies.core_sram_fj_per_byte

@@ -3,9 +3,8 @@
 Phaze (Wang et al., ICML 2024; msr-fiddle/phaze @fed7cde) lists 75,712
 architectures and keeps 29,360 of them: those that are no larger than its
 reference point, and no smaller than 0.3 of it unless they have one core of a
-type. It
-takes them in buckets of similar area, the largest first, and stops after a
-bucket if the best throughputs of the last five do not grow.
+type. It takes them in buckets of similar area, the largest first, and stops
+after a bucket if the best throughputs of the last five do not grow.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ from msgspec.structs import replace
 
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.points import Limit, Point, Space, listed, within
-from nest.accelerators.silicon import (
-    Prices,
-    area_e6_um2,
-    technology,
-)
+from nest.accelerators.silicon import Prices, area_e6_um2, technology
 
 #: The lists, in their order; lanes are as many as columns.
 _COUNTS = tuple(2**i for i in range(12, -1, -1))

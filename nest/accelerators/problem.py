@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nest.accelerators.architecture import Architecture
 from nest.cost.magnitude import choose_quantum_ps
-from nest.errors import InvalidOptionError, InvalidProblemError, NestError
+from nest.errors import InvalidOptionError
 from nest.hardware import Machine
 from nest.hardware.calibration import Calibration
 from nest.ir.cluster import Cluster, Device, Level
@@ -24,7 +24,7 @@ from nest.ir.job import splits_backward
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture as Model
 from nest.models.choices import Choices, Request, choose
-from nest.models.graphs import grain, graph_of, problem_of
+from nest.models.graphs import grain, graph_of, in_range, problem_of
 from nest.models.operators import Execution, timed_cost
 
 #: Kind of layers, and key of a cost of it.
@@ -132,7 +132,7 @@ def base_problem(
             f"schedule: expected one that computes the backward pass of a "
             f"layer at once, got {choices.schedule!r}; choose '1f1b'"
         )
-    try:
+    with in_range(model.name):
         graph = graph_of(
             model,
             choices,
@@ -149,12 +149,6 @@ def base_problem(
             name=f"{model.name}-acceleratorx{num_devices}",
             source=f"model: {model.source}; {SOURCE}, {grain(choices)}",
         )
-    except ValueError as error:
-        if isinstance(error, NestError):
-            raise
-        raise InvalidProblemError(
-            f"{model.name}: {error}; check the shape of the model"
-        ) from None
     return Base(problem, choices)
 
 
@@ -193,7 +187,7 @@ def with_times(
             ),
         )
 
-    try:
+    with in_range(problem.name, "choose a faster architecture"):
         made = replace(
             problem,
             graph=replace(
@@ -203,12 +197,6 @@ def with_times(
         )
         quantum_ps = quantum_ps or choose_quantum_ps(made, fine_ps=1)
         return replace(made, quantum_ps=quantum_ps)
-    except ValueError as error:
-        if isinstance(error, NestError):
-            raise
-        raise InvalidProblemError(
-            f"{problem.name}: {error}; choose a faster architecture"
-        ) from None
 
 
 def _timed(cost: LayerCost, times: tuple[int, int, int]) -> LayerCost:

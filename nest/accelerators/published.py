@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from nest.accelerators.silicon import MM2, sram_e6_um2, technology
-from nest.ir.base import Count, Struct
+from nest.ir.base import Count, FileStruct, Struct
 from nest.util.stored import read_stored
 
 
@@ -108,13 +108,7 @@ class _Tpu(Struct, frozen=True, kw_only=True):
     source: str
 
 
-class _File(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-published/1",
-):
+class _File(FileStruct, frozen=True, kw_only=True, tag="nest-published/1"):
     chips: tuple[Chip, ...]
     ga100: _Gpu
     tpu_v4i: _Tpu
@@ -136,7 +130,7 @@ def ga100_blocks() -> list[Block]:
     areas = technology("7nm").areas
     counts = gpu.counts
     hbm_control = areas.hbm_link_e6_um2 - gpu.hbm_phy_e6_um2
-    modelled: dict[str, Fraction | int] = {
+    modeled: dict[str, Fraction | int] = {
         "cores": counts["cores"] * _core_e6_um2(gpu),
         "interconnect": counts["cores"] * areas.tensor_core_e6_um2,
         "L2": sram_e6_um2(technology("7nm"), counts["l2_bytes"]),
@@ -144,8 +138,8 @@ def ga100_blocks() -> list[Block]:
         "memory control": counts["hbm_links"] * hbm_control,
         "links PHY": counts["links"] * areas.link_e6_um2,
     }
-    rest = sum(modelled.values())
-    modelled["other"] = Fraction(rest) * areas.other_ppm / 10**6
+    rest = sum(modeled.values())
+    modeled["other"] = Fraction(rest) * areas.other_ppm / 10**6
     return _with_whole(
         [
             Block(
@@ -154,7 +148,7 @@ def ga100_blocks() -> list[Block]:
                 float(Fraction(area) / MM2),
                 gpu.fitted.get(name, ""),
             )
-            for name, area in modelled.items()
+            for name, area in modeled.items()
         ]
     )
 
@@ -206,7 +200,7 @@ def tpu_v4i_blocks() -> list[Block]:
     """
     tpu, process = _file().tpu_v4i, technology("7nm")
     macs = tpu.arrays * tpu.rows * tpu.columns
-    modelled = {
+    modeled = {
         "arrays": macs * process.areas.mac_e6_um2,
         "CMEM": sram_e6_um2(process, tpu.cmem_bytes),
     }
@@ -216,11 +210,11 @@ def tpu_v4i_blocks() -> list[Block]:
             float(Fraction(tpu.shares[name]) * Fraction(tpu.die_mm2)),
             area / MM2,
         )
-        for name, area in modelled.items()
+        for name, area in modeled.items()
     ]
 
 
 def _with_whole(blocks: list[Block]) -> list[Block]:
     published = sum(block.published_mm2 for block in blocks)
-    modelled = sum(block.modelled_mm2 for block in blocks)
-    return [*blocks, Block("total", published, modelled)]
+    modeled = sum(block.modelled_mm2 for block in blocks)
+    return [*blocks, Block("total", published, modeled)]

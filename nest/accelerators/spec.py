@@ -28,7 +28,7 @@ from nest.accelerators.points import (
 from nest.accelerators.silicon import Prices, Technology, technology
 from nest.accelerators.systolic import CONVENTIONS, Convention
 from nest.errors import InvalidProblemError, UnknownNameError
-from nest.ir.base import Struct
+from nest.ir.base import FileStruct, Struct
 from nest.ir.io import decode, read_bytes
 from nest.models.choices import Request
 from nest.units import MAX_TERM
@@ -245,13 +245,7 @@ class _Prices(Struct, frozen=True, kw_only=True):
     package: Any = None
 
 
-class _File(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-codesign/1",
-):
+class _File(FileStruct, frozen=True, kw_only=True, tag="nest-codesign/1"):
     space: str | _Space
     devices: Any
     models: tuple[str, ...] = ()

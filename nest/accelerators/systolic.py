@@ -40,7 +40,7 @@ larger array as a smaller one where that is faster, and never grows. For
 ``in-use`` both are the same: the formula grows with ``Fr`` and ``Fc`` (by at
 least ``Sc - Fc`` and ``2 Sr - Fr``, which are no less than 0).
 
-What is not modelled: feeding the array takes no time of its own, buffers are
+What is not modeled: feeding the array takes no time of its own, buffers are
 wide enough for its edges.
 """
 

@@ -22,7 +22,7 @@ from nest.accelerators.problem import base_problem
 from nest.accelerators.systolic import Convention
 from nest.accelerators.workload import Workload
 from nest.errors import NestError
-from nest.ir.base import Struct
+from nest.ir.base import FileStruct, Struct
 from nest.ir.io import decode, encode, read_bytes
 from nest.models.architectures import Architecture as Model
 from nest.models.choices import Request
@@ -173,11 +173,7 @@ def died(task: Task, text: str) -> bytes:
 
 
 class Manifest(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-codesign-run/1",
+    FileStruct, frozen=True, kw_only=True, tag="nest-codesign-run/1"
 ):
     """The description of a directory of answers."""
 

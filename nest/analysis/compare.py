@@ -55,8 +55,7 @@ def compare(
         The same for all; by default each gets its number of workers, see
         :func:`~nest.solvers.registry.default_workers`.
     on_cell, on_progress
-        Called with the results so far after every cell, and while a cell
-        runs.
+        Called with the results so far after every cell, and while a cell runs.
     on_report
         Called with every report of every solver, unchecked.
 
@@ -175,6 +174,12 @@ def claimed(result: SolveResult) -> tuple[Status | None, int | None]:
     return Status(claim["status"]), claim["lower_bound_quanta"]
 
 
+def fastest(results: Iterable[SolveResult]) -> SolveResult | None:
+    """Return the first result with the fastest plan, if there is one."""
+    with_plan = [x for x in results if x.step_quanta is not None]
+    return min(with_plan, key=lambda x: x.step_quanta or 0, default=None)
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
     """The answers of several solvers to one problem.
@@ -215,8 +220,7 @@ class Comparison(Tabular):
     @property
     def best(self) -> SolveResult | None:
         """The first answer with the fastest plan; ``None`` without plans."""
-        found = [x for x in self.results if x.step_quanta is not None]
-        return min(found, key=lambda x: x.step_quanta or 0, default=None)
+        return fastest(self.results)
 
     def __repr__(self) -> str:
         """Return what it is in a line."""

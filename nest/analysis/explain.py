@@ -4,7 +4,7 @@ The terms of the step time are those of :mod:`nest.cost.breakdown`. What bounds
 the plan is found by solving relaxed problems: without a memory limit, with one
 level of the network infinitely fast, with more batch sizes. The gain of a
 relaxation is how much shorter the best step becomes; the largest one names
-the binding constraint. Neighbours are those of :mod:`nest.analysis.neighbors`.
+the binding constraint. Neighbors are those of :mod:`nest.analysis.neighbors`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from nest.analysis.fit import most_memory_bytes, with_memory
-from nest.analysis.neighbors import Neighbour, neighbours
+from nest.analysis.neighbors import Neighbor, neighbors
 from nest.constraints.pins import Restrictions, describe, restrict
 from nest.cost.breakdown import (
     STEP_TERMS,
@@ -123,7 +123,7 @@ class Explanation(Tabular):
     intervals
         Within which its figures are; ``None`` where nothing is known of it.
     equal
-        Of every neighbour, whether its step time and the plan's differ by
+        Of every neighbor, whether its step time and the plan's differ by
         less than the noise; ``None`` where nothing is known of it.
     """
 
@@ -131,7 +131,7 @@ class Explanation(Tabular):
     plan: Plan
     score: Score
     terms: Breakdown
-    neighbours: tuple[Neighbour, ...]
+    neighbours: tuple[Neighbor, ...]
     equal: tuple[bool | None, ...]
     optimum: SolveResult | None = None
     relaxed: tuple[Relaxed, ...] = ()
@@ -228,8 +228,7 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
     parts = problem.cluster.topology.parts
     for part, name in parts.items():
         yield Relaxation(
-            f"network {name} infinitely fast",
-            with_fast_network(problem, part),
+            f"network {name} infinitely fast", with_fast_network(problem, part)
         )
     if len(parts) > 1:
         fast = with_fast_network(problem)
@@ -278,7 +277,7 @@ def explain(
         Settings to compare with, as for
         :func:`~nest.constraints.pins.restrict`.
     search
-        Whether to solve anything: without, only terms and neighbours.
+        Whether to solve anything: without, only terms and neighbors.
     solver, options
         Who solves, and its limits; the problems share the time limit.
     on_progress
@@ -337,7 +336,7 @@ def explain(
         if search and optimum is None:
             optimum = interrupt.result
     known = intervals_of(problem, plan, found)
-    near = tuple(neighbours(problem, plan, model))
+    near = tuple(neighbors(problem, plan, model))
     explanation = Explanation(
         problem=problem,
         plan=plan,
@@ -359,24 +358,24 @@ def _equal(
     problem: Problem,
     found: Score,
     known: Intervals | None,
-    near: Sequence[Neighbour],
+    near: Sequence[Neighbor],
 ) -> tuple[bool | None, ...]:
     """Return which neighbours' step times are those of the plan."""
     if known is None:
         return (None,) * len(near)
     faster = Faster(problem)
 
-    def same(neighbour: Neighbour) -> bool | None:
-        if neighbour.plan is None or neighbour.score is None:
+    def same(neighbor: Neighbor) -> bool | None:
+        if neighbor.plan is None or neighbor.score is None:
             return None
         other = intervals_of(
-            problem, neighbour.plan, neighbour.score, faster=faster
+            problem, neighbor.plan, neighbor.score, faster=faster
         )
         if other is None:
             return None
         return equal(
             problem,
-            (neighbour.score.step_quanta, found.step_quanta),
+            (neighbor.score.step_quanta, found.step_quanta),
             (other.shares, known.shares),
         )
 

@@ -206,9 +206,7 @@ def tokens_per_s(problem: Problem, rate: Fraction) -> StepTimeLimit:
     tokens = _tokens_per_step(problem, "--tokens-per-s")
     step_s = tokens / rate
     return step_target(
-        problem,
-        step_s,
-        f"{_g(rate)} tokens/s (a step within {_g(step_s)} s)",
+        problem, step_s, f"{_g(rate)} tokens/s (a step within {_g(step_s)} s)"
     )
 
 
@@ -359,8 +357,7 @@ def fewest_devices(
     Parameters
     ----------
     problem
-        The problem on its whole cluster, the first devices of which are
-        used.
+        The problem on its whole cluster, the first devices of which are used.
     target
         How long a step may take.
     counts

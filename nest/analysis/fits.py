@@ -249,6 +249,16 @@ class Fits(Tabular):
         """Whether all ranks have enough memory, and how sure that is."""
         return _least_sure(self.stages)
 
+    @property
+    def smallest(self) -> Change | None:
+        """The cheapest of the changes of the fewest settings, if one is due.
+
+        ``None`` if the plan fits as it is, or no change makes it fit.
+        """
+        if self.fits in _FINE or not self.changes:
+            return None
+        return min(self.changes, key=lambda x: (len(x.names), x.cost))
+
     def to_rows(self) -> list[Row]:
         """Return a row per stage, the fullest first."""
         return [
@@ -275,6 +285,7 @@ class Fits(Tabular):
             "intervals": self.intervals and self.intervals.to_json(),
             "stages": [stage.to_json() for stage in self.stages],
             "changes": [change.to_json() for change in self.changes],
+            "smallest_change": self.smallest and self.smallest.to_json(),
             "remedies": list(self.remedies),
             "notes": list(self.notes),
             **provenance(),
@@ -514,20 +525,14 @@ def settings_of_plan(problem: Problem, plan: Plan) -> dict[str, str]:
         return "|".join(map(str, dict.fromkeys(values)))
 
     return {
-        "tp": text(s.tp for s in strategies),
-        "pp": str(plan.num_blocks),
-        "cp": text(s.cp for s in strategies),
-        "ep": text(s.ep for s in strategies),
-        "dp": text(plan.replicas * s.dp for s in strategies),
+        **plan.degrees,
         "micro-batch size": text(Fraction(size, s.dp) for s in strategies),
-        "ZeRO stage": text(s.zero for s in strategies),
         "distributed optimizer": _on(plan.distributed_optimizer),
-        "recomputation": text(s.recompute for s in strategies),
+        "recomputation": "|".join(plan.recomputations),
         "sequence parallelism": text(
             _on(problem.job.splits_sequence(s) and s.tp > 1)
             for s in strategies
         ),
-        "virtual stages": str(plan.virtual_stages),
         "devices": str(problem.cluster.num_devices),
     }
 

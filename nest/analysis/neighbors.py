@@ -1,4 +1,4 @@
-"""The neighbours of a plan: what one change of a setting leads to.
+"""The neighbors of a plan: what one change of a setting leads to.
 
 A move changes one setting everywhere (or trades two so that a stage keeps its
 number of devices), merges or splits stages, or hands one layer across a
@@ -38,7 +38,7 @@ DOUBLE, HALF = Fraction(2), Fraction(1, 2)
 _WORDS = {DOUBLE: "doubled", HALF: "halved"}
 _RANKS = [axis.name for axis in RANK_AXES]
 
-#: What the neighbours of a plan double and halve. With a micro-batch dp may
+#: What the neighbors of a plan double and halve. With a micro-batch dp may
 #: change too: its ranks then keep their samples.
 _FACTORS: tuple[Factors, ...] = (
     *({"micro_batch": by, **dp} for by in _WORDS for dp in ({}, {"dp": by})),
@@ -68,7 +68,7 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class Neighbor:
     """The best plan that a move leads to, and what it is worth.
 
     Attributes
@@ -98,9 +98,9 @@ class Neighbour:
         return max(block.memory_bytes for block in self.score.blocks)
 
 
-def neighbours(
+def neighbors(
     problem: Problem, plan: Plan, model: CostModel | None = None
-) -> list[Neighbour]:
+) -> list[Neighbor]:
     """Price every move from a plan.
 
     Parameters
@@ -112,9 +112,8 @@ def neighbours(
 
     Returns
     -------
-    list of Neighbour
-        One per move, in a fixed order; moves that change nothing are left
-        out.
+    list of Neighbor
+        One per move, in a fixed order; moves that change nothing are left out.
     """
     model = model or CostModel(problem)
     found = []
@@ -127,21 +126,21 @@ def neighbours(
 
 def settings_moves(
     problem: Problem, plan: Plan, model: CostModel
-) -> Iterator[Neighbour]:
+) -> Iterator[Neighbor]:
     """Yield the plans with one setting changed in all stages, one by one."""
     for move in _settings(problem, plan):
         yield _price(problem, move, model)
 
 
-def _rank(neighbour: Neighbour) -> tuple[int, int]:
-    if neighbour.score is None:
+def _rank(neighbor: Neighbor) -> tuple[int, int]:
+    if neighbor.score is None:
         return 2, 0
-    if neighbour.verdict == "fits":
-        return 0, neighbour.score.step_quanta
-    return 1, neighbour.memory_bytes
+    if neighbor.verdict == "fits":
+        return 0, neighbor.score.step_quanta
+    return 1, neighbor.memory_bytes
 
 
-def _price(problem: Problem, move: Move, model: CostModel) -> Neighbour:
+def _price(problem: Problem, move: Move, model: CostModel) -> Neighbor:
     reason = move.plan
     if isinstance(reason, Plan):
         try:
@@ -149,14 +148,14 @@ def _price(problem: Problem, move: Move, model: CostModel) -> Neighbour:
         except InvalidPlanError as error:
             reason = str(error)
         else:
-            return Neighbour(
+            return Neighbor(
                 move.name,
                 move.detail,
                 "fits" if found.feasible else "too large",
                 reason,
                 found,
             )
-    return Neighbour(move.name, move.detail, "illegal", None, None, reason)
+    return Neighbor(move.name, move.detail, "illegal", None, None, reason)
 
 
 # Moves
@@ -288,7 +287,7 @@ def _values(plan: Plan, name: str) -> set[int]:
 
 
 def _merges(plan: Plan) -> Iterator[Move]:
-    """Yield plans with two neighbouring stages merged into one.
+    """Yield plans with two neighboring stages merged into one.
 
     Under the strategies of either, or on the devices of both if these have
     equal strategies: then dp is doubled, or tp.
@@ -356,7 +355,7 @@ def _layer_moves(problem: Problem, plan: Plan) -> Iterator[Move]:
 
     To the next stage what no layer of its stage reads, to the one before
     what reads no layer of its stage. The layer takes the strategy of its new
-    neighbour, the last or first of that stage.
+    neighbor, the last or first of that stage.
     """
     reads: dict[str, set[str]] = defaultdict(set)
     read_by: dict[str, set[str]] = defaultdict(set)

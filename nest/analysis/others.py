@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nest.analysis.neighbors import (
     HALF,
-    Neighbour,
+    Neighbor,
     settings_moves,
     with_factors,
     with_strategies,
@@ -22,9 +22,14 @@ from nest.analysis.neighbors import (
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
+from nest.ir.job import PAIRED
 from nest.ir.plan import Plan, Recompute
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
+
+#: Orders of passes that are tried, of steps with so many passes at most; they
+#: are shown where they take so much less.
+ORDERS, MOST_ORDERED, WORTH_SAYING = 12, 4096, 0.01
 
 #: Seconds that these scores may take, or this share of the search, if longer.
 LIMIT_S, SEARCH_SHARE = 1.0, 0.2
@@ -35,10 +40,13 @@ class Others:
     """Plans near an answer: on half the devices, and with a setting changed.
 
     The fastest ones that fit; complete if there was time for all of them.
+    ``order`` is the plan itself, with its passes in a better order: its step
+    time, as a fraction of that with the passes of its schedule.
     """
 
     half: Score | None
-    changes: tuple[Neighbour, ...]
+    order: float | None
+    changes: tuple[Neighbor, ...]
     complete: bool
 
 
@@ -69,8 +77,43 @@ def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
     changes.sort(key=lambda x: x.score.step_quanta if x.score else 0)
     return Others(
         min(scores, key=lambda x: x.step_quanta, default=None),
+        _better_order(problem, plan),
         tuple(changes),
         not clock.passed,
+    )
+
+
+def _better_order(problem: Problem, plan: Plan) -> float | None:
+    """Return what a better order of a plan's passes leaves of its step.
+
+    Both are timed pass by pass. ``None`` if no better one is in sight, or if
+    passes run in pairs, are too many or ordered by the plan already.
+    """
+    from nest.search.list_orders import OrderSearch
+    from nest.search.order_bounds import order_bound
+    from nest.search.orders import in_any_order, order_scope, with_order
+
+    before = score(problem, plan)
+    job, simulated = problem.job, before.simulated_quanta
+    if (
+        job.plans_order_passes
+        or not PAIRED.isdisjoint(job.schedules)
+        or plan.num_blocks == 1
+        or before.num_passes > MOST_ORDERED
+        or simulated is None
+    ):
+        return None
+    free = in_any_order(problem, plan)
+    model = CostModel(free)
+    scope, _ = order_scope(free, plan, model)
+    search = OrderSearch(scope, order_bound(scope))
+    search.run(lambda: False, ORDERS)
+    if search.best is None:
+        return None
+    verdict = score(free, with_order(plan, search.best), model)
+    fraction = verdict.step_quanta / simulated
+    return (
+        fraction if verdict.feasible and fraction < 1 - WORTH_SAYING else None
     )
 
 

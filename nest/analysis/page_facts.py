@@ -576,14 +576,14 @@ def _settings(problem: Problem) -> list[tuple[str, str, str]]:
         ),
         (
             "distributed_optimizer",
-            "optimiser sharded over replicas",
+            "optimizer sharded over replicas",
             "allowed" if job.distributed_optimizer else "no",
         ),
         ("granularity", "a strategy for every", job.granularity),
         ("dtype", "data type", job.dtype),
         (
             "optimizer",
-            "optimiser",
+            "optimizer",
             f"{job.optimizer.name}, {job.optimizer.state_bytes} bytes of "
             f"state per weight",
         ),

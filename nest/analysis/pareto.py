@@ -22,22 +22,14 @@ from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.schedules import paced
 from nest.cost.score import Score, score
-from nest.errors import (
-    InvalidOptionError,
-    SolverError,
-    UnknownNameError,
-)
+from nest.errors import InvalidOptionError, SolverError, UnknownNameError
 from nest.ir.base import check_real
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
 from nest.search.staircase import Gap, Point, leave_room
-from nest.solvers.base import (
-    Deadline,
-    SolveOptions,
-    check_limits,
-)
+from nest.solvers.base import Deadline, SolveOptions, check_limits
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
 from nest.solvers.challenge import SHARE, challengers, reported
 from nest.solvers.messages import Failure, OutputMessage
@@ -84,7 +76,7 @@ class FrontierPoint:
         return self.devices * self.step_quanta
 
 
-#: What can be minimised. The cost is that of one unit of price, which is the
+#: What can be minimized. The cost is that of one unit of price, which is the
 #: same for all points.
 OBJECTIVES: dict[str, Callable[[FrontierPoint], int]] = {
     "time": lambda point: point.step_quanta,
@@ -144,7 +136,7 @@ class Frontier(Tabular):
     problem
         The problem on its whole cluster.
     objectives
-        What is minimised.
+        What is minimized.
     curves
         Time against memory for every number of devices, ascending.
     points
@@ -235,7 +227,7 @@ def frontier(
     problem
         The problem.
     objectives
-        What to minimise, of :data:`OBJECTIVES`.
+        What to minimize, of :data:`OBJECTIVES`.
     devices
         Sizes of clusters to compare, each the first devices of the
         problem's. By default the whole cluster, and its halves, quarters
@@ -406,8 +398,8 @@ def _share(deadline: Deadline, left: int, workers: int) -> Deadline:
     """Return the clock of the next of so many sizes that are left."""
     remaining_s = deadline.remaining_s
     if remaining_s is None or left <= workers:
-        return deadline.part(remaining_s)
-    return deadline.part(remaining_s * workers / left)
+        return deadline.shortened(remaining_s)
+    return deadline.shortened(remaining_s * workers / left)
 
 
 def _signs(
@@ -659,7 +651,7 @@ def knees(found: Frontier, count: int) -> list[int]:
     The first is the knee, the point that bulges most. Where two objectives
     vary it parts the frontier, and the next one is the point that is farthest
     below the chord of its part, and so on, as Ramer (1972) and Douglas and
-    Peucker (1973) outline a curve: so they are not all neighbours of the knee.
+    Peucker (1973) outline a curve: so they are not all neighbors of the knee.
     When no point is below its chord, and where more objectives vary, it is the
     next one by its bulge. Of points that are alike the first one counts.
     """

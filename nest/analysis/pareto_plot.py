@@ -85,9 +85,7 @@ def draw(axes: Axes, found: Frontier) -> None:
     axes.legend(title="dashed: not proven" if dashed else None)
 
 
-def _spans(
-    curve: Curve,
-) -> list[tuple[int, int, FrontierPoint, bool]]:
+def _spans(curve: Curve) -> list[tuple[int, int, FrontierPoint, bool]]:
     """Return the level pieces of a curve: from, to, point, proven.
 
     A piece ends where the next point takes over, the last one at the

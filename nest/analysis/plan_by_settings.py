@@ -69,7 +69,6 @@ def plan_by_settings(
     problem: Problem,
     text: str,
     option: str = "--plan",
-    time_limit_s: float = TIME_LIMIT_S,
     on_progress: OnProgress | None = None,
 ) -> Filled:
     """Return the plan that settings stand for.
@@ -82,8 +81,6 @@ def plan_by_settings(
         Settings as of ``--pin``: ``tp=8,pp=4``.
     option
         Where they come from, for messages.
-    time_limit_s
-        For the search, and once more for the least memory.
     on_progress
         Called meanwhile.
 
@@ -97,7 +94,7 @@ def plan_by_settings(
     pins: Restrictions = parse([text], option)
     narrow = restrict(problem, pins, option=option)
     options = SolveOptions(
-        time_limit_s=time_limit_s, num_workers=default_workers(SOLVER)
+        time_limit_s=TIME_LIMIT_S, num_workers=default_workers(SOLVER)
     )
     result = run_solver(narrow, SOLVER, options, on_progress)
     said = describe(pins, {}, option).removeprefix(f"{option} ")
@@ -106,7 +103,7 @@ def plan_by_settings(
         how += f" of those that the search constructed; {_open(result)}"
     if plan is None and len(problem.cluster.types) == 1:
         own = problem.cluster.memory_bytes()
-        least = least_memory(narrow, own, time_limit_s, SOLVER)
+        least = least_memory(narrow, own, TIME_LIMIT_S, SOLVER)
         if least.plan is not None and least.memory_bytes is not None:
             lean = with_memory(narrow, max(least.memory_bytes, own))
             fastest = run_solver(lean, SOLVER, options, on_progress)

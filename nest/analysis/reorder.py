@@ -78,8 +78,7 @@ def reorder(problem: Problem, plan: Plan) -> Reordered:
         other = replace(
             problem,
             cluster=replace(
-                problem.cluster,
-                topology=replace(topology, order=tuple(order)),
+                problem.cluster, topology=replace(topology, order=tuple(order))
             ),
         )
         after = score(other, plan).step_quanta

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from nest.ir.base import AnyText, Count, Size, Struct, any_text
+from nest.ir.base import AnyText, Count, FileStruct, Size, Struct, any_text
 from nest.solvers.base import SolveOptions
 
 
@@ -81,11 +81,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class BenchmarkSpec(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-bench-run/1",
+    FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1"
 ):
     """All that a run shall do; the manifest of its directory.
 
@@ -170,13 +166,7 @@ class TracePoint(Struct, frozen=True, kw_only=True):
     bound_quanta: int | None = None
 
 
-class Finished(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-bench-cell/1",
-):
+class Finished(FileStruct, frozen=True, kw_only=True, tag="nest-bench-cell/1"):
     """A finished cell: its answer, how it came about, and where.
 
     Attributes

@@ -9,6 +9,7 @@ import msgspec
 
 from nest.analysis.compare import claimed
 from nest.benchmarks.cells import BenchCell, Finished, TracePoint
+from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -182,8 +183,6 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 def _step_quanta(problem: Problem, plan: Plan) -> int | None:
     """Return the step time of a plan that fits."""
-    from nest.cost.score import score
-
     try:
         verdict = score(problem, plan)
     except InvalidPlanError:

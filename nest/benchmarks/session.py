@@ -13,6 +13,7 @@ from nest.benchmarks.instances import Instance
 from nest.benchmarks.rows import Row, read_rows
 from nest.benchmarks.store import MANIFEST, RunFolder, open_run
 from nest.benchmarks.summary import to_document
+from nest.cost.model import CostModel
 from nest.errors import InvalidProblemError, NestError
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import (
@@ -58,8 +59,6 @@ def plan_run(
     NestError
         If an option of a solver is unknown, or it cannot run here.
     """
-    from nest.cost.model import CostModel
-
     options = options or SolveOptions()
     run = BenchmarkSpec(
         title=title,

@@ -34,9 +34,7 @@ def shifted_geometric_mean(values: Sequence[float], shift: float) -> float:
     return math.exp(math.fsum(logs) / len(logs)) - shift
 
 
-def profile(
-    costs: Mapping[str, Sequence[float]],
-) -> dict[str, Steps]:
+def profile(costs: Mapping[str, Sequence[float]]) -> dict[str, Steps]:
     """Return performance profiles (Dolan and Moré 2002).
 
     ``ρ_s(τ)`` is the share of runs in which the cost of ``s`` is at most

@@ -15,16 +15,11 @@ import msgspec
 from nest.benchmarks.cells import BenchCell, BenchmarkSpec, Finished
 from nest.benchmarks.instances import Instance
 from nest.errors import InvalidProblemError, NestError
-from nest.ir.io import (
-    decode,
-    encode,
-    problem_hash,
-    read_bytes,
-    read_problem,
-)
+from nest.ir.io import decode, encode, problem_hash, read_bytes, read_problem
 from nest.ir.problem import Problem
 from nest.tasks.folder import LOCK, not_writable, taken
 from nest.util.files import half_written, write_atomically
+from nest.util.versions import versions
 
 MANIFEST = "run.json"
 
@@ -257,8 +252,6 @@ def _agreed(
 
 def _same_versions(path: Path, run: BenchmarkSpec) -> BenchmarkSpec:
     """Refuse to go on with a run where answers may be others."""
-    from nest.util.versions import versions
-
     for name, now in versions().items():
         before = run.versions.get(name)
         if before != now:

@@ -367,10 +367,6 @@ def _mean_s(
     return shifted_geometric_mean([*walls, *[worst] * unanswered], SHIFT_S)
 
 
-def _steps_over_time(row: Row) -> list[tuple[float, float | None]]:
-    return [(point.wall_s, point.step_quanta) for point in row.trace]
-
-
 def _measured(
     run: BenchmarkSpec, rows: Iterable[Row], facts: Facts
 ) -> list[tuple[Row, int]]:
@@ -388,7 +384,11 @@ def _integrals(
     run: BenchmarkSpec, rows: Iterable[Row], facts: Facts
 ) -> list[float]:
     return [
-        primal_integral(_steps_over_time(row), best, run.time_limit_s or 0.0)
+        primal_integral(
+            [(point.wall_s, point.step_quanta) for point in row.trace],
+            best,
+            run.time_limit_s or 0.0,
+        )
         for row, best in _measured(run, rows, facts)
     ]
 

@@ -9,19 +9,13 @@ from msgspec.structs import asdict, replace
 
 from nest.benchmarks.instances import Instance, Recipe, build
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
-from nest.ir.base import PositiveReal, Struct, check_integer, check_real
+from nest.ir.base import FileStruct, PositiveReal, check_integer, check_real
 from nest.ir.cluster import Cluster
 from nest.ir.io import decode, read_bytes
 from nest.models.choices import Request
 
 
-class Sweep(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-sweep/1",
-):
+class Sweep(FileStruct, frozen=True, kw_only=True, tag="nest-sweep/1"):
     """A grid, as its file has it.
 
     Attributes
@@ -154,8 +148,7 @@ def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
             )
         links = tuple(
             replace(
-                link,
-                bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s,
+                link, bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s
             )
             for link in topology.links
         )

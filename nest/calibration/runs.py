@@ -447,22 +447,22 @@ def learn(
     errors_before = evidence.errors(before.x, before.parameters)
     _check_unit(runs, errors_before)
     factor = common_factor(errors_before)
-    centre = _slower(before, factor)
-    after, linear = fit(centre, evidence)
+    center = _slower(before, factor)
+    after, linear = fit(center, evidence)
     near = Linear(
         after.x, evidence.errors(after.x, before.parameters), linear.slopes
     )
-    scale = noise_scale(centre, near, evidence)
+    scale = noise_scale(center, near, evidence)
     if scale > 1:  # a few quiet runs are not trusted more than others
         evidence = evidence.noisier(scale)
-        after = refit(centre, near, evidence)
+        after = refit(center, near, evidence)
         errors_after = evidence.errors(after.x, before.parameters)
         near = Linear(after.x, errors_after, linear.slopes)
     left_out = []
     for index in range(len(runs.rows)):
         if tell is not None:
             tell(f"fit without run {index + 1} of {len(runs.rows)}")
-        others = _without(index, centre, near, evidence)
+        others = _without(index, center, near, evidence)
         left_out.append(
             evidence.errors(others.x, before.parameters, [index])[0]
         )

@@ -8,17 +8,11 @@ import numpy as np
 
 from nest.calibration.fit import Fit
 from nest.calibration.parameters import PARAMETERS
-from nest.ir.base import Struct
+from nest.ir.base import FileStruct
 from nest.util.stored import read_stored
 
 
-class StoredFit(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-fit/1",
-):
+class StoredFit(FileStruct, frozen=True, kw_only=True, tag="nest-fit/1"):
     """A fit in a file.
 
     Attributes

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from importlib.resources import files
 
+from nest.util.tables import fields_csv
 from nest.validation.rows import COLUMNS, Row
 
 #: The table with a run as it is written down: columns and cells of
@@ -34,14 +35,10 @@ def is_example(row: Row) -> bool:
 
 def planned_csv(rows: Sequence[Row]) -> str:
     """Return runs to do as a CSV file without their step times."""
-    buffer = io.StringIO()
     cells = [cells_of(row) for row in rows]
     names = [name for name in COLUMNS if any(name in row for row in cells)]
     names.sort(key="iter_time_s".__eq__)  # what is measured comes last
-    writer = csv.DictWriter(buffer, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(cells)
-    return buffer.getvalue()
+    return fields_csv(names, (dict.fromkeys(names, "") | x for x in cells))
 
 
 def cells_of(row: Row) -> dict[str, str]:

@@ -11,7 +11,8 @@ import click
 from nest.cli.declare import option
 from nest.cli.inputs import write_text
 from nest.cli.progress import StatusLine, hint
-from nest.cli.saying import say
+from nest.cli.saying import say_data
+from nest.errors import InvalidOptionError
 from nest.util.files import check_output
 from nest.util.interrupts import Ending
 
@@ -37,7 +38,6 @@ def audit_command(
     Without NAME the audits are listed. The page is printed to the width of a
     terminal, and elsewhere as Markdown; docs/audits.md shows what was found.
     """
-    from nest.errors import InvalidOptionError
     from nest.present.table import key_lines, show
     from nest.studies import get_study, study_names
 
@@ -92,7 +92,7 @@ def audit_command(
 
         show(sys.stdout, *audit_block(study, findings, quick))
     else:
-        say(page, end="")
+        say_data(page)
     if ending.asked is not None:
         ending.stop(findings)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from nest.cli.inputs import write_text
 from nest.cli.options import TALK, Files, takes
 from nest.cli.saying import say
 from nest.requests.explaining import CertifyRequest
+from nest.units import quanta_to_ns
 from nest.util.interrupts import Interrupted
 
 if TYPE_CHECKING:
@@ -63,9 +65,7 @@ def certify_command(request: CertifyRequest, output: str) -> int:
 
 def _write(output: str, problem: Problem, certificate: dict[str, Any]) -> None:
     """Write a certificate and say what it is."""
-    import json
-
-    from nest.units import quanta_to_ns
+    from nest.util.time_scale import TimeScale
 
     text = "no plan fits"
     if certificate["plan"] is not None:
@@ -74,7 +74,11 @@ def _write(output: str, problem: Problem, certificate: dict[str, Any]) -> None:
             for name in ("step_time_quanta", "lower_bound_quanta")
         )
         gap = 100 * (1 - bound / step) if step else 0
-        text = f"step time {step} ns, lower bound {bound} ns, gap {gap:.3g} %"
+        scale = TimeScale.fitting(step, problem.time_unit)
+        text = (
+            f"step time {scale.short(step, 5)}, lower bound "
+            f"{scale.short(bound, 5)}, gap {gap:.3g} %"
+        )
     write_text(output, f"{json.dumps(certificate, indent=1)}\n")
     proof = certificate["proof"]
     say(

@@ -17,6 +17,7 @@ from click.shell_completion import (
 
 from nest.cli.declare import typed
 from nest.cli.saying import say_data
+from nest.errors import SolverNotInstalledError
 from nest.requests.values import one_of
 
 if TYPE_CHECKING:
@@ -150,7 +151,6 @@ def _axes() -> Iterable[str]:
 
 
 def _solver_options() -> Iterable[str]:
-    from nest.errors import SolverNotInstalledError
     from nest.solvers.registry import solver_class, solver_names
 
     for name in solver_names():

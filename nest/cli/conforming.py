@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import click
 
@@ -21,10 +20,8 @@ from nest.util.interrupts import until_interrupted
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConformRequest(TimeLimitRequest):
+class ConformRequest(TimeLimitRequest, command="nest conform"):
     """Limits of the runs of a solver."""
-
-    COMMAND: ClassVar[str] = "nest conform"
 
     time_limit: float | None = redeclared(
         TimeLimitRequest,

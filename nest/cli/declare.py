@@ -69,8 +69,8 @@ def option(
     settings
         More for :func:`click.option`.
     """
-    flags = [token for token in usage.split() if token.startswith("-")]
-    metavar = usage.removeprefix(" ".join(flags)).strip()
+    declared = Setting(usage, text)
+    flags, metavar = declared.flags, declared.metavar
     if default is not None:
         settings["default"] = default
         text += f"  [default: {default}]" if metavar else ""
@@ -111,32 +111,23 @@ def parameter(
             nargs=nargs,
             required=declared.is_required,
         )
-    if not declared.metavar:
-        return click.option(
-            *declared.flags,
-            name,
-            cls=Option,
-            group=group,
-            help=text,
-            is_flag=True,
-        )
-    if declared.default not in (None, ()):
-        text += f"  [default: {declared.default}]"
+    settings: dict[str, Any] = {"is_flag": True}
+    if declared.metavar:
+        if declared.default not in (None, ()):
+            text += f"  [default: {declared.default}]"
 
-    def keep(value: Any) -> Any:
-        return value
+        def keep(value: Any) -> Any:
+            return value
 
-    keep.words = getattr(declared.read, "words", ())  # type: ignore[attr-defined]
+        keep.words = getattr(declared.read, "words", ())  # type: ignore[attr-defined]
+        settings = {
+            "type": keep,
+            "metavar": declared.metavar,
+            "multiple": declared.is_multiple,
+            "required": declared.is_required,
+        }
     return click.option(
-        *declared.flags,
-        name,
-        cls=Option,
-        group=group,
-        help=text,
-        type=keep,
-        metavar=declared.metavar,
-        multiple=declared.is_multiple,
-        required=declared.is_required,
+        *declared.flags, name, cls=Option, group=group, help=text, **settings
     )
 
 

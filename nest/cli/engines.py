@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from nest.cli.inputs import write_json
-from nest.cli.saying import say
+from nest.cli.saying import say_log
 from nest.errors import InvalidOptionError
+from nest.requests.values import both_given
 from nest.util.files import check_output
 
 if TYPE_CHECKING:
@@ -75,10 +76,7 @@ class EngineOptions:
                 f"--solver"
             )
         if self.log_path is not None and LOG in extra:
-            raise InvalidOptionError(
-                f"--engine-log: expected either it or --option {solver}."
-                f"{LOG}, got both; remove one"
-            )
+            raise both_given("--engine-log", f"--option {solver}.{LOG}")
         check_output(self.folder, "--write-models", folder=True)
 
     @property
@@ -233,7 +231,7 @@ def _printed(path: str) -> Iterator[None]:
             while True:
                 last = ended.wait(TICK_S)
                 text = file.read().decode(errors="replace")
-                say(text, err=True, end="")
+                say_log(text)
                 if last:
                     return
 

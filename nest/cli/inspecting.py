@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,11 +16,20 @@ from nest.cli.options import TALK, Files, takes
 from nest.cli.saying import say
 from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
-from nest.errors import InvalidOptionError
+from nest.cost.space import batch_splits, strategies
+from nest.errors import (
+    InvalidOptionError,
+    SolverNotInstalledError,
+    UnknownNameError,
+)
+from nest.ir.io import problem_hash
+from nest.models import builtin
 from nest.requests.explaining import CheckRequest, ScoreRequest
 from nest.requests.problems import ProblemRequest, named_problem
 from nest.requests.settings import Request, setting
+from nest.units import format_bytes
 from nest.util.files import check_output
+from nest.util.versions import machine, versions
 
 if TYPE_CHECKING:
     from nest.ir.problem import Problem
@@ -134,10 +143,8 @@ def solvers_command(_: Request, files: Files) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProblemsRequest(ProblemRequest):
+class ProblemsRequest(ProblemRequest, command="nest problems"):
     """A built-in problem, or that of a model."""
-
-    COMMAND: ClassVar[str] = "nest problems"
 
     problem: str | None = setting("[NAME]", "A built-in problem.")
 
@@ -166,9 +173,6 @@ def problems_command(
 
     With --model and --cluster, write the problem of training that model.
     """
-    from nest.errors import UnknownNameError
-    from nest.models import builtin
-
     name: Any = request.problem
     if name is not None and shown is not None:
         raise InvalidOptionError(
@@ -177,16 +181,16 @@ def problems_command(
         )
     check_output(json_path, "--json")
     name = name or shown
-    modelled, output = bool(request.given_job), files.output
+    modeled, output = bool(request.given_job), files.output
     find_target(request.target or ANY, "--target")
-    if request.target is not None and not modelled:
+    if request.target is not None and not modeled:
         raise InvalidOptionError(
             "--target: expected --model too, got none; a built-in problem "
             "keeps what it says"
         )
     if models or clusters:
         flag = "--models" if models else "--clusters"
-        if (models and clusters) or modelled or name or output:
+        if (models and clusters) or modeled or name or output:
             raise InvalidOptionError(
                 f"{flag}: expected no other option than --json, got more; "
                 f"remove one"
@@ -196,7 +200,7 @@ def problems_command(
         else:
             _list("machine", "nest-machine-list/1", _machines(), json_path)
         return 0
-    if json_path is not None and (modelled or name is not None):
+    if json_path is not None and (modeled or name is not None):
         raise InvalidOptionError(
             "--json: expected no problem to write, which is JSON, got one; "
             "leave out --json, and name the file with -o"
@@ -207,9 +211,9 @@ def problems_command(
             f"{json_path!r}; write it with 'nest problems {json_path} -o "
             f"FILE', or pass --json - for the list"
         )
-    if modelled or name is not None:
+    if modeled or name is not None:
         files.check(request)
-        if modelled:
+        if modeled:
             problem = replace(request, problem=name).find_problem()
         else:
             named = named_problem(name or "")
@@ -254,8 +258,6 @@ def _list(
 
 
 def _problems() -> Iterator[_Entry]:
-    from nest.models import builtin
-
     for name in builtin.names():
         text, is_default = builtin.describe(name), name == builtin.DEFAULT
         record = {"name": name, "description": text, "default": is_default}
@@ -304,7 +306,6 @@ def _machines() -> Iterator[_Entry]:
 def versions_command() -> None:
     """Print what a bug report should contain."""
     from nest.present.table import key_lines, show
-    from nest.util.versions import machine, versions
 
     rows = {**versions(), **machine()}
     show(
@@ -317,9 +318,6 @@ def versions_command() -> None:
 
 def _describe(problem: Problem) -> list[tuple[str, str]]:
     from nest.cost.model import CostModel
-    from nest.cost.space import batch_splits, strategies
-    from nest.ir.io import problem_hash
-    from nest.units import format_bytes
 
     CostModel(problem)  # refuses a problem whose preset does not fit
     graph, cluster, job = problem.graph, problem.cluster, problem.job
@@ -389,7 +387,6 @@ def _join(values: Sequence[object]) -> str:
 
 
 def _solver_entries() -> list[dict[str, Any]]:
-    from nest.errors import SolverNotInstalledError
     from nest.solvers.base import Capabilities
     from nest.solvers.registry import (
         LISTING_S,

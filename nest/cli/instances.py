@@ -13,8 +13,9 @@ from nest.cli.inputs import Group, write_json
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
+from nest.present import instances as report
 from nest.requests.values import integer, one_of, seconds, words
-from nest.util.files import check_output
+from nest.util.files import check_output, write_atomically
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def instances_group(
             )
         return
     from nest.instances import names
-    from nest.present import instances as report
     from nest.present.table import show
 
     if list_classes and (classes or status):
@@ -203,7 +203,6 @@ def update_command(
     """
     from nest.instances import store, update
     from nest.ir.io import decode, read_bytes, read_plan
-    from nest.util.files import write_atomically
 
     if plan is not None and certificate is not None:
         raise InvalidOptionError(

@@ -23,7 +23,7 @@ from nest.cli.declare import add_sections
 from nest.cli.help_texts import SUMMARIES, add_examples
 from nest.cli.inputs import Group
 from nest.cli.progress import add_talk
-from nest.cli.saying import say
+from nest.cli.saying import say, say_error
 from nest.errors import NestError, SolverError
 from nest.util.text import clipped, closest
 
@@ -333,7 +333,7 @@ def _name(parameter: click.Parameter) -> str:
 def _say(text: str) -> None:
     """Write one line to standard error, if anybody still reads it."""
     with contextlib.suppress(OSError, ValueError):
-        say(clipped(" ".join(text.split())), err=True)
+        say_error(clipped(" ".join(text.split())))
 
 
 def _drop_output() -> None:

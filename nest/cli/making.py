@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,10 +55,8 @@ def new_group() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewClusterRequest(Request):
+class NewClusterRequest(Request, command="nest new cluster"):
     """What a cluster is, as far as its machine does not say it."""
-
-    COMMAND: ClassVar[str] = "nest new cluster"
 
     machine: str | None = setting(
         "--machine NAME",
@@ -214,10 +212,8 @@ def _say_if_there(output: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewProblemRequest(ProblemRequest):
+class NewProblemRequest(ProblemRequest, command="nest new problem"):
     """The problem of training a model on a cluster."""
-
-    COMMAND: ClassVar[str] = "nest new problem"
 
 
 @new_group.command("problem")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
+from msgspec.structs import replace
 
 from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
@@ -306,14 +307,12 @@ def _untargeted(
     request: RestrictedRequest, restricted: Restricted
 ) -> Problem | None:
     """Return the problem as it would be without ``--target``."""
-    from msgspec.structs import replace
-
     from nest.constraints.targets import ANY, optimizer_of, target
 
     problem = restricted.untargeted
     if problem is None:
         return None
-    # For the price of a target both train with the same optimiser.
+    # For the price of a target both train with the same optimizer.
     optimizer = restricted.whole.job.optimizer
     if request.model is not None and request.gradients is None:
         optimizer = optimizer_of(target(ANY), optimizer=request.optimizer)

@@ -16,7 +16,7 @@ from nest.cli.pages import Paging, context_of, restricted_rows
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
-from nest.requests.frontier import ParetoRequest
+from nest.requests.frontier import ParetoRequest, find_frontier
 from nest.requests.solving import solver_limits
 from nest.requests.values import integer, integers, percent
 from nest.units import quanta_to_ns
@@ -162,7 +162,6 @@ class _Session:
     def run(self) -> None:
         """Find the frontier, and prove its points if that is asked."""
         from nest.analysis.feasible import remedies_within
-        from nest.requests.frontier import find_frontier
 
         problem = self.restricted.problem
         limit_s = self.request.time_limit

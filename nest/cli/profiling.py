@@ -12,7 +12,7 @@ from nest.cli.importing import import_group
 from nest.cli.inputs import check_distinct_files, people, write_text
 from nest.cli.progress import hint
 from nest.errors import InvalidOptionError, UnknownNameError
-from nest.profiles.format import DTYPE_BYTES
+from nest.profiles.format import DTYPE_BYTES, encode_profile
 from nest.requests.values import integer, integers, one_of
 from nest.util.files import check_output
 from nest.util.interrupts import Interrupted
@@ -195,7 +195,6 @@ def profile_csv_command(
 def _write(output: str, profile: Profile) -> None:
     """Write the profile and show what is in it."""
     from nest.present.table import show, terminal_table
-    from nest.profiles.format import encode_profile
     from nest.util.tables import Column, Table
 
     columns = [

@@ -13,8 +13,9 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import click
 
 from nest.cli.saying import say
-from nest.errors import InvalidOptionError
 from nest.present.verbosity import QUIET, VERBOSE
+from nest.requests.values import both_given
+from nest.util.terminal import columns_of, in_columns
 from nest.util.text import printable
 
 if TYPE_CHECKING:
@@ -51,10 +52,7 @@ def _switch(
         if not on:
             return
         if other.get():
-            raise InvalidOptionError(
-                "--quiet: expected either it or --verbose, got both; remove "
-                "one"
-            )
+            raise both_given("--quiet", "--verbose")
         token = switch.set(True)
         # Of the root: others are not closed if their options are wrong.
         context.find_root().call_on_close(lambda: switch.reset(token))
@@ -146,13 +144,11 @@ class StatusLine:
             self.VERBOSE_S if self._is_verbose else period_s
         )
         if self._is_terminal:
-            from nest.util.terminal import columns_of
-
             width = columns_of(self._file) - 1
             self._file.write(f"\r\x1b[2K{text[:width]}")
             self._shown = True
         else:
-            self._file.write(f"{text}\n")
+            self._file.write(f"{in_columns(text, self._file)}\n")
         self._file.flush()
 
     def clear(self) -> None:

@@ -6,7 +6,6 @@ import click
 
 from nest.cli.options import TALK, Files, takes
 from nest.cli.progress import ProgressLine
-from nest.cli.saying import say
 from nest.requests.explaining import ExplainRequest, explain_plan
 from nest.requests.fits import FitsRequest, find_fits
 from nest.requests.fitting import FitRequest, fit_problem, priced_problem
@@ -137,8 +136,6 @@ def fits_command(request: FitsRequest, files: Files) -> int:
     with ProgressLine("ns", limit_s=None) as progress:
         answer = find_fits(request, TALK, progress)
     name = path or answer.problem.name
-    for note in answer.notes:
-        say(f"nest: note: {note}", err=True)
     show(files.people, *fits_block(answer, name))
     files.write_json(answer.to_json())
     return int(answer.fits == "no")

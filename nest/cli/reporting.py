@@ -24,6 +24,7 @@ from nest.cli.pages import (
 )
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.ir.io import read_plan
 from nest.requests.plans import plan_of_text, warn_if_foreign
 from nest.requests.reporting import ReportRequest
 from nest.requests.restricted import Restricted
@@ -157,7 +158,6 @@ def _answer(restricted: Restricted, path: str) -> Answer:
     from nest.analysis.page_facts import Answer
     from nest.analysis.plan_by_settings import are_settings
     from nest.cost.score import score
-    from nest.ir.io import read_plan
 
     if are_settings(path):
         plan = plan_of_text(path, restricted.problem, "PLAN", TALK)

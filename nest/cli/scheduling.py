@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -52,10 +52,10 @@ def _cores(text: str) -> Cores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleRequest(TimeLimitRequest, WorkersRequest, SeedRequest):
+class ScheduleRequest(
+    TimeLimitRequest, WorkersRequest, SeedRequest, command="nest schedule"
+):
     """Limits of the search for a schedule."""
-
-    COMMAND: ClassVar[str] = "nest schedule"
 
     time_limit: float | None = redeclared(
         TimeLimitRequest,

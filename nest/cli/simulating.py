@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from nest.cli.declare import output_option
 from nest.cli.inputs import write_text
@@ -45,8 +46,6 @@ def trace_command(request: TraceRequest, output: str) -> int:
     from 0. Exits with 1 if the plan is infeasible and with 2 if it is no plan
     for this problem.
     """
-    import msgspec
-
     from nest.simulation.events import Simulation
     from nest.simulation.trace import trace
 

@@ -16,18 +16,23 @@ from nest.cli.pages import Paging, Traces, answered_rows, paged
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
+from nest.models import builtin
+from nest.present.verbosity import VERBOSE
 from nest.requests.launching import launch_settings
 from nest.requests.solving import (
     ALL,
+    Cells,
     CompareRequest,
     LimitedRequest,
     SolveRequest,
     adopted_by,
     check_solvers,
+    compare_restricted,
     parse_extra,
+    solve_restricted,
     split_solvers,
 )
-from nest.requests.values import integer
+from nest.requests.values import both_given, integer
 from nest.util.files import check_output
 from nest.util.versions import num_cpus
 
@@ -37,9 +42,7 @@ if TYPE_CHECKING:
     from nest.analysis.safe import Faster
     from nest.analysis.target_loss import TargetLoss
     from nest.frameworks.settings import Settings
-    from nest.ir.problem import Problem
     from nest.requests.restricted import Restricted
-    from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
 
 _LOSS = option(
@@ -88,9 +91,6 @@ _JOBS = option(
     integer(1, num_cpus()),
     default=1,
 )
-#: Runs solvers on a problem, and returns their answers.
-_Cells = dict[str, "SolveOptions"]
-_Run = Callable[["Restricted", _Cells], Sequence["SolveResult"]]
 
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
@@ -135,8 +135,6 @@ def compare_command(
     solvers = split_solvers(str(request.solvers))
     request = request.limited(slow=request.solvers == ALL)
     if not texts and not request.given_job:
-        from nest.models import builtin
-
         texts = (builtin.DEFAULT,)
     options = {"--resume": folder is not None, "--jobs": jobs > 1}
     benchmark = next(
@@ -207,10 +205,8 @@ def solve_command(
     request = request.limited()
     request.check_problem_choice()
     if robust and target_loss:
-        raise InvalidOptionError(
-            "--robust: expected either it or --target-loss, which compares "
-            "the fastest plans, got both; remove one"
-        )
+        other = "--target-loss, which compares the fastest plans"
+        raise both_given("--robust", other)
     session = _prepared(
         request,
         files,
@@ -256,7 +252,7 @@ class _Session:
         of ``--target-loss`` and ``--robust``, and what would make an
         infeasible problem feasible.
     rows
-        The labelled rows of the screen, once they are made.
+        The labeled rows of the screen, once they are made.
     launch_files, no_launch, models
         The files of ``--launch``, or why there are none, and the models that
         are written.
@@ -265,7 +261,7 @@ class _Session:
     request: LimitedRequest
     files: Files
     restricted: Restricted
-    cells: _Cells
+    cells: Cells
     page: Paging
     target_loss: bool = False
     is_robust: bool = False
@@ -402,7 +398,7 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
 
 def _answer(
     session: _Session,
-    cells: _Cells,
+    cells: Cells,
     progress: ProgressLine,
     traces: Traces | None,
 ) -> None:
@@ -417,7 +413,7 @@ def _answer(
         )
         session.write()
 
-    def run(restricted: Restricted, cells: _Cells) -> Sequence[SolveResult]:
+    def run(restricted: Restricted, cells: Cells) -> Sequence[SolveResult]:
         session.restricted = restricted
         compare(
             restricted.problem,
@@ -429,14 +425,18 @@ def _answer(
         return session.results
 
     restricted = session.restricted
-    if restricted.free is None:
-        run(restricted, cells)
-    elif session.is_robust:  # which keeps more memory free than the default
-        run(restricted.free, cells)
+    if session.is_robust:  # which keeps more memory free than the default
+        run(restricted.free or restricted, cells)
     elif session.is_single:
-        _answer_safely(session, cells, run)
+        ((name, options),) = cells.items()
+        session.restricted, result, session.faster = solve_restricted(
+            restricted, name, options, run
+        )
+        session.results = (result,)
     else:
-        _compare_safely(session, cells, run, progress)
+        answered, _ = compare_restricted(restricted, cells, run)
+        if answered.free is not None:
+            _search_faster(session, cells, progress)
     session.write()
     steps = {
         _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
@@ -451,51 +451,17 @@ def _answer(
         session.write()
 
 
-def _answer_safely(session: _Session, cells: _Cells, run: _Run) -> None:
-    """Search the recommended plan, and what is faster but may not fit."""
-    from nest.analysis.safe import options_for, solve_safely
-
-    safe, free = session.restricted, session.restricted.free
-    assert free is not None
-    ((name, options),) = cells.items()
-
-    def search(problem: Problem, limit_s: float | None) -> SolveResult:
-        restricted = safe if problem is safe.problem else free
-        limited = options_for(problem, options, limit_s)
-        (result,) = run(restricted, {name: limited})
-        return result
-
-    answer = solve_safely(
-        safe.problem, free.problem, search, options.time_limit_s
-    )
-    session.results, session.faster = (answer.answer,), answer.faster
-    session.restricted = safe if answer.has_margin else free
-
-
-def _compare_safely(
-    session: _Session,
-    cells: _Cells,
-    run: _Run,
-    progress: ProgressLine,
+def _search_faster(
+    session: _Session, cells: Cells, progress: ProgressLine
 ) -> None:
-    """Compare plans that leave a margin; and what the best solver gains."""
-    from nest.analysis.safe import FREE_SHARE, faster_of, options_for
+    """Search what the best solver gains without the default headroom."""
+    from nest.analysis.compare import fastest
+    from nest.analysis.safe import FREE_SHARE, faster_of
     from nest.solvers.run import run_solver
 
-    free = session.restricted.free
+    free, best = session.restricted.free, fastest(session.results)
     assert free is not None
-    problem = session.restricted.problem
-    results = run(
-        session.restricted,
-        {
-            name: options_for(problem, options, options.time_limit_s)
-            for name, options in cells.items()
-        },
-    )
-    best = _best(results)
-    if best is None:
-        run(free, cells)
-        return
+    assert best is not None
     options = replace(cells[best.solver], warm_start=None)
     if options.time_limit_s is not None:
         limit_s = FREE_SHARE * options.time_limit_s
@@ -505,13 +471,7 @@ def _compare_safely(
     session.faster = faster_of(best, other, free.problem)
 
 
-def _best(results: Sequence[SolveResult]) -> SolveResult | None:
-    """Return the result with the fastest plan, if there is one."""
-    with_plan = [x for x in results if x.step_quanta is not None]
-    return min(with_plan, key=lambda x: x.step_quanta or 0, default=None)
-
-
-def _remedy(session: _Session, _: _Cells, progress: ProgressLine) -> None:
+def _remedy(session: _Session, _: Cells, progress: ProgressLine) -> None:
     """Look for what would make the problem feasible."""
     from nest.analysis.feasible import remedies_within
 
@@ -521,7 +481,7 @@ def _remedy(session: _Session, _: _Cells, progress: ProgressLine) -> None:
     )
 
 
-def _lose(session: _Session, cells: _Cells, progress: ProgressLine) -> None:
+def _lose(session: _Session, cells: Cells, progress: ProgressLine) -> None:
     """Solve without the target, too."""
     from nest.analysis.target_loss import loss_of
     from nest.solvers.run import run_solver
@@ -536,7 +496,7 @@ def _lose(session: _Session, cells: _Cells, progress: ProgressLine) -> None:
 
 
 def _make_robust(
-    session: _Session, cells: _Cells, progress: ProgressLine
+    session: _Session, cells: Cells, progress: ProgressLine
 ) -> None:
     """Look for the plan with the best guaranteed step time."""
     from nest.analysis.robust import robust_of
@@ -612,10 +572,10 @@ def _write_all(
 
 def _show_table(session: _Session) -> None:
     """Print the comparison."""
+    from nest.analysis.compare import fastest
     from nest.present.comparison import compare_screen, repeat_texts
     from nest.present.screen import launch_text, run_text
     from nest.present.table import show
-    from nest.present.verbosity import VERBOSE
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
@@ -636,7 +596,7 @@ def _show_table(session: _Session) -> None:
         *(("", remark) for remark in session.remarks),
         ("stopped before they began: ", ", ".join(waiting)),
     ]
-    best = _best(results)
+    best = fastest(results)
     if best is not None and best.plan is not None and best.score is not None:
         free = session.restricted.free or session.restricted
         plan = structs.replace(best.plan, problem_hash=None)
@@ -651,13 +611,14 @@ def _show_table(session: _Session) -> None:
 
 
 def _rows(session: _Session) -> list[tuple[str, str]]:
-    """Return the labelled rows of the best answer, on screens and pages."""
+    """Return the labeled rows of the best answer, on screens and pages."""
+    from nest.analysis.compare import fastest
     from nest.analysis.others import others_of
     from nest.present.robust import robust_texts
     from nest.present.screen import others_text
 
     restricted, problem = session.restricted, session.restricted.problem
-    result = _best(session.results) or session.results[0]
+    result = fastest(session.results) or session.results[0]
     wish = session.page.wish(problem)
     rows = answered_rows(session.request, restricted, result, wish)
     remedies = session.remedies.lines if session.remedies else []
@@ -685,7 +646,6 @@ def _show_answer(session: _Session) -> None:
     from nest.present.launch import launch_texts
     from nest.present.screen import screen, stage_parts
     from nest.present.table import show
-    from nest.present.verbosity import VERBOSE
 
     restricted, problem = session.restricted, session.restricted.problem
     session.rows = _rows(session)

@@ -8,14 +8,17 @@ from typing import Any
 import click
 
 from nest.cli.declare import option
-from nest.cli.inputs import Group, read_input
+from nest.cli.inputs import Group, read_input, write_record
 from nest.cli.options import TALK, Files, takes
 from nest.errors import InvalidOptionError, InvalidProblemError
+from nest.ir.io import decode, read_plan
 from nest.requests.explaining import OrderRequest
 from nest.requests.networks import find_network
 from nest.requests.problems import NetworkRequest
 from nest.requests.settings import Request
 from nest.requests.values import integer
+from nest.topology.protocol import Block, ParallelGroups
+from nest.util.files import write_atomically
 
 
 @click.group("topology", cls=Group)
@@ -79,14 +82,12 @@ def show_command(
     torus:4x4x4 or leaf-spine:leaves=4,hosts=8 (docs/topologies-generators.md),
     or a cluster: its file (docs/files.md) or a name such as h100x64.
     """
-    from nest.ir.io import read_plan
     from nest.present.network import facts_block, facts_document
     from nest.present.table import show
     from nest.topology.files import write_node_link
     from nest.topology.levels import network_facts
     from nest.topology.order import node_ranks
     from nest.topology.plot import network_svg
-    from nest.util.files import write_atomically
 
     if plan is not None and files["plot"] is None:
         raise InvalidOptionError(
@@ -134,7 +135,6 @@ def bench_command(
     from nest.topology.graph import GraphNetwork
     from nest.topology.graph.bench import bench_rows
     from nest.topology.graph.convert import topology_of
-    from nest.topology.protocol import Block, ParallelGroups
 
     topology = topology_of(_network(request, text), text)
     devices = topology.max_devices
@@ -167,7 +167,6 @@ def price_command(_: Request, files: Files, path: str) -> int:
     it), groups of devices that work at the same time, a collective and its
     bytes; '-' is standard input. docs/files.md describes it.
     """
-    from nest.ir.io import decode
     from nest.present.network import price_block
     from nest.present.table import show
     from nest.topology.graph.case import CollectiveCase, price
@@ -201,7 +200,6 @@ def order_command(
     rank file is one for --order, to plan anew in that order.
     """
     from nest.analysis.reorder import reorder
-    from nest.cli.inputs import write_record
     from nest.present.network import order_block, order_document
     from nest.present.table import show
 

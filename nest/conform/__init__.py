@@ -13,11 +13,4 @@ from nest.conform.problems import references
 from nest.conform.records import Check, Report, State
 from nest.conform.run import conform
 
-__all__ = [
-    "CHECKS",
-    "Check",
-    "Report",
-    "State",
-    "conform",
-    "references",
-]
+__all__ = ["CHECKS", "Check", "Report", "State", "conform", "references"]

@@ -20,7 +20,7 @@ from nest.solvers.base import Progress, Status
 from nest.solvers.cell import GRACE_S
 from nest.solvers.consistency import refuted
 from nest.solvers.descendants import visible
-from nest.solvers.registry import is_command, solver_class
+from nest.solvers.registry import is_command, solver_class, solver_target
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import check_request
 from nest.util.stored import read_stored
@@ -217,8 +217,7 @@ def _check_decides(candidate: Candidate) -> Finding:
         if _false_proof(t) is not None
     ]
     return _first(
-        wrong,
-        f"{len(trials)} of {len(candidate.trials)} problems proven",
+        wrong, f"{len(trials)} of {len(candidate.trials)} problems proven"
     )
 
 
@@ -248,7 +247,6 @@ def _check_limits(candidate: Candidate) -> Finding:
 
 def _is_told_limits(candidate: Candidate) -> bool:
     from nest.solvers.command import planner_of
-    from nest.solvers.registry import solver_target
 
     if not is_command(candidate.name):
         return True

@@ -234,18 +234,14 @@ def memory_bytes() -> tuple[int | None, int | None]:
 
 
 def _surroundings(file: IO[str]) -> Iterator[Finding]:
-    from nest.util.terminal import columns_of, said_columns
+    from nest.util.terminal import columns_of
 
     encoding = getattr(file, "encoding", None) or "unknown"
-    columns = said_columns()
-    wide = "as wide as they need to be"
-    if columns is not None:
-        wide = f"of {columns} columns at most, as COLUMNS says"
-    text = f"not a terminal: tables are {wide}"
+    text = f"not a terminal: lines have at most {columns_of(file)} columns"
     if file.isatty():
         term = os.environ.get("TERM", "unknown")
-        colours = "no colours" if os.environ.get("NO_COLOR") else "colours"
-        text = f"{columns_of(file)} columns, {term}, {colours}"
+        colors = "no colors" if os.environ.get("NO_COLOR") else "colors"
+        text = f"{columns_of(file)} columns, {term}, {colors}"
     yield Finding("terminal", "ok", f"{text}, {encoding}")
     yield _folder("temporary files", tempfile.gettempdir(), "broken")
     # The only package that keeps a cache.

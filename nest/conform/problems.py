@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nest import instances
 from nest.errors import InvalidProblemError
-from nest.ir.base import Size, Struct
+from nest.ir.base import FileStruct, Size, Struct
 from nest.ir.io import decode, problem_hash, read_problem
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -39,11 +39,7 @@ class Optimum(Struct, frozen=True, kw_only=True):
 
 
 class Optima(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-conform-optima/1",
+    FileStruct, frozen=True, kw_only=True, tag="nest-conform-optima/1"
 ):
     """The optima of :data:`OWN` by name."""
 
@@ -71,10 +67,7 @@ class Reference(NamedTuple):
 
 def references() -> tuple[Reference, ...]:
     """Return the problems that every solver is run on."""
-    return (
-        *(_own(name) for name in OWN),
-        *(_closed(name) for name in CLOSED),
-    )
+    return (*(_own(name) for name in OWN), *(_closed(name) for name in CLOSED))
 
 
 def large() -> Reference:

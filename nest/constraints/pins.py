@@ -2,7 +2,7 @@
 
 A pin says which values a setting may have (``tp=8``, ``zero=0|1``), the
 opposite says which it may not. Both turn into the fields of the job that
-every solver honours; nothing else about the problem changes, and every plan
+every solver honors; nothing else about the problem changes, and every plan
 of the restricted problem is one of the problem itself, at the same cost.
 """
 
@@ -276,7 +276,7 @@ def restrict(
     ------
     InvalidOptionError
         If a value is pinned that no plan of the problem has, or forbidden
-        too, if nothing is left of a setting, or if no plan fulfils all pins
+        too, if nothing is left of a setting, or if no plan fulfills all pins
         together; the text names those that contradict each other.
     """
     pins, forbids = dict(pins or {}), dict(forbids or {})
@@ -441,7 +441,7 @@ def _refuse(
         hint = _hint_of_ranks(problem, pins, forbids, possible)
     hint = hint or _changes(problem, allowed, named, forbids, possible)
     raise InvalidOptionError(
-        f"{text}: expected a plan that fulfils "
+        f"{text}: expected a plan that fulfills "
         f"{'it' if len(needed) == 1 else 'all of it'} on "
         f"{problem.cluster.num_devices} devices with a global batch of "
         f"{job.global_batch}, got a contradiction: "

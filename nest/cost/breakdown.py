@@ -42,8 +42,8 @@ LOAD_TERMS = {
 STEP_TERMS = {
     **LOAD_TERMS,
     "bubble": "filling and draining the pipeline",
-    "gradient_sync": "gradient synchronisation",
-    "optimizer": "optimiser update",
+    "gradient_sync": "gradient synchronization",
+    "optimizer": "optimizer update",
 }
 
 

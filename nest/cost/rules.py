@@ -97,7 +97,7 @@ class CostRules:
     name: ClassVar[str] = "standard"
     summary: ClassVar[str] = "the project's own model"
     #: Whether a job may allow interleaving, overlap, the distributed
-    #: optimiser, and a strategy per layer.
+    #: optimizer, and a strategy per layer.
     extensions: ClassVar[bool] = True
     #: Whether all stages of a plan share one strategy.
     one_strategy: ClassVar[bool] = False
@@ -392,8 +392,7 @@ class CostRules:
     def slowest(self, blocks: Sequence[BlockScore]) -> tuple[int, int]:
         """Return the blocks that hold up micro-batches, and the step's end.
 
-        The first with the longest load, and the first with the longest
-        sync.
+        The first with the longest load, and the first with the longest sync.
         """
         loads = [block.load for block in blocks]
         syncs = [block.sync for block in blocks]
@@ -496,8 +495,7 @@ def hidden_sync(hideable: int, backward: int, fraction: float) -> int:
     Parameters
     ----------
     hideable, backward
-        Quanta of sync that may hide, and of one micro-batch's backward
-        passes.
+        Quanta of sync that may hide, and of one micro-batch's backward passes.
     fraction
         Of the sync that can run behind computation.
     """

@@ -22,7 +22,7 @@ class Factors(NamedTuple):
     Attributes
     ----------
     device
-        Passes of layers that nobody measured, and optimiser updates.
+        Passes of layers that nobody measured, and optimizer updates.
     network
         Messages and collectives: bytes as well as latencies.
     host
@@ -73,7 +73,7 @@ def scaled(problem: Problem, factors: Factors) -> Problem:
 
 
 def _device(device: Device, factor: float) -> Device:
-    """Return a device whose optimiser update takes longer."""
+    """Return a device whose optimizer update takes longer."""
     speed = device.hbm_bytes_per_s
     return replace(device, hbm_bytes_per_s=speed and speed / factor)
 

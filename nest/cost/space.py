@@ -9,13 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
@@ -68,7 +62,7 @@ class Runtime(NamedTuple):
     overlap
         Communication that runs behind computation.
     distributed_optimizer
-        Whether the optimiser is sharded over replicas too.
+        Whether the optimizer is sharded over replicas too.
     """
 
     virtual_stages: int = 1
@@ -83,7 +77,7 @@ class Runtime(NamedTuple):
     def strategies(self, problem: Problem, micro_batch: int) -> list[Strategy]:
         """Return all strategies that can run so.
 
-        With the distributed optimiser ZeRO 0 and 1 are the same plan; the
+        With the distributed optimizer ZeRO 0 and 1 are the same plan; the
         lowest one allowed stands for both, unless it matters to a rule which
         one it is.
         """

@@ -10,12 +10,7 @@ from nest.cost.groups import GroupKeys, GroupTable
 from nest.cost.quanta import Quanta
 from nest.cost.schedules import schedule_of
 from nest.cost.space import PLAIN, Runtime, why_not_strategy
-from nest.ir.graph import (
-    Activations,
-    CollectiveKind,
-    ComputeTimes,
-    LayerCost,
-)
+from nest.ir.graph import Activations, CollectiveKind, ComputeTimes, LayerCost
 from nest.ir.job import Optimizer
 from nest.ir.plan import COST_AXES, Overlap, Strategy
 from nest.ir.problem import Problem
@@ -62,7 +57,7 @@ class LayerTerms(NamedTuple):
     recomputed
         The part of ``backward`` that is the recomputed forward pass.
     sync
-        Quanta per step: its share of gradient sync and optimiser update.
+        Quanta per step: its share of gradient sync and optimizer update.
     hideable_sync
         The part of ``sync`` that is gradient sync, if the plan overlaps it
         with the backward pass; else 0.
@@ -92,7 +87,7 @@ class LayerTerms(NamedTuple):
 
     @property
     def static_bytes(self) -> int:
-        """Weights, gradients, optimiser state and buffers."""
+        """Weights, gradients, optimizer state and buffers."""
         return (
             self.weight_bytes
             + self.gradient_bytes
@@ -158,7 +153,7 @@ class Held(NamedTuple):
 def weight_sizes(
     cost: LayerCost, strategy: Strategy, optimizer: Optimizer
 ) -> WeightSizes:
-    """Return what a layer's weights take under an optimiser."""
+    """Return what a layer's weights take under an optimizer."""
     unit = optimizer.weight_bytes
 
     def sizes(weight_bytes: int, ranks: int) -> Sizes:
@@ -200,7 +195,7 @@ def sync_calls(
     ZeRO 0: all-reduce of the gradients over replicas and data ranks.
     ZeRO 1: reduce-scatter and all-gather over the data ranks, all-reduce of
     the shard over the replicas. ZeRO 2 has paid its reduce-scatter, ZeRO 3
-    also its all-gather, per micro-batch. The distributed optimiser
+    also its all-gather, per micro-batch. The distributed optimizer
     reduce-scatters and all-gathers over replicas and data ranks together.
     """
     if runtime.distributed_optimizer:
@@ -728,7 +723,7 @@ class LayerPrices:
         replicas: int,
         where: str,
     ) -> tuple[int, int]:
-        """Gradient sync and optimiser update of one layer, in quanta.
+        """Gradient sync and optimizer update of one layer, in quanta.
 
         Returned with the part that may hide behind the backward pass: the
         sync, rounded apart from the update, if the plan overlaps it.
@@ -750,7 +745,7 @@ class LayerPrices:
     def _update_ns(
         self, sizes: WeightSizes, sharded: bool, block: Block | None
     ) -> float:
-        """Optimiser update: memory traffic only.
+        """Optimizer update: memory traffic only.
 
         Gradients are read, weights and state are read and written, at HBM
         bandwidth; from ZeRO 1 on each rank updates its shard.

@@ -20,7 +20,7 @@ class MemoryScore:
     Attributes
     ----------
     weight_bytes, gradient_bytes, state_bytes, buffer_bytes
-        Weights, gradients, optimiser state and further buffers.
+        Weights, gradients, optimizer state and further buffers.
     kept_bytes
         Activations of all that is in flight.
     working_bytes
@@ -73,7 +73,7 @@ class StageScore(MemoryScore):
     redistribution
         Time in both passes spent on strategy changes inside the stage.
     sync
-        ``Y_s``: gradient sync and optimiser update.
+        ``Y_s``: gradient sync and optimizer update.
     inflight
         Micro-batches whose activations are kept at the same time.
     """
@@ -109,7 +109,7 @@ class BlockScore(MemoryScore):
     load
         ``τ_b``: the sum of their loads.
     sync
-        ``Y_b``: gradient sync and optimiser update.
+        ``Y_b``: gradient sync and optimizer update.
     inflight
         Chunk passes whose activations are kept at the same time.
     """
@@ -144,7 +144,7 @@ class Score(Tabular):
         The same in tokens, ``sequence_length`` a sample, and over all devices
         of the cluster; ``None`` also if the job does not say how many.
     mfu
-        Model FLOPs utilisation, a fraction; ``None`` if the problem does not
+        Model FLOPs utilization, a fraction; ``None`` if the problem does not
         say what it needs.
     memory_left_bytes
         What the fullest device has beyond its memory, reserve and head-room;

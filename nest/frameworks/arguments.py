@@ -60,6 +60,8 @@ class Arguments:
         self.used: set[str] = set()
         #: How options with underscores are written, and in which line.
         self.underscored: dict[str, tuple[str, int]] = {}
+        #: What a reader assumed of options that are not given, for people.
+        self.assumed: list[str] = []
         #: Words of unknown text, which may contain options.
         self.unknown: list[Word] = []
         name, line = "", 0

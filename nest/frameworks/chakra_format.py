@@ -1,6 +1,6 @@
 """Files of Chakra execution traces: their messages, and how they follow.
 
-Chakra (MLCommons, https://github.com/mlcommons/chakra, MIT licence) defines
+Chakra (MLCommons, https://github.com/mlcommons/chakra, MIT license) defines
 traces in ``schema/protobuf/et_def.proto``: one :data:`METADATA` and then one
 :data:`NODE` after the other, each behind its length. The fields below are
 those of schema 0.0.4 that traces of plans use, with its numbers

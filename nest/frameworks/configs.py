@@ -35,8 +35,7 @@ class Entry(NamedTuple):
     line
         Where it is written, from 1.
     unknown
-        Why it is not known (``$NAME, which the file does not set``), or
-        empty.
+        Why it is not known (``$NAME, which the file does not set``), or empty.
     """
 
     value: Any

@@ -217,13 +217,14 @@ def read_script(
         # A name that is written wrongly may be the reason.
         unread_arguments(arguments, tokens)
         raise
-    notes = (*unread_arguments(arguments, tokens), *ignored_note(name, keys))
+    ignored = unread_arguments(arguments, tokens)
+    notes = (*arguments.assumed, *ignored, *ignored_note(name, keys))
     return launch, model, notes
 
 
 TABLE = read_data(NAME, KeyTable)
 
-#: Bytes of the moments per weight, by the type of the optimiser.
+#: Bytes of the moments per weight, by the type of the optimizer.
 _MOMENTS = {
     **dict.fromkeys(("adam", "adamw", "lamb", "fusedadam"), 8),
     **dict.fromkeys(("sgd", "muon", "lion", "adagrad"), 4),
@@ -331,17 +332,6 @@ def _state_bytes(config: KeyedFile) -> int:
         if not (isinstance(options, dict) and options.get("momentum")):
             moments = 0
     return 4 + moments
-
-
-def unread(text: str, where: str) -> tuple[str, ...]:
-    """Return the note about keys that nest does not read, if there are any.
-
-    Raises
-    ------
-    InvalidPlanError
-        As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
-    """
-    return ignored_note(where, config_file(text, where).ignored())
 
 
 def read_pair(
@@ -460,8 +450,8 @@ def read_foreign(
     sequence_length: int,
     tp: int = 1,
     stages: int = 1,
-) -> Launch:
-    """Read the configuration of a user.
+) -> tuple[Launch, tuple[str, ...]]:
+    """Read the configuration of a user, and return notes for the user too.
 
     Parameters
     ----------
@@ -478,7 +468,7 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     config = config_file(text, where)
-    config.ignored()
+    notes = ignored_note(where, config.ignored())
     automatic = _automatic(config)
     if automatic is not None:
         raise InvalidPlanError(
@@ -505,4 +495,4 @@ def read_foreign(
             f"{model.name}, got {stages}; correct it"
         )
     data = world // (tp * stages)
-    return _launch(config, data, tp, chunks, sequence_length)
+    return _launch(config, data, tp, chunks, sequence_length), notes

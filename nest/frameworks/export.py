@@ -90,7 +90,7 @@ def as_run_by(
     """Return a problem with the schedule and memory of a target.
 
     As :func:`nest.constraints.targets.for_target` has them: its own schedule
-    where it has not the job's, and its own optimiser in place of the default
+    where it has not the job's, and its own optimizer in place of the default
     one, unless it can keep that.
 
     Returns

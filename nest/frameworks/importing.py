@@ -23,6 +23,7 @@ from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_on
 from nest.models.operators import DTYPES, Dtype
+from nest.units import divisors
 
 
 class Site(NamedTuple):
@@ -184,7 +185,7 @@ def placed(
         If no number of replicas does.
     """
     data = launch.dp * launch.replicas
-    for replicas in _divisors(data):
+    for replicas in divisors(data):
         candidate = _with_replicas(launch, replicas)
         if candidate is None or num_devices // replicas < (
             candidate.stages * candidate.block_devices
@@ -206,10 +207,6 @@ def placed(
     )
 
 
-def _divisors(count: int) -> Iterable[int]:
-    return (n for n in range(1, count + 1) if count % n == 0)
-
-
 def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
     """Return the same run with other replicas, ``None`` if impossible."""
     data = launch.dp * launch.replicas
@@ -224,7 +221,7 @@ def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
     if not launch.zero or replicas == launch.replicas:
         return changed
     if launch.zero == 1 and launch.replicas == 1:
-        # Sharded over all data ranks: the distributed optimiser.
+        # Sharded over all data ranks: the distributed optimizer.
         return replace(changed, zero=0, distributed_optimizer=True)
     return None
 

@@ -44,7 +44,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     schedule
         Of the pipeline; without one ``1f1b``.
     zero, distributed_optimizer
-        ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimiser that is
+        ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimizer that is
         sharded over replicas too. 0 where it shards over one rank.
     recompute
         Of every layer.
@@ -59,7 +59,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     dtype
         Of the matrix products.
     weight_bytes, gradient_bytes, state_bytes
-        Of the optimiser, per weight.
+        Of the optimizer, per weight.
     optimizer
         Which one it is, of those with one moment; ``adam`` for all others.
     """
@@ -227,7 +227,7 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
 
 
 def _optimizer(job: Job) -> str:
-    """Return the optimiser, if it keeps a copy in fp32 and one moment."""
+    """Return the optimizer, if it keeps a copy in fp32 and one moment."""
     optimizer = job.optimizer
     if optimizer.name in ("sgd", "muon") and optimizer.state_bytes == 8:
         return optimizer.name
@@ -238,7 +238,7 @@ def _zero_stage(first: Strategy, sharded: bool, distributed: bool) -> int:
     """Return the ZeRO stage that makes a difference."""
     if distributed or first.data_ranks == 1:
         return 0
-    # Without replicas the distributed optimiser is ZeRO 1.
+    # Without replicas the distributed optimizer is ZeRO 1.
     return max(first.zero, int(sharded))
 
 
@@ -252,7 +252,7 @@ def check_memory(
     Raises
     ------
     InvalidPlanError
-        If weights have other than 2 bytes, or gradients or optimiser state
+        If weights have other than 2 bytes, or gradients or optimizer state
         others than given; the text names the field.
     """
     for field, values in (
@@ -364,7 +364,7 @@ def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
     """Return the devices of every group of a plan, as docs/cost-model.md says.
 
     Where a replica is, and the ranks of a block, are read off the plan; what
-    shards and what is synchronised off the launch.
+    shards and what is synchronized off the launch.
     """
     tp, cp, dp, ep = launch.tp, launch.cp, launch.dp, launch.ep
     stride = problem.cluster.num_devices // plan.replicas
@@ -421,8 +421,8 @@ def _with_same_experts(ranks: Sequence[int], ep: int) -> list[tuple[int, ...]]:
     return [tuple(ranks[first::ep]) for first in range(ep)]
 
 
-#: Every kind of group: axes, ranks of one shard of optimiser or weights,
-#: ranks that synchronise gradients, and stages of a pipeline in order.
+#: Every kind of group: axes, ranks of one shard of optimizer or weights,
+#: ranks that synchronize gradients, and stages of a pipeline in order.
 GROUP_NAMES = (
     *("tp", "cp", "ep", "pp", "shard", "expert-shard"),
     *("sync", "expert-sync"),

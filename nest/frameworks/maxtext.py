@@ -47,7 +47,7 @@ START = (
     f"data, tokenizer and learning rate."
 )
 
-#: Bytes of the optimiser state beside what layers count: fp32 weights.
+#: Bytes of the optimizer state beside what layers count: fp32 weights.
 STATE_BYTES = 10
 _GRADIENTS = {2: "bfloat16", 4: "float32"}
 _AXES = ("data", "fsdp", "pipeline", "context", "tensor", "expert")

@@ -2,7 +2,7 @@
 
 Written for megatron-core 0.19. What its parsers accept although no run can
 start so is refused when the arguments are read: micro-batches that interleaved
-stages cannot group, empty chunks, expert degrees and optimiser instances that
+stages cannot group, empty chunks, expert degrees and optimizer instances that
 do not divide the data ranks.
 """
 
@@ -79,7 +79,7 @@ _SPLITS = (
 _INSTANCES = "--num-distributed-optimizer-instances"
 
 _GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
-#: Bytes of an optimiser's moments per weight in fp32: SGD with momentum and
+#: Bytes of an optimizer's moments per weight in fp32: SGD with momentum and
 #: Muon have one; see :data:`nest.constraints.targets.memory.OPTIMIZERS`.
 _MOMENTS = {name: OPTIMIZERS[name] for name in ("adam", "sgd", "muon")}
 #: Bytes of what ``--use-precision-aware-optimizer`` keeps.
@@ -315,7 +315,7 @@ def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
     """Return the groups that Megatron makes of its ranks, as devices.
 
     Data ranks are numbered with replicas slowest; experts are spread over
-    consecutive ranks of them; instances of the optimiser are equal parts of
+    consecutive ranks of them; instances of the optimizer are equal parts of
     them, in their order (``parallel_state.py`` of megatron-core).
     """
     launch = reading.launch
@@ -536,7 +536,7 @@ def _zero(
     arguments.check(
         instances == 1 or zero > 0,
         _INSTANCES,
-        "an optimiser that is sharded",
+        "an optimizer that is sharded",
         "none",
         "remove it",
     )
@@ -635,7 +635,7 @@ def _overlap(
     arguments.check(
         "weights" not in names or ("gradients" in names and zero > 0),
         _OVERLAP["weights"],
-        f"{_OVERLAP['gradients']} and a sharded optimiser too",
+        f"{_OVERLAP['gradients']} and a sharded optimizer too",
         "none",
         "add it",
     )
@@ -663,7 +663,7 @@ def _check_hidden_experts(arguments: Arguments, launch: Launch) -> None:
 
 
 def _precision(arguments: Arguments) -> dict[str, Any]:
-    """Return the data type and the bytes of the optimiser."""
+    """Return the data type and the bytes of the optimizer."""
     half, brain = arguments.has("--fp16"), arguments.has("--bf16")
     eight = arguments.text("--fp8-format", ("hybrid", "e4m3"))
     narrow = arguments.has("--grad-reduce-in-bf16")

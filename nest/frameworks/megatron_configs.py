@@ -105,8 +105,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes, devices
         Keys that say how many nodes there are, and devices of each.
     unsupported
-        Keys that plans know nothing of, with the values that change
-        nothing.
+        Keys that plans know nothing of, with the values that change nothing.
     elsewhere
         Keys that are read apart from ``keys``.
     """
@@ -561,7 +560,7 @@ def _as_nemo_keeps(
     if launch.zero or launch.distributed_optimizer:
         raise config.refuse(
             key,
-            "true with a sharded optimiser",
+            "true with a sharded optimizer",
             "none, which is false" if entry is None else "false",
             f"plans shard no state beside whole weights in fp32; pass --say "
             f"{key}=true if that is meant",

@@ -28,6 +28,7 @@ from nest.models.blocks import (
     unusual,
 )
 from nest.models.hf.config import MOST_LAYERS
+from nest.models.zoo import usual_vocabulary
 from nest.util.text import whole_number
 
 #: Options in the order in which they are written: name and values.
@@ -71,7 +72,10 @@ def comparable(model: Architecture, sequence_length: int) -> Architecture:
         name="",
         towers=tuple(towers),
         head=model.head,
-        max_sequence=max(_positions(model), sequence_length),
+        max_sequence=max(
+            model.towers[0].learned_positions or model.max_sequence,
+            sequence_length,
+        ),
     )
 
 
@@ -122,10 +126,6 @@ def check_tensor_split(
             raise arguments.refuse(
                 name, f"a multiple of --tensor-model-parallel-size {tp}", count
             )
-
-
-def _positions(model: Architecture) -> int:
-    return model.towers[0].learned_positions or model.max_sequence
 
 
 def why_not(model: Architecture) -> str | None:
@@ -289,8 +289,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     Raises
     ------
     InvalidPlanError
-        If an argument is missing or out of range, or they do not fit
-        together.
+        If an argument is missing or out of range, or they do not fit together.
     """
     layers = arguments.needed("--num-layers")
     if layers > MOST_LAYERS:
@@ -315,7 +314,6 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     rotary = _rotary(arguments)
     modules = _modules(arguments, rotary)
     tied = not arguments.has("--untie-embeddings-and-output-weights")
-    vocabulary = arguments.needed("--vocab-size")
     dropout = arguments.number("--hidden-dropout", 0.1) > 0
     arguments.number("--attention-dropout", 0.1)
     kind = arguments.text("--normalization", ("LayerNorm", "RMSNorm"))
@@ -342,23 +340,35 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         )
         for has_experts, several in groupby(where)
     )
+    tower = Tower(
+        runs=runs,
+        learned_positions=0 if rotary else positions,
+        modules=modules,
+    )
+    vocabulary = _vocabulary(arguments, tower)
     return (
         Architecture(
             name=name,
             source=f"arguments of Megatron-LM, {arguments.where}",
-            towers=(
-                Tower(
-                    runs=runs,
-                    vocabulary=vocabulary,
-                    learned_positions=0 if rotary else positions,
-                    modules=modules,
-                ),
-            ),
+            towers=(replace(tower, vocabulary=vocabulary),),
             head=Head(outputs=vocabulary, tied=tied, predictions=1 + modules),
             max_sequence=positions,
         ),
         length,
     )
+
+
+def _vocabulary(arguments: Arguments, tower: Tower) -> int:
+    """Return the size of the vocabulary, a usual one if it is not given."""
+    stated = arguments.integer_or_none("--vocab-size")
+    if stated is not None:
+        return stated
+    vocabulary, model = usual_vocabulary(tower)
+    arguments.assumed.append(
+        f"--vocab-size {vocabulary}, as {model} has it; --say vocab-size=N "
+        f"gives another"
+    )
+    return vocabulary
 
 
 def _rotary(arguments: Arguments) -> bool:

@@ -8,6 +8,7 @@ default and named as such.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,12 @@ from nest.frameworks.shell import Script, read_script, words_in
 from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
+
+#: An argument whose value is that of a variable.
+_BY_VARIABLE = re.compile(
+    r"(?<![\w-])(--[\w-]+)[ =]+\"?\$\{?([A-Za-z_]\w*)(?::?-[^}\s]*)?\}?"
+    r"(?![\w$.:/*+-])"
+)
 
 #: A command that has one of these starts Megatron-LM.
 _SIGNS = frozenset(
@@ -155,6 +162,31 @@ def read_launch(
     reading = read_checked(arguments, world, tokens)
     notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))
     return Launched(reading, notes)
+
+
+def in_variables(text: str, lines: Sequence[str]) -> list[str]:
+    """Return arguments as a script sets them: ``TP=4`` where it has ``$TP``.
+
+    Arguments stay as they are if the script computes with the variable, or
+    gives it to several arguments.
+    """
+    code = re.sub(r"(?m)^[ \t]*#.*$", "", text)
+    inside = " ".join(x.partition("))")[0] for x in code.split("((")[1:])
+    computed = {*re.findall(r"\w+", inside)}
+    pairs = {*_BY_VARIABLE.findall(code)}
+    arguments = Counter(argument for argument, _ in pairs)
+    variables = Counter(variable for _, variable in pairs)
+    named = {
+        argument: variable
+        for argument, variable in pairs
+        if arguments[argument] == variables[variable] == 1
+        and variable not in computed
+    }
+    return [
+        f"{named[name]}={value}" if value and name in named else line
+        for line in lines
+        for name, _, value in [line.partition(" ")]
+    ]
 
 
 def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
@@ -524,7 +556,7 @@ def notes_of(
         for option in (f"--{name}" for name in MEGATRON.shaping)
         if not {option, *_INSTEAD.get(option, ())} & names
     ]
-    notes = []
+    notes = [*arguments.assumed]
     if absent:
         notes.append(
             f"not in the {arguments.what}, so {title}'s defaults: "

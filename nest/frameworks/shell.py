@@ -1,11 +1,10 @@
 """A small reader of shell scripts: what a launch line says, never executed.
 
 Scripts are read as text. Assignments, arrays, ``${X:-default}``, arithmetic,
-line continuations, quotes, comments, here-documents, functions, and
-conditions that compare what is known are understood. What only running the
-script could tell (``$(…)``, other conditions, loops, the environment) is
-*unknown*, and an error where it is needed: the text names the line and asks
-for the variable.
+line continuations, quotes, comments, here-documents, functions, and conditions
+that compare what is known are understood. What only running the script could
+tell (``$(…)``, other conditions, loops, the environment) is *unknown*, and an
+error where it is needed: the text names the line and asks for the variable.
 """
 
 from __future__ import annotations

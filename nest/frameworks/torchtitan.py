@@ -349,25 +349,16 @@ def read_job(job: KeyedFile, world: int, layers: int) -> Reading:
     return Reading(launch, f"{name}/{flavor}")
 
 
-def unread(text: str, where: str) -> tuple[str, ...]:
-    """Return the note about keys that nest does not read, if there are any.
-
-    Raises
-    ------
-    InvalidPlanError
-        As for :meth:`~nest.frameworks.keyed.KeyedFile.ignored`.
-    """
-    return ignored_note(where, job_file(text, where).ignored())
-
-
 def read_foreign(
     text: str,
     where: str,
     world: int,
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
-) -> tuple[Launch, Architecture]:
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a job file of a user, of torchtitan 0.1 or later.
+
+    Returns the launch, the model, and notes for the user.
 
     Parameters
     ----------
@@ -387,7 +378,7 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     job = job_file(text, where)
-    job.ignored()
+    notes = ignored_note(where, job.ignored())
     # Older versions split layers over stages otherwise.
     sections = job.document
     is_old = any(
@@ -411,7 +402,7 @@ def read_foreign(
         _default_split(job, model.layers)
     launch = read_job(job, world, model.layers).launch
     overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
-    return replace(launch, overlap=overlap), model
+    return replace(launch, overlap=overlap), model, notes
 
 
 def _fsdp_overlap(
@@ -490,12 +481,11 @@ def _default_split(job: KeyedFile, layers: int) -> None:
     """Write the parts that torchtitan 0.2 makes where the file has none.
 
     Embedding and head count as so many layers
-    (``pipeline_parallel_first_stage_less_layers``, ``…last…``); what the
-    parts do not divide goes to the first of them. A schedule of several
-    parts has two on a stage, unless
-    ``pipeline_parallel_layers_per_stage`` says how many layers a part has at
-    most (``generate_llm_fqn_per_model_part`` and its caller in
-    ``distributed/pipeline_parallel.py`` of 0.2.2).
+    (``pipeline_parallel_first_stage_less_layers``, ``…last…``); what the parts
+    do not divide goes to the first of them. A schedule of several parts has
+    two on a stage, unless ``pipeline_parallel_layers_per_stage`` says how many
+    layers a part has at most (``generate_llm_fqn_per_model_part`` and its
+    caller in ``distributed/pipeline_parallel.py`` of 0.2.2).
     """
     stages = job.get("parallelism.pipeline_parallel_degree")
     if stages == 1 or job.get(_PARTS) is not None:

@@ -6,7 +6,14 @@ import re
 from functools import cache
 
 from nest.errors import UnknownNameError
-from nest.ir.base import Count, PositiveReal, PositiveReals, Size, Struct
+from nest.ir.base import (
+    Count,
+    FileStruct,
+    PositiveReal,
+    PositiveReals,
+    Size,
+    Struct,
+)
 from nest.ir.cluster import Device
 from nest.util.stored import read_stored
 
@@ -90,9 +97,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         )
 
 
-class DeviceFile(
-    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-devices/1"
-):
+class DeviceFile(FileStruct, frozen=True, kw_only=True, tag="nest-devices/1"):
     """The stored devices and memory reserves."""
 
     reserves: dict[str, Reserve]

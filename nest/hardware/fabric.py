@@ -47,9 +47,8 @@ def joined(machines: Sequence[MachineRun]) -> GraphTopology:
     Devices of a node meet at a switch of its own, or by links between pairs
     where the machine has such; each has a port of its own to the network.
     Links carry what they reach, see :func:`nest.hardware.links.calibrated`, in
-    groups of whole nodes.
-    A path of two links has the latency of the machine's level; a collective
-    has the launch cost of the slowest level.
+    groups of whole nodes. A path of two links has the latency of the machine's
+    level; a collective has the launch cost of the slowest level.
     """
     nodes: list[NetworkNode] = []
     links: list[NetworkLink] = []

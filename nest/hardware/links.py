@@ -70,7 +70,7 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
     num_points
         Measurements it was fitted to, by ``bench/calibrate_links.py``.
     mean_error_before, mean_error, median_error, max_error
-        Relative errors over these: the mean that the fit minimises (sizes
+        Relative errors over these: the mean that the fit minimizes (sizes
         and collectives count alike) with the data-sheet bandwidth and 3 µs
         a step, the same fitted, median and largest fitted.
     provenance

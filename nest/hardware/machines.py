@@ -249,7 +249,7 @@ _CLUSTER = re.compile(
 def parse_clusters(text: str) -> list[tuple[Machine, int]]:
     """Read the names of clusters side by side: ``h100x64+a100x64``.
 
-    Neighbours of one machine are one: ``h100x8+h100x8`` is ``h100x16``.
+    Neighbors of one machine are one: ``h100x8+h100x8`` is ``h100x16``.
 
     Raises
     ------

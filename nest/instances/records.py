@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from nest.ir.base import Count, Distinct, Size, Struct
+from nest.ir.base import Count, Distinct, FileStruct, Size, Struct
 from nest.ir.plan import Plan
 
 #: Whether the optimum (or that no plan fits) is proven.
@@ -44,13 +44,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     recipe: dict[str, Any]
 
 
-class Index(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-instances/1",
-):
+class Index(FileStruct, frozen=True, kw_only=True, tag="nest-instances/1"):
     """All instances, and what made them.
 
     Attributes
@@ -185,11 +179,7 @@ class BestKnown(Struct, frozen=True, kw_only=True):
 
 
 class BestKnownFile(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-best-known/1",
+    FileStruct, frozen=True, kw_only=True, tag="nest-best-known/1"
 ):
     """What is known of all instances, by name."""
 

@@ -103,12 +103,6 @@ def encode_best_known(records: Mapping[str, BestKnown]) -> bytes:
     ).encode()
 
 
-def encode_problem(problem: Problem) -> bytes:
-    """Return a problem as the library stores it; the same bytes each time."""
-    plain = msgspec.json.encode(problem)
-    return gzip.compress(plain, 9, mtime=0)
-
-
 def problem_path(name: str) -> Path:
     """Return the file of an instance's problem."""
     return Path(str(files(PACKAGE) / "data" / "problems" / f"{name}.json.gz"))

@@ -45,10 +45,7 @@ LayerId = int | str
 
 
 class Struct(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 ):
     """Immutable record; unknown keys are refused when it is read."""
 
@@ -57,6 +54,10 @@ class Struct(
             value = getattr(self, field)
             if value is not None:
                 check(field, value)
+
+
+class FileStruct(Struct, frozen=True, tag_field="schema"):
+    """Record of a whole file, whose first key names the file's schema."""
 
 
 @cache

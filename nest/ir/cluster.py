@@ -44,7 +44,7 @@ class Device(Struct, frozen=True, kw_only=True):
     memory_bytes
         Capacity.
     hbm_bytes_per_s
-        Memory bandwidth; prices the optimiser update. ``None`` means the
+        Memory bandwidth; prices the optimizer update. ``None`` means the
         update costs no time.
     peak_flops
         Peak FLOP/s per data type name; used for MFU only.
@@ -117,8 +117,7 @@ class Level(Struct, frozen=True, kw_only=True):
         One message between two devices that meet at this level; one step of
         a collective.
     launch_ns
-        What a message or a collective costs once, whatever its size and
-        group.
+        What a message or a collective costs once, whatever its size and group.
     peer_bandwidth_bytes_per_s
         What of the bandwidth reaches one peer where pairs are joined by
         links of their own: ``n`` members of a group reach ``n-1`` times as

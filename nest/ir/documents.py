@@ -45,11 +45,7 @@ class MalformedError(ValueError):
     """A text is no document; the message begins with its line, if known."""
 
     def __init__(
-        self,
-        expected: str,
-        got: object,
-        remedy: str,
-        line: int | None = None,
+        self, expected: str, got: object, remedy: str, line: int | None = None
     ) -> None:
         position = "" if line is None else f"line {line}: "
         super().__init__(f"{position}expected {expected}, got {got}; {remedy}")

@@ -91,7 +91,7 @@ class Activations(Struct, frozen=True, kw_only=True):
         :attr:`LayerCost.working_bytes`: what is computed again.
     static_bytes
         Memory that this choice holds all the time, whatever is in flight,
-        beyond weights, gradients and optimiser state.
+        beyond weights, gradients and optimizer state.
     """
 
     recompute: Recompute = "none"

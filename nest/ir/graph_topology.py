@@ -360,7 +360,7 @@ class GraphTopology(
 
 def _reached(
     start: str,
-    neighbours: Mapping[str, list[str]],
+    neighbors: Mapping[str, list[str]],
     forwards: Mapping[str, bool],
 ) -> set[str]:
     """Return the nodes that messages reach from a node."""
@@ -369,7 +369,7 @@ def _reached(
         node = remaining.pop()
         if node != start and not forwards[node]:
             continue
-        fresh = [name for name in neighbours[node] if name not in reached]
+        fresh = [name for name in neighbors[node] if name not in reached]
         reached.update(fresh)
         remaining += fresh
     return reached

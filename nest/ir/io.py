@@ -216,9 +216,7 @@ def convert(
 
 
 def _describe(
-    where: str,
-    error: msgspec.ValidationError,
-    record_type: Any,
+    where: str, error: msgspec.ValidationError, record_type: Any
 ) -> str:
     """Turn a validation error into 'where: place: expected, got'."""
     text, _, place = str(error).rpartition(" - at ")

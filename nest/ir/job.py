@@ -57,14 +57,7 @@ GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 #: What all layers of a plan can be asked to share: fields of a strategy, and
 #: the number of devices.
 Shared = Literal[
-    "dp",
-    "tp",
-    "cp",
-    "ep",
-    "sequence_parallel",
-    "zero",
-    "recompute",
-    "devices",
+    "dp", "tp", "cp", "ep", "sequence_parallel", "zero", "recompute", "devices"
 ]
 SHARED: tuple[Shared, ...] = get_args(Shared)
 
@@ -125,7 +118,7 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     gradient_bytes
         Bytes of its gradient.
     state_bytes
-        Bytes of its optimiser state, master copy included.
+        Bytes of its optimizer state, master copy included.
     buffer_bytes
         Bytes of further buffers per weight that no ZeRO stage shards, for
         example the fp32 gradient accumulation of DeepSpeed's BF16Optimizer.
@@ -144,7 +137,7 @@ class Job(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     global_batch
-        Samples ``A`` per optimiser step.
+        Samples ``A`` per optimizer step.
     micro_batches
         Candidates for ``B``, the samples of one pipeline step.
     sequence_length
@@ -171,7 +164,7 @@ class Job(Struct, frozen=True, kw_only=True):
         Whether ``R * B`` may fail to divide ``A``; the number of
         micro-batches is then rounded up.
     gradient_sync_overlap
-        Fraction of the gradient synchronisation hidden behind computation
+        Fraction of the gradient synchronization hidden behind computation
         in every plan, however short the computation is.
     virtual_stages
         Allowed numbers ``v`` of chunks per block; above 1 a plan is
@@ -184,7 +177,7 @@ class Job(Struct, frozen=True, kw_only=True):
         Which communication a plan may run behind computation, and the
         fraction of it that can be hidden there.
     distributed_optimizer
-        Whether a plan may shard its optimiser over replicas too.
+        Whether a plan may shard its optimizer over replicas too.
     granularity
         What has a strategy of its own: every stage, or every layer. All
         layers of a stage use the same number of devices.

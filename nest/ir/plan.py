@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import field
 
-from nest.ir.base import Count, Distinct, LayerId, Struct, check_distinct
+from nest.ir.base import (
+    Count,
+    Distinct,
+    FileStruct,
+    LayerId,
+    Struct,
+    check_distinct,
+)
 from nest.ir.views import Row, Tabular
 
 Recompute = Literal["none", "selective", "full"]
@@ -181,14 +188,7 @@ class Stage(Struct, frozen=True, kw_only=True):
         return (self.strategy,) * len(self.layers)
 
 
-class Plan(
-    Struct,
-    Tabular,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-plan/1",
-):
+class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
     """A complete answer: how one training step runs.
 
     Attributes
@@ -216,7 +216,7 @@ class Plan(
         Communication that runs behind computation, as far as the job's
         fractions allow.
     distributed_optimizer
-        Whether optimiser state and update are sharded over all ranks that
+        Whether optimizer state and update are sharded over all ranks that
         share a weight, replicas included.
     problem_hash, solver
         Where the plan comes from; informative.
@@ -281,6 +281,42 @@ class Plan(
             f"r={self.replicas}, b={self.micro_batch}, pp={self.num_blocks}, "
             f"{chunks}strategies {' | '.join(strategies)}"
         )
+
+    @property
+    def degrees(self) -> dict[str, str]:
+        """Degrees as frameworks count them, as ranges over the stages."""
+        used = [s for stage in self.stages for s in stage.layer_strategies]
+
+        def span(values: Iterable[int]) -> str:
+            low, *_, high = sorted({*values}) * 2
+            return str(low) if low == high else f"{low}–{high}"
+
+        return {
+            "TP": span(s.tp for s in used),
+            "PP": str(self.num_blocks),
+            "VP": str(self.virtual_stages),
+            "DP": span(self.replicas * s.dp for s in used),
+            "CP": span(s.cp for s in used),
+            "EP": span(s.ep for s in used),
+            "ZeRO": span(s.zero for s in used),
+        }
+
+    @property
+    def recomputations(self) -> list[Recompute]:
+        """How its stages recompute activations, the least first."""
+        used = [s for stage in self.stages for s in stage.layer_strategies]
+        return sorted({s.recompute for s in used}, key=RECOMPUTE.index)
+
+    @property
+    def degrees_text(self) -> str:
+        """Degrees and recomputation for people: ``TP 4 · PP 8 · DP 2 …``."""
+        texts = [
+            f"{name} {text}"
+            for name, text in self.degrees.items()
+            if name not in ("EP", "VP") or text != "1"
+        ]
+        kinds = [kind.replace("none", "no") for kind in self.recomputations]
+        return " · ".join([*texts, f"{' or '.join(kinds)} recomputation"])
 
     def __repr__(self) -> str:
         """Return what it is in a line; files have all of it."""

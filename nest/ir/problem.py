@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nest.ir.base import Count, Real, Struct
+from nest.ir.base import Count, FileStruct, Real, Struct
 from nest.ir.cluster import Cluster
 from nest.ir.graph import Graph
 from nest.ir.job import Job
@@ -66,12 +66,7 @@ DEFAULT_QUANTUM_PS = 1000
 
 
 class Problem(
-    Struct,
-    Tabular,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-problem/1",
+    FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/1"
 ):
     """Everything that determines which plans exist and what they cost.
 
@@ -106,7 +101,7 @@ class Problem(
         return (
             f"<Problem {self.name}: {len(self.graph.layers)} layers, "
             f"{cluster.num_devices} × {cluster.device_name}, global batch "
-            f"{job.global_batch}, {job.schedule}, preset {self.preset}>"
+            f"{job.global_batch}, {job.schedule_text}, preset {self.preset}>"
         )
 
     def to_rows(self) -> list[TableRow]:

@@ -23,9 +23,8 @@ class Attention(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     heads, kv_heads, head_size
-        Query heads, ``0`` where a block has no attention; key and value
-        heads (fewer under grouped-query attention); width of a query or key
-        head.
+        Query heads, ``0`` where a block has no attention; key and value heads
+        (fewer under grouped-query attention); width of a query or key head.
     value_size
         Width of a value head; ``0`` means ``head_size``.
     inputs
@@ -41,7 +40,7 @@ class Attention(Struct, frozen=True, kw_only=True):
         Whether the query, key and value projections, and the output
         projection, have biases.
     query_key_norm
-        Whether every query and key head is normalised.
+        Whether every query and key head is normalized.
     norm_over, norm_vectors
         Whether these norms have a vector of weights for a head, for all
         heads, or none; and vectors of each (two: a LayerNorm with bias).
@@ -53,7 +52,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     sinks
         Whether every head has a learned score that attends to nothing.
     output_norm
-        Whether the output is normalised before its projection.
+        Whether the output is normalized before its projection.
     index_heads, index_size
         Heads, and their width, of the indexer that picks the tokens of
         ``window`` (DeepSeek-V3.2); ``0`` without.
@@ -181,8 +180,7 @@ class Mlp(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     hidden
-        Inner width of the MLP, or of one expert; ``0`` where a block has
-        none.
+        Inner width of the MLP, or of one expert; ``0`` where a block has none.
     gated
         Whether it has a gate (SwiGLU: three matrices instead of two).
     biases
@@ -201,7 +199,7 @@ class Mlp(Struct, frozen=True, kw_only=True):
     shared_gate
         Whether a learned score multiplies what the shared experts return.
     inner_norm
-        Whether the inner values are normalised.
+        Whether the inner values are normalized.
     activation_weights
         Learned numbers of the activation function.
     latent
@@ -241,8 +239,8 @@ class Block(Struct, frozen=True, kw_only=True):
     attention, mixer, cross_attention, mlp
         Its parts, in this order.
     norms
-        Normalisations of the residual stream (two; four where outputs are
-        normalised too).
+        Normalizations of the residual stream (two; four where outputs are
+        normalized too).
     layer_norm
         LayerNorm (two vectors) instead of RMSNorm (one).
     norm_vectors
@@ -329,9 +327,9 @@ class Tower(Struct, frozen=True, kw_only=True):
         Rows of the table that gives every head of a tower a bias per
         relative position (T5), ``0`` without.
     embedding_norm
-        Whether embeddings are normalised (BERT, BLOOM).
+        Whether embeddings are normalized (BERT, BLOOM).
     final_norm
-        Whether the output is normalised.
+        Whether the output is normalized.
     sequence_length
         Tokens per sample; ``None`` means the job's.
     reads

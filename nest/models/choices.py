@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
-from math import gcd, isqrt, prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from nest.constraints.targets import ANY, optimizer_of
@@ -23,6 +23,7 @@ from nest.ir.job import (
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators import DTYPES, Dtype
+from nest.units import divisors
 
 #: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient,
 #: fp32 master weight and two moments (Rajbhandari et al. 2020, arXiv
@@ -119,7 +120,7 @@ class Request(Struct, frozen=True, kw_only=True):
         Communication that may overlap with computation, with the overlapped
         fraction.
     distributed_optimizer
-        Whether the optimiser may be sharded over replicas too.
+        Whether the optimizer may be sharded over replicas too.
     sequence_parallel
         Whether activations between layers are split over ``tp`` too: one
         value for all plans, or both for plans to choose.
@@ -429,7 +430,7 @@ def layers_per_node(model: Architecture, requested: int | None) -> int:
         return requested
     # The closed sets of towers side by side are pairs of positions.
     readers = [tower.layers for tower in head_towers(model)]
-    for count in (n for n in range(1, layers + 1) if layers % n == 0):
+    for count in divisors(layers):
         sets = model.layers // count
         if len(readers) > 1:
             sets = prod(size // count + 1 for size in readers)
@@ -492,12 +493,7 @@ def _with_named(
 
 def _shares(micro_batches: Iterable[int]) -> tuple[int, ...]:
     """Return every ``B/dp`` of the micro-batches."""
-    shares: set[int] = set()
-    for size in micro_batches:
-        small = [n for n in range(1, isqrt(size) + 1) if size % n == 0]
-        shares.update(small)
-        shares.update(size // n for n in small)
-    return tuple(sorted(shares))
+    return tuple(sorted({n for size in micro_batches for n in divisors(size)}))
 
 
 def _listed(values: Iterable[object]) -> str:

@@ -25,14 +25,7 @@ from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidProblemError, NestError
 from nest.hardware import Machine, mixed_cluster
 from nest.ir.cluster import Cluster
-from nest.ir.graph import (
-    DeviceTimes,
-    Edge,
-    Graph,
-    Layer,
-    LayerCost,
-    LayerKind,
-)
+from nest.ir.graph import DeviceTimes, Edge, Graph, Layer, LayerCost, LayerKind
 from nest.ir.job import Job, splits_backward
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
@@ -94,10 +87,7 @@ def build_on(
 
 
 def build_problem(
-    model: Architecture,
-    site: Machine,
-    num_devices: int,
-    choices: Choices,
+    model: Architecture, site: Machine, num_devices: int, choices: Choices
 ) -> Problem:
     """Return the problem of training a model on a cluster.
 
@@ -130,16 +120,16 @@ def build_problem(
 
 
 @contextlib.contextmanager
-def in_range(name: str) -> Iterator[None]:
+def in_range(
+    name: str, remedy: str = "check the shape of the model"
+) -> Iterator[None]:
     """Refuse a model that makes a figure of its graph out of range."""
     try:
         yield
     except ValueError as error:
         if isinstance(error, NestError):
             raise
-        raise InvalidProblemError(
-            f"{name}: {error}; check the shape of the model"
-        ) from None
+        raise InvalidProblemError(f"{name}: {error}; {remedy}") from None
 
 
 def grain(choices: Choices) -> str:
@@ -193,9 +183,7 @@ def problem_of(
 
 
 def _mixed_problem(
-    model: Architecture,
-    parts: Sequence[tuple[Machine, int]],
-    choices: Choices,
+    model: Architecture, parts: Sequence[tuple[Machine, int]], choices: Choices
 ) -> Problem:
     """Return the problem of :func:`build_problem` on the first machines.
 

@@ -7,10 +7,18 @@ more record, and nothing else in the project names one.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from nest.models.architectures import Architecture
+from nest.models.blocks import Tower
 from nest.util.stored import find, read_records
 
 ARCHITECTURES = read_records("nest.models", "architectures", Architecture)
+
+_DIMENSIONS = attrgetter(
+    *("count", "block.hidden", "block.mlp.hidden", "block.attention.heads"),
+    *("block.attention.kv_heads", "block.attention.causal"),
+)
 
 
 def architecture(name: str) -> Architecture:
@@ -27,6 +35,23 @@ def architecture(name: str) -> Architecture:
 def names() -> tuple[str, ...]:
     """Return the names of all architectures."""
     return tuple(model.name for model in ARCHITECTURES)
+
+
+def usual_vocabulary(tower: Tower) -> tuple[int, str]:
+    """Return a vocabulary for a decoder, and the model that has it.
+
+    That model has the same dimensions, and of several such models the largest
+    vocabulary, which takes the most memory. Without one it is GPT-2, whose
+    tokenizer Megatron-LM and DeepSpeed use in their examples.
+    """
+    shape = [*map(_DIMENSIONS, tower.runs)]
+    sizes = [
+        (model.towers[0].vocabulary, model.name)
+        for model in ARCHITECTURES
+        if [*map(_DIMENSIONS, model.towers[0].runs)] == shape
+    ]
+    gpt2 = architecture("gpt2")
+    return max(sizes, default=(gpt2.towers[0].vocabulary, gpt2.name))
 
 
 def kind_of(model: Architecture) -> str:

@@ -19,11 +19,7 @@ from nest.operator_schedule.records import (
     Schedule,
 )
 from nest.operator_schedule.search import DEFAULT, SOLVERS
-from nest.operator_schedule.solve import (
-    makespan_ticks,
-    quick_ticks,
-    schedule,
-)
+from nest.operator_schedule.solve import makespan_ticks, quick_ticks, schedule
 
 __all__ = [
     "DEFAULT",

@@ -171,8 +171,7 @@ def _steps(group: JobGroup, sets: Ints) -> _Steps | None:
         [job.single or Mode(0, 0) for job in jobs], dtype=np.int64
     ).T
     alone = member @ np.array(
-        [alone_ticks(job) if job.single else 0 for job in jobs],
-        dtype=np.int64,
+        [alone_ticks(job) if job.single else 0 for job in jobs], dtype=np.int64
     )
     slowest = (alone[target] - alone[source]).astype(np.int64)
     ticks = np.zeros(len(source), dtype=np.int64)

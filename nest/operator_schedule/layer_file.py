@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from nest.errors import InvalidProblemError
-from nest.ir.base import Struct
-from nest.ir.io import decode, read_bytes
+from nest.ir.base import FileStruct
+from nest.ir.io import decode
 from nest.operator_schedule.checks import check_operators
 from nest.operator_schedule.records import Operator
 
@@ -17,9 +15,7 @@ TICKS = "ticks"
 _MOST_CHARACTERS = 20
 
 
-class Layer(
-    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-layer/1"
-):
+class Layer(FileStruct, frozen=True, kw_only=True, tag="nest-layer/1"):
     """The operators of a layer, pass by pass.
 
     Attributes
@@ -36,17 +32,6 @@ class Layer(
     name: str = ""
     unit: str = TICKS
     passes: dict[str, tuple[Operator, ...]]
-
-
-def read_layer(path: str | Path) -> Layer:
-    """Read a file with a layer (.json, .yaml or .yml).
-
-    Raises
-    ------
-    InvalidProblemError
-        If it is none.
-    """
-    return decode_layer(read_bytes(path, InvalidProblemError), str(path))
 
 
 def decode_layer(data: bytes, where: str = "layer") -> Layer:

@@ -23,8 +23,7 @@ class Job(NamedTuple):
     tensor, vector
         Cores of each type that it takes in mode ``single``: 0 or 1.
     single, whole
-        The modes that can be part of a shortest schedule; one may be
-        ``None``.
+        The modes that can be part of a shortest schedule; one may be ``None``.
     after
         Jobs of the same part, by their numbers, that it directly follows;
         all are smaller than its own.

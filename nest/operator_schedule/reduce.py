@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nest.operator_schedule.parts import (
-    Job,
-    JobGroup,
-    Mode,
-    cut,
-    useful_cores,
-)
+from nest.operator_schedule.parts import Job, JobGroup, Mode, cut, useful_cores
 from nest.operator_schedule.records import Cores
 
 

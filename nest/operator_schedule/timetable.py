@@ -139,10 +139,7 @@ def faults(group: JobGroup, table: Timetable) -> str | None:
         if start < max((ends[j] for j in job.after), default=0):
             return f"job {i} starts before its input is there"
         taken = group.cores if whole else Cores(job.tensor, job.vector)
-        events += [
-            (start, 1, *taken),
-            (ends[i], -1, -taken[0], -taken[1]),
-        ]
+        events += [(start, 1, *taken), (ends[i], -1, -taken[0], -taken[1])]
     tensor = vector = 0
     for time, _, more_tensor, more_vector in sorted(events):
         tensor += more_tensor

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nest.present.pages.charts import colours, lines, number_axis
+from nest.present.pages.charts import colors, lines, number_axis
 from nest.util.sections import Chart
 from nest.util.tables import Column, Table
 
@@ -16,14 +16,18 @@ Curves = Mapping[str, Sequence[Sequence[float]]]
 
 @dataclass(frozen=True)
 class _Axes:
-    """The title of a chart, its axes, and how they are scaled."""
+    """The message of a chart, its axes, and how they are scaled.
 
-    title: str
+    The message names the lines that lead at a point: the first or last one.
+    """
+
+    message: str
     summary: str
     x: str
     y: str
     scale: str = "linear"
     most: float | None = None
+    leads_at: int = -1
 
 
 #: Room for lines at 1.
@@ -32,38 +36,40 @@ _MOST_SHARE = 1.03
 _SHARE = "share of problems and seeds"
 _CHARTS = {
     "step_time_profile": _Axes(
-        "Performance profile: step time",
-        "For what share of problems a solver's plan takes at most so many "
+        "Best plan most often: {who} ({percent:.0f} %)",
+        "Share of problems on which the plan of a solver takes at most x "
         "times the best plan's step time.",
         *("times the best plan's step time", _SHARE),
         most=_MOST_SHARE,
+        leads_at=0,
     ),
     "proof_time_profile": _Axes(
-        "Performance profile: time to a proof",
-        "For what share of problems a solver's proof takes at most so many "
+        "Fastest proof most often: {who} ({percent:.0f} %)",
+        "Share of problems on which the proof of a solver takes at most x "
         "times the fastest proof's time.",
         *("times the fastest proof's time", _SHARE, "log"),
         most=_MOST_SHARE,
+        leads_at=0,
     ),
     "gap_over_time": _Axes(
-        "Mean primal gap over time",
-        "How far plans are from the best one known after so many seconds.",
+        "Closest to the best plans at the end: {who} (mean gap {y:.3g})",
+        "Mean distance of plans from the best known plan, over time.",
         *("seconds", "mean primal gap", "log"),
         most=_MOST_SHARE,
     ),
     "proven": _Axes(
-        "Proven after",
-        "How many cells a solver had proven after so many seconds.",
+        "Most proofs: {who} ({y:.0f} cells)",
+        "Number of cells that a solver had proven, over time.",
         *("seconds", "cells", "symlog"),
     ),
     "close": _Axes(
-        "Within 1 % of the best after",
-        "How many cells had a plan so close after so many seconds.",
+        "Most plans within 1 % of the best: {who} ({y:.0f} cells)",
+        "Number of cells with a plan within 1 % of the best, over time.",
         *("seconds", "cells", "symlog"),
     ),
     "sweep": _Axes(
-        "What bandwidth buys",
-        "How many times as fast a step is with so many times the bandwidth.",
+        "× {x:g} bandwidth makes a step up to {y:.3f} times as fast",
+        "Speed of a step against that at the least or present bandwidth.",
         *("times the bandwidth", "times as fast"),
     ),
 }
@@ -100,10 +106,11 @@ def chart(name: str, document: Document) -> Chart | None:
         values,
         number_axis("x", axes.x, False, axes.scale),
         y,
-        colours("line", list(curves)),
+        colors("line", list(curves)),
         step=name != "sweep",
         dots=name == "sweep",
     )
+    title = _message(axes, curves)
     table = Table(
         (
             Column("line"),
@@ -111,9 +118,24 @@ def chart(name: str, document: Document) -> Chart | None:
             Column(axes.y, form=".6g"),
         ),
         [(who, x, y) for who, curve in curves.items() for x, y in curve],
-        axes.title,
+        title,
     )
-    return Chart(name, axes.title, axes.summary, spec, table=table)
+    return Chart(name, title, axes.summary, spec, table=table)
+
+
+def _message(axes: _Axes, curves: Curves) -> str:
+    """Return the message of a chart, with the names of the leading lines."""
+    points = {who: curve[axes.leads_at] for who, curve in curves.items()}
+    sign = -1 if axes.y == "mean primal gap" else 1
+    # A profile that starts later has no best plan, or no fastest proof.
+    earliest = min(x for x, _ in points.values())
+    if axes.leads_at == 0:
+        points = {who: p for who, p in points.items() if p[0] == earliest}
+    x, y = max(points.values(), key=lambda point: sign * point[1])
+    leaders = [who for who, point in points.items() if point[1] == y]
+    return axes.message.format(
+        who=", ".join(leaders), x=x, y=y, percent=100 * y
+    )
 
 
 def _curves(name: str, document: Document) -> Curves:

@@ -107,10 +107,10 @@ def _solvers(document: Document) -> Section:
     return _section(
         "Solvers",
         "Proven: optimal or infeasible, cells. Best, within 1 % and with a "
-        "plan: cells of problems not proven infeasible. What plans take over "
-        "the best plan known is of cells with a plan, beside how many these "
-        "are; the profile counts the others as failures. Plans are scored by "
-        "the shared cost model.",
+        "plan: cells of problems not proven infeasible. Over best: extra step "
+        "time against the best known plan, over the cells with a plan. The "
+        "profile counts the other cells as failures. The shared cost model "
+        "scores all plans.",
         (
             Column("solver"),
             Column("cells", form="d"),
@@ -206,11 +206,11 @@ def _pairs(answers: Document) -> Section:
     return _section(
         "Pairs",
         "On how many problems the plan of the first is faster, as fast, or "
-        "slower; a problem has one voice, the median of its seeds, and no "
-        "plan loses to any. Share of wins among decisions with its 95 % "
-        "interval (Wilson), p of a two-sided sign test. Ratio of step times: "
-        "geometric mean where both have a plan, with a 95 % interval of 2,000 "
-        "bootstrap draws of whole problems.",
+        "slower. Each problem counts once, with the median of its seeds; a "
+        "solver without a plan loses to one with a plan. Share of wins among "
+        "decisions with its 95 % interval (Wilson), p of a two-sided sign "
+        "test. Ratio of step times: geometric mean where both have a plan, "
+        "with a 95 % interval of 2,000 bootstrap draws of whole problems.",
         (
             Column("pair", value=lambda x: f"{x['solver']} : {x['against']}"),
             Column("wins", form="d"),
@@ -236,11 +236,8 @@ def _outcomes(answers: Document) -> Section:
     ]
     return _section(
         "Outcomes",
-        "Cells by what became of them; a failure stays one.",
-        (
-            Column("solver"),
-            *(Column(name, form="d") for name in outcomes),
-        ),
+        "Number of cells by outcome.",
+        (Column("solver"), *(Column(name, form="d") for name in outcomes)),
         records,
     )
 
@@ -256,9 +253,9 @@ def _sweep(document: Document) -> Section:
         ]
     return _section(
         "What bandwidth buys",
-        "Step time under so many times the bandwidth of the network, and how "
-        "many times as fast that is as under the bandwidth as it is (or the "
-        "least, if that is not there). Latencies stay as they are.",
+        "Step time at multiples of the network bandwidth, and the speed-up "
+        "against × 1 (or the smallest multiple without it). Latencies do not "
+        "change.",
         (
             Column("model"),
             Column("cluster"),
@@ -393,9 +390,8 @@ def _gaps(document: Document) -> Section:
 def _cactus(document: Document) -> Section:
     return _section(
         "Cactus",
-        f"How many cells were proven, and had a plan within "
-        f"{100 * document['times']['close']:g} % of the best, after so many "
-        f"seconds.",
+        f"Number of cells proven, and with a plan within "
+        f"{100 * document['times']['close']:g} % of the best, over time.",
         charts=("proven", "close"),
         document=document,
     )

@@ -454,7 +454,7 @@ def baselines_table(document: Document) -> Table:
         Column("name", "other searches"),
         Column("num_evaluated", "points", ","),
         Column(
-            "best found",
+            "best point",
             value=lambda search: (
                 search["best"]["point"]["text"]
                 if search["best"]

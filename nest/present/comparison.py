@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
 
-from nest.analysis.compare import beside_best
+from nest.analysis.compare import beside_best, fastest
 from nest.ir.problem import Problem
-from nest.present.screen import degrees, fits_text, lines, title
+from nest.present.screen import degrees, lines, title
 from nest.present.table import (
-    needed_bytes,
     note_text,
     percent,
     scale_of,
@@ -29,7 +27,7 @@ from nest.present.table import (
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
-from nest.uncertainty.headroom import FITS_MEANING
+from nest.uncertainty.headroom import FITS_MEANING, fullest_device
 from nest.units import format_bytes, format_sizes
 from nest.util.tables import Column, Table, to_csv
 from nest.util.time_scale import TimeScale, digits
@@ -75,6 +73,9 @@ def answer_fields(
                 **result.to_json(),
                 **near.to_json(),
                 "plan_intervals": near.intervals,
+                "fullest": result.plan
+                and result.score
+                and fullest_device(problem, result.plan, result.score),
                 "problem": problem.name,
                 "seed": result.options.seed,
                 "longer_than_best": longer,
@@ -109,11 +110,7 @@ def compare_screen(
         text = answer_note(answer, scale)
         if text:
             below.append(f"{answer['solver']}: {text}")
-    best = min(
-        (x for x in results if x.step_quanta is not None),
-        key=lambda x: x.step_quanta or 0,
-        default=None,
-    )
+    best = fastest(results)
     if best is not None and best.plan is not None and best.score is not None:
         plan = degrees(problem, best.plan, best.score.num_micro_batches)
         below.append(f"plan of {best.solver}: {plan}")
@@ -141,19 +138,20 @@ def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
     cluster = problem.cluster
     whole = format_bytes(cluster.memory_bytes() + cluster.headroom_bytes())
     size, unit = whole.split()
+    of_size = f" of {size}" if len(cluster.types) == 1 else ""
 
     def fits(fields: Fields) -> str:
-        if not fields["score"]:
-            return "–"
-        text = fits_text(problem, fields["score"], fields["plan_intervals"])
-        return re.split("[,:]", text)[0]
+        return fields["fullest"].fits if fields["fullest"] else "–"
 
     def memory(fields: Fields) -> str:
-        if not fields["score"]:
+        full = fields["fullest"]
+        if not full:
             return "–"
-        return format_bytes(needed_bytes(fields["score"])).removesuffix(
-            f" {unit}"
-        )
+        text = format_bytes(full.memory_bytes).removesuffix(f" {unit}")
+        if of_size:
+            return text
+        device = format_bytes(full.device_bytes).removesuffix(f" {unit}")
+        return f"{text} of {device}"
 
     def step(fields: Fields) -> str:
         if not fields["score"]:
@@ -179,9 +177,7 @@ def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
     return [
         Column("solver"),
         Column("fits", value=fits),
-        Column(
-            "memory", f"memory, {unit} of {size}", value=memory, right=True
-        ),
+        Column("memory", f"memory, {unit}{of_size}", value=memory, right=True),
         Column(
             "step", f"step time, {scale.unit} (90 %)", value=step, right=True
         ),

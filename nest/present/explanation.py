@@ -12,6 +12,7 @@ from rich.padding import Padding
 
 from nest.analysis.explain import Explanation
 from nest.cost.breakdown import STEP_TERMS
+from nest.present.comparison import EQUAL_MEANING
 from nest.present.screen import degrees, plan_rows, screen, stage_parts
 from nest.present.table import (
     key_lines,
@@ -43,7 +44,7 @@ def explanation_block(
     for title, body in (
         ("Where the step time goes", _term_lines(explained)),
         ("What bounds it", _bound_lines(explained)),
-        ("What a neighbouring plan takes", _neighbour_lines(explained)),
+        ("What a neighboring plan takes", _neighbor_lines(explained)),
         ("What the preferred setting costs", _preferred_lines(explained)),
     ):
         if body:
@@ -88,10 +89,7 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
                     f"{_quanta(explained, blocks[slow].load)} per "
                     f"micro-batch, counted {terms.num_loads} times",
                 ),
-                (
-                    "fullest device",
-                    f"in {what} {full + 1}: {memory}",
-                ),
+                ("fullest device", f"in {what} {full + 1}: {memory}"),
             ]
         ),
     ]
@@ -164,7 +162,7 @@ def _best_text(explained: Explanation, optimum: SolveResult) -> str:
     return f"best plan {_quanta(explained, best)} ({proof}); {distance}"
 
 
-def _neighbour_lines(explained: Explanation) -> list[RenderableType]:
+def _neighbor_lines(explained: Explanation) -> list[RenderableType]:
     capacity = explained.problem.cluster.memory_bytes()
     step = explained.score.step_quanta
     plan_bytes = explained.score.blocks[explained.fullest].memory_bytes
@@ -197,21 +195,23 @@ def _neighbour_lines(explained: Explanation) -> list[RenderableType]:
                 near.name,
                 _signed(difference, _quanta(explained, abs(difference))),
                 _signed(difference, _share(abs(difference), step))
-                + (" (equal)" if same and difference else ""),
+                + " *" * bool(same and difference),
                 _signed(memory, format_bytes(abs(memory))),
                 note,
             )
         )
     columns = (
-        Column("move", min_width=20),
-        Column("step time"),
-        Column("share", rank=3),
+        Column("move", min_width=30),
+        Column("step time", rank=3),
+        Column("share"),
         Column("memory", rank=2),
         Column("note", rank=1, min_width=20),
     )
     items: list[RenderableType] = []
     if rows:
         items.append(terminal_table(Table(columns, rows)))
+    if any(row[2].endswith("*") for row in rows):
+        items.append(EQUAL_MEANING)
     if illegal:
         items.append(_illegal_line(illegal))
     return items

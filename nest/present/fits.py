@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -10,7 +11,9 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from nest.analysis.fits import Change, Fits, StageMemory, settings_of_plan
+from nest.present.screen import degrees
 from nest.present.table import key_lines, signed_percent, terminal_table
+from nest.uncertainty.headroom import FITS_MEANING
 from nest.units import GIB
 from nest.util.plots import MEMORY_LABELS
 from nest.util.tables import Column, Table
@@ -27,21 +30,20 @@ _INTERVALS = {
     "90 % interval": "memory_90_bytes",
 }
 
-_LEGEND = (
-    "fits: yes = at most 5 % of runs need more memory than a device has,\n"
-    "      likely = at most 25 %, doubtful = more than 25 %, "
-    "no = predicted too large"
-)
-
 
 def fits_block(answer: Fits, name: str) -> list[RenderableType]:
     """Return the screen; ``name`` is what the question is about."""
     is_known = answer.intervals is not None
+    assumed = [
+        ("" if index else "assumed", text)
+        for index, text in enumerate(answer.notes)
+    ]
     return [
         key_lines(_summary(answer, name)),
         _memory_table(answer),
         *_change_lines(answer, name),
-        *[Padding(_LEGEND, (1, 0, 0, 0))] * is_known,
+        *[Padding(key_lines(assumed), (1, 0, 0, 0))] * bool(assumed),
+        *[Padding("\n".join(FITS_MEANING), (1, 0, 0, 0))] * is_known,
     ]
 
 
@@ -65,13 +67,13 @@ def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
             f"{name}: {answer.problem.cluster.num_devices} devices, batch of "
             f"{job.global_batch:,} samples{tokens}",
         ),
-        ("plan", _plan_text(answer)),
         (
             "fits",
             f"{answer.fits}: {_gib(full.memory_bytes)} of "
             f"{_gib(full.device_bytes)} GiB on the fullest rank (stage "
             f"{full.stage}), {spare}",
         ),
+        *_smallest_row(answer, name),
         (
             "why",
             "that rank holds "
@@ -82,7 +84,22 @@ def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
             ),
         ),
         ("step time", step),
+        ("plan", _plan_text(answer)),
     ]
+
+
+def _smallest_row(answer: Fits, name: str) -> list[tuple[str, str]]:
+    """Return the smallest change that makes the plan fit, and what it is."""
+    change = answer.smallest
+    if change is None:
+        return []
+    written = _written(change)
+    text = (
+        f"{change.text}{f', in {name}: {written}' if written else ''}; then "
+        f"{_gib(change.memory_bytes)} GiB, fits: {change.fits}, device time "
+        f"{signed_percent(change.cost)}"
+    )
+    return [("smallest change", text)]
 
 
 def _in_flight(answer: Fits) -> str:
@@ -94,14 +111,12 @@ def _in_flight(answer: Fits) -> str:
 
 
 def _plan_text(answer: Fits) -> str:
-    """Return the settings of the plan without those that it does not use."""
-    settings = settings_of_plan(answer.problem, answer.plan)
-    unused = {"cp": "1", "ep": "1", "virtual stages": "1"}
-    return ", ".join(
-        f"{label} {value}"
-        for label, value in settings.items()
-        if label != "devices" and value not in ("off", unused.get(label))
-    )
+    """Return the degrees of the plan, and the switches that are on."""
+    problem, plan = answer.problem, answer.plan
+    settings = settings_of_plan(problem, plan)
+    switches = [name for name, value in settings.items() if value == "on"]
+    shown = degrees(problem, plan, answer.score.num_micro_batches)
+    return " · ".join([shown, *switches])
 
 
 def _gib(size_bytes: float) -> str:
@@ -179,7 +194,7 @@ def _change_lines(answer: Fits, name: str) -> list[RenderableType]:
         title = "cheaper changes of one setting that still fit"
     elif all(len(change.names) > 1 for change in changes):
         title += " (no single one does)"
-    scale = _scale(answer)
+    scale, written = _scale(answer), _written(changes[0])
     columns = (
         Column("text", "change", min_width=24),
         Column("step_time_ns", "step time", scale, right=True),
@@ -190,7 +205,7 @@ def _change_lines(answer: Fits, name: str) -> list[RenderableType]:
     return [
         Padding(title, (1, 0, 0, 0)),
         terminal_table(Table.of(columns, changes)),
-        *_written(changes[0], name),
+        *[key_lines([(f"in {name}", written)])] * bool(is_fine and written),
         "device time: step time × devices, against that of the plan",
     ]
 
@@ -202,11 +217,18 @@ def _scale(answer: Fits) -> TimeScale:
     return replace(scale, decimals=max(0, scale.decimals - 2))
 
 
-def _written(change: Change, name: str) -> list[RenderableType]:
-    """Return what the first change is in the words of the framework."""
-    texts = [
-        f"{verb} {'  '.join(lines)}"
-        for verb, lines in (("add", change.added), ("remove", change.removed))
-        if 0 < len(lines) <= _MAX_LINES
-    ]
-    return [key_lines([(f"in {name}", "; ".join(texts))])] if texts else []
+def _written(change: Change) -> str:
+    """Return what a change is in the words of the framework, if known."""
+    if not 0 < len(change.added) + len(change.removed) <= _MAX_LINES:
+        return ""
+    texts, removed = [], {_name_of(line): line for line in change.removed}
+    for line in change.added:
+        before = removed.pop(_name_of(line), "")
+        added = f"{line} instead of {before}" if before else f"add {line}"
+        texts.append(added)
+    return "; ".join([*texts, *(f"remove {x}" for x in removed.values())])
+
+
+def _name_of(line: str) -> str:
+    """Return the argument, key or variable that a line sets."""
+    return re.split(r"[ =:]", line, maxsplit=1)[0]

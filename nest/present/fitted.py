@@ -30,7 +30,7 @@ from nest.util.tables import Column, Table
 #: Cells between two columns, and where it is too narrow for that.
 _GAP, _LEAST_GAP = 3, 2
 
-#: Labelled texts are not wrapped to fewer cells than that.
+#: Labeled texts are not wrapped to fewer cells than that.
 _LEAST_TEXT = 12
 
 #: Where a word that is too long may be cut: after one of these.
@@ -234,7 +234,7 @@ def _parts(token: str, width: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class KeyLines:
-    """Labelled lines, the texts one below the other.
+    """Labeled lines, the texts one below the other.
 
     Attributes
     ----------

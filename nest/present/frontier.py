@@ -20,7 +20,7 @@ from nest.analysis.pareto import (
 from nest.analysis.pareto_plot import draw, frontier_ns, frontier_scale
 from nest.analysis.prove import Proof
 from nest.ir.io import plan_to_json, problem_hash
-from nest.present.screen import degree_ranges, lines, recomputations, title
+from nest.present.screen import lines, title
 from nest.present.table import count, terminal_table
 from nest.present.verbosity import VERBOSE
 from nest.solvers.result import SolveResult
@@ -139,12 +139,12 @@ def frontier_table(
     def degree(name: str, rank: int) -> Column:
         return Column(
             name if name == "ZeRO" else name.lower(),
-            value=lambda point: degree_ranges(point.plan)[name],
+            value=lambda point: point.plan.degrees[name],
             rank=rank,
         )
 
     def recompute(point: FrontierPoint) -> str:
-        first, *_, last = recomputations(point.plan) * 2
+        first, *_, last = point.plan.recomputations * 2
         return first if first == last else f"{first}–{last}"
 
     columns = [

@@ -66,10 +66,7 @@ def class_table() -> RenderableType:
 
 def class_document() -> dict[str, Any]:
     """Return the ``nest-instance-classes/1`` document."""
-    return {
-        "schema": "nest-instance-classes/1",
-        "classes": _class_records(),
-    }
+    return {"schema": "nest-instance-classes/1", "classes": _class_records()}
 
 
 def _class_records() -> list[dict[str, Any]]:
@@ -91,10 +88,7 @@ def instance_lines(name: str) -> RenderableType:
         ("instance", name),
         ("what", record.title),
         ("classes", ", ".join(store.classes(name))),
-        (
-            "size",
-            f"{record.num_layers} layers, {record.num_devices} devices",
-        ),
+        ("size", f"{record.num_layers} layers, {record.num_devices} devices"),
         ("source", " ".join(record.source.split())),
         *(("confirmed", text) for text in _confirmed(record)),
         ("recipe", json.dumps(record.recipe)),

@@ -12,8 +12,7 @@ def launch_texts(files: Mapping[str, str]) -> list[str]:
     """Return what starts a plan, for one screen.
 
     Of the files of :func:`nest.frameworks.export.export` those that hold
-    arguments, several of them to a line, and then how to start it as
-    comments.
+    arguments, several of them to a line, and then how to start it as comments.
     """
     scripts = [
         _packed(text)

@@ -50,7 +50,7 @@ def _published_text(chip: Chip) -> str:
 
 
 def blocks_block() -> list[RenderableType]:
-    """Return areas of blocks of dies: modelled for 7 nm, and published."""
+    """Return areas of blocks of dies: modeled for 7 nm, and published."""
     return [
         "GA100, by the constants of 7nm:",
         _blocks(ga100_blocks(), ""),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nest.analysis.robust import Candidate, Robust
 from nest.ir.problem import Problem
-from nest.present.screen import fits_text
 from nest.present.table import count
+from nest.uncertainty.headroom import chance_text
 from nest.uncertainty.intervals import GUARANTEED
 from nest.util.time_scale import TimeScale
 
@@ -31,11 +31,9 @@ def robust_texts(problem: Problem, robust: Robust) -> list[str]:
         return [text, "the fastest plan is the safest, too"]
 
     def other(whose: str, candidate: Candidate) -> str:
-        document = candidate.score.to_json()
-        fits = fits_text(problem, document, candidate.intervals)
+        chance = chance_text(candidate.intervals.fit_probability)
         return (
-            f"{whose}: {scale.short(candidate.guaranteed_ns)}; fits: "
-            f"{fits.partition(':')[0]}"
+            f"{whose}: {scale.short(candidate.guaranteed_ns)}; fits {chance}"
         )
 
     texts = [text, other("the fastest plan", first)]

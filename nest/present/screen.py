@@ -23,15 +23,16 @@ from nest.constraints.targets import (
     names,
 )
 from nest.constraints.targets import target as framework_of
+from nest.cost.orders import with_named_order
+from nest.cost.schedules import schedule_of
 from nest.cost.score import Score
 from nest.ir.job import ANY_ORDER
-from nest.ir.plan import RECOMPUTE, Plan
+from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.present.fitted import KeyLines
 from nest.present.stages import rank_text
 from nest.present.table import (
     count,
-    needed_bytes,
     note,
     percent,
     scale_of,
@@ -42,11 +43,12 @@ from nest.present.table import (
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
-from nest.uncertainty.headroom import chance_text, word_for
+from nest.uncertainty.headroom import chance_text, fullest_device
 from nest.uncertainty.intervals import (
     NOT_CALIBRATED,
     Intervals,
     intervals_of,
+    memory_interval,
     why_none,
 )
 from nest.units import format_bytes, format_sizes
@@ -54,17 +56,8 @@ from nest.util.time_scale import TimeScale, digits
 
 #: Labels of the rows, in their order; each is an entry of the glossary.
 LABELS = (
-    *(
-        "answer",
-        "fits",
-        "faster",
-        "step time",
-        "speed",
-        "run",
-        "plan",
-        "proof",
-    ),
-    *("target", "limit", "guaranteed", "launch", "else", "assumed"),
+    *("answer", "fits", "faster", "step time", "speed", "run", "plan"),
+    *("proof", "target", "limit", "guaranteed", "launch", "else", "assumed"),
 )
 
 #: Columns of a terminal that nothing here exceeds, but what cannot be broken.
@@ -79,7 +72,7 @@ Rows = list[tuple[str, str]]
 def screen(
     problem: Problem, rows: Rows, texts: Sequence[str] = ()
 ) -> list[RenderableType]:
-    """Return a title, labelled rows, and texts that are not to be broken."""
+    """Return a title, labeled rows, and texts that are not to be broken."""
     shown, before = [], ""
     for label, text in sorted(rows, key=place_of):
         shown.append((label if label != before else "", text))
@@ -188,7 +181,7 @@ def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
     elif NOT_CALIBRATED in problem.source:
         step += f"; from {problem.source.partition('costs: ')[2]}"
     rows = [
-        ("fits", fits_text(problem, document, intervals)),
+        ("fits", fits_text(problem, plan, verdict, intervals)),
         ("step time", step),
         ("speed", _speed(problem, document)),
         ("plan", degrees(problem, plan, verdict.num_micro_batches)),
@@ -260,29 +253,26 @@ def stage_parts(
 
 
 def fits_text(
-    problem: Problem, document: dict[str, Any], intervals: Intervals | None
+    problem: Problem, plan: Plan, verdict: Score, intervals: Intervals | None
 ) -> str:
-    """Return whether a plan fits, how sure that is, and by how much.
-
-    ``document`` is the JSON of its score.
-    """
-    needed, free = needed_bytes(document), document["memory_left_bytes"]
-    whole = needed + free + problem.cluster.headroom_bytes()
-    used, limit = format_bytes(needed), format_bytes(whole)
+    """Return whether a plan fits, how sure that is, and by how much."""
+    full = fullest_device(problem, plan, verdict)
+    used, limit = map(format_bytes, (full.memory_bytes, full.device_bytes))
     if used.split()[1] == limit.split()[1]:
         used = used.split()[0]
     text = f"{used} of {limit} on the fullest device"
-    if needed > whole:
-        return f"no: {text}, {format_bytes(needed - whole)} too much"
-    if free < 0:
-        text += f", {format_bytes(-free)} more than --headroom leaves"
+    too_much = full.memory_bytes - full.device_bytes
+    if too_much > 0:
+        return f"no: {text}, {format_bytes(too_much)} too much"
+    if full.memory_bytes > full.usable_bytes:
+        over = format_bytes(full.memory_bytes - full.usable_bytes)
+        return f"no: {text}, {over} more than --headroom leaves"
     if intervals is None:
-        return f"{'no' if free < 0 else 'yes, as predicted'}: {text}"
-    probability = intervals.fit_probability
+        return f"yes, as predicted: {text}"
+    within_50, _ = memory_interval(full.memory_bytes)
     return (
-        f"{word_for(probability)}, {chance_text(probability)}: {text}; the "
-        f"upper end of the "
-        f"50 % interval is {format_bytes(intervals.memory_50_bytes.high, 1)}"
+        f"{full.fits}, {chance_text(intervals.fit_probability)}: {text}; the "
+        f"upper end of the 50 % interval is {format_bytes(within_50.high, 1)}"
     )
 
 
@@ -330,55 +320,25 @@ def run_text(problem: Problem, plan: Plan, verdict: Score, wish: Wish) -> str:
 
 
 def tokens_text(tokens: float) -> str:
-    """Return a number of tokens, in billions from one on."""
-    if tokens < 1e9:
-        return f"{digits(tokens, 4)} tokens"
-    return f"{digits(tokens / 1e9, 4)} billion tokens"
-
-
-def degree_ranges(plan: Plan) -> dict[str, str]:
-    """Return the degrees of a plan, as ranges over its stages."""
-    used = [s for stage in plan.stages for s in stage.layer_strategies]
-
-    def span(values: Iterable[int]) -> str:
-        low, *_, high = sorted({*values}) * 2
-        return str(low) if low == high else f"{low}–{high}"
-
-    return {
-        "TP": span(s.tp for s in used),
-        "PP": str(plan.num_blocks),
-        "DP": span(plan.replicas * s.dp for s in used),
-        "CP": span(s.cp for s in used),
-        "EP": span(s.ep for s in used),
-        "ZeRO": span(s.zero for s in used),
-    }
-
-
-def recomputations(plan: Plan) -> list[str]:
-    """Return how the stages of a plan recompute, the least first."""
-    used = {
-        RECOMPUTE.index(strategy.recompute)
-        for stage in plan.stages
-        for strategy in stage.layer_strategies
-    }
-    return [RECOMPUTE[index] for index in sorted(used)]
+    """Return a number of tokens, in billions or trillions from one on."""
+    for size, unit in ((1e12, "trillion "), (1e9, "billion "), (1.0, "")):
+        if tokens >= size:
+            return f"{digits(tokens / size, 4)} {unit}tokens"
+    return f"{digits(tokens, 4)} tokens"
 
 
 def degrees(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
     """Return a plan as frameworks count it: its degrees and its batch."""
     degree_texts = [
-        f"{name} {text}"
-        for name, text in degree_ranges(plan).items()
-        if (name, text) != ("EP", "1")
-    ]
-    if plan.virtual_stages > 1:
-        degree_texts.insert(2, f"VP {plan.virtual_stages}")
-    kinds = [kind.replace("none", "no") for kind in recomputations(plan)]
-    degree_texts.append(f"{' or '.join(kinds)} recomputation")
-    degree_texts.append(
+        plan.degrees_text,
         f"micro-batch size {rank_text(plan)}, "
-        f"{count(num_micro_batches, 'microbatch')}"
-    )
+        f"{count(num_micro_batches, 'microbatch')}",
+    ]
+    if plan.order is not None:
+        named = isinstance(plan.order, str)
+        degree_texts.append(
+            f"passes in {plan.order if named else 'their own'} order"
+        )
     num_used = plan.replicas * plan.devices_used
     num_devices = problem.cluster.num_devices
     if num_used < num_devices:
@@ -400,8 +360,9 @@ def proven(problem: Problem, result: SolveResult, under: str = "") -> str:
     if result.outcome is not Outcome.SOLVED:
         return status_text(result) + because
     if result.gap is not None:
+        plans = f"{plans_text(problem)}{among}"
         return (
-            f"within {percent(result.gap)} % of the best plan{among}{because}"
+            f"within {percent(result.gap)} % of the best of {plans}{because}"
         )
     return f"nothing proven, {status_text(result)}{among}{because}"
 
@@ -409,14 +370,17 @@ def proven(problem: Problem, result: SolveResult, under: str = "") -> str:
 def plans_text(problem: Problem) -> str:
     """Return which plans a proof covers: their schedule and overlap."""
     job = problem.job
-    schedules = [x.upper() if "f" in x else x for x in job.schedules]
-    if job.schedule == ANY_ORDER:
-        schedules = ["all orders of"]
-    elif job.virtual_stages != (1,) and job.schedule == "1f1b":
-        schedules = ["1F1B"] * (1 in job.virtual_stages) + ["interleaved"]
     overlap = ", ".join(job.overlap)
     overlapped = f"that overlap {overlap}" if overlap else "without overlap"
-    return f"{' and '.join(schedules)} plans {overlapped}"
+    if job.schedule == ANY_ORDER:
+        return f"plans with any order of passes {overlapped}"
+    schedules = [
+        schedule_of(name, chunks)
+        for name in job.schedules
+        for chunks in (job.virtual_stages if name == "1f1b" else (1,))
+    ]
+    titles = " and ".join(dict.fromkeys(x.title for x in schedules))
+    return f"{titles} plans {overlapped}"
 
 
 def launch_text(
@@ -471,6 +435,7 @@ def _frameworks(
     problem: Problem, plan: Plan
 ) -> list[tuple[Framework, list[Obstacle]]]:
     """Return frameworks with what keeps them from a plan, the ablest first."""
+    problem, plan = with_named_order(problem, plan)
     frameworks = [framework_of(name) for name in names() if name != ANY]
     pairs = [(x, inexpressible(x, problem, plan)) for x in frameworks]
     return sorted(pairs, key=lambda pair: len(pair[1]))
@@ -484,6 +449,11 @@ def others_text(problem: Problem, step_quanta: int, others: Others) -> str:
         scale = TimeScale.fitting(ns, problem.time_unit)
         texts.append(
             f"half the devices: at most {scale.short(ns, 3)} per step"
+        )
+    if others.order is not None:
+        texts.append(
+            f"the same plan with its passes in another order (--schedule "
+            f"any): about {signed_percent(others.order - 1)}"
         )
     for change in others.changes[:_MOST_CHANGES]:
         assert change.score is not None

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from nest.present.pages.charts import (
-    COLOURS,
+    COLORS,
     chart,
     layer,
     mark,
@@ -21,7 +21,7 @@ from nest.present.pages.html import page_html
 from nest.present.table import terminal_table
 from nest.units import GIB
 from nest.util.sections import Chart, Page, Section
-from nest.util.tables import Column, Table
+from nest.util.tables import Column, Table, Writer
 
 Row = Mapping[str, Any]
 
@@ -47,10 +47,13 @@ def _formatted(form: str) -> Any:
     return lambda value: "" if value is None else format(value, form)
 
 
+_CHANGE = Column("change", value=_label, min_width=14)
+_PLAN = Column("degrees", "plan", lambda text: text or "–", min_width=24)
+
 _COLUMNS = (
-    Column("change", value=_label, min_width=14),
-    Column("step", "step, s (90 %)", value=_step, right=True),
-    Column("tokens_per_s", "tokens/s", _formatted(",.0f"), right=True),
+    _CHANGE,
+    Column("step", "step, s (90 %)", value=_step, right=True, min_width=17),
+    Column("tokens_per_s", "tokens/s", _formatted(",.0f"), right=True, rank=2),
     Column("speed_up", "speed-up", _formatted(".3f"), right=True),
     Column(
         "memory",
@@ -58,12 +61,11 @@ _COLUMNS = (
         _formatted(".1f"),
         lambda row: row["memory_bytes"] and row["memory_bytes"] / GIB,
         right=True,
-        rank=2,
     ),
     Column("fits", "fits", lambda value: value or ""),
     Column("days", "days", _formatted(".1f"), right=True),
     Column("usd", "USD", _formatted(",.0f"), right=True),
-    Column("plan", "plan", lambda value: value or "", rank=3, min_width=24),
+    _PLAN._replace(writers=frozenset({Writer.PAGE})),
 )
 
 
@@ -84,8 +86,9 @@ def sweep_block(document: Mapping[str, Any]) -> list[RenderableType]:
         f"{document['model']} on {document['cluster']}; base: "
         f"{rows[0]['value']}",
         terminal_table(_table(rows)),
-        "speed-up: tokens per second against the base; every row has its own "
-        "best plan",
+        "speed-up: tokens per second against the base",
+        "",
+        terminal_table(Table.of((_CHANGE, _PLAN), rows)),
     ]
 
 
@@ -100,7 +103,7 @@ def sweep_page(document: Mapping[str, Any]) -> str:
         title = _gain(axis, rows)
         if axis == "price":
             key, unit = ("usd", "USD")
-            title = "What the run costs at each price"
+            title = _cost(rows)
         shown = [row for row in rows if row[key]]
         texts = [f"{row[key]:,.0f} {unit}" for row in shown]
         summary = "; ".join(
@@ -109,8 +112,9 @@ def sweep_page(document: Mapping[str, Any]) -> str:
         )
         spec = _bars(shown, key, unit)
         charts = (Chart(axis, title, summary, spec),) if shown else ()
-        table = _table(rows, f"What {axis} buys")
-        sections.append(Section(axis, title, (), (), charts, (table,)))
+        table = _table(rows, f"Values of {axis}")
+        heading = axis.capitalize()
+        sections.append(Section(axis, heading, (), (), charts, (table,)))
     lead = (
         f"{document['model']} on {document['cluster']}; base: "
         f"{base['value']}. Every value has its own best plan."
@@ -123,7 +127,18 @@ def _gain(axis: str, rows: Sequence[Row]) -> str:
     best = max(rows, key=lambda row: row["speed_up"] or 0.0)
     if (best["speed_up"] or 0.0) <= 1:
         return f"{axis}: no value is faster than {rows[0]['value']}"
-    return f"{_label(best)} buys a factor of {best['speed_up']:.3f}"
+    times = f"{best['speed_up']:.3f} times the tokens/s"
+    return f"{_label(best)}: {times} of {rows[0]['value']}"
+
+
+def _cost(rows: Sequence[Row]) -> str:
+    """Return what the run costs at the first and at the last price."""
+    costs = ", ".join(
+        f"{row['usd']:,.0f} USD at {_label(row)}"
+        for row in (rows[0], rows[-1])
+        if row["usd"]
+    )
+    return f"The run costs {costs}" if costs else "No plan fits"
 
 
 def _bars(rows: Sequence[Row], key: str, unit: str) -> dict[str, Any]:
@@ -145,7 +160,7 @@ def _bars(rows: Sequence[Row], key: str, unit: str) -> dict[str, Any]:
         values,
         height={"step": 34},
         layer=[
-            layer(mark("bar", color=COLOURS[0]), x=x, y=y),
+            layer(mark("bar", color=COLORS[0]), x=x, y=y),
             layer(beyond, tip=False, x=x, y=y, text=text_of("text")),
         ],
     )

@@ -6,15 +6,9 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import IO, Any
 
-from rich.console import (
-    Console,
-    ConsoleOptions,
-    RenderableType,
-    RenderResult,
-)
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
@@ -35,11 +29,10 @@ from nest.solvers.base import Limit
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import format_bytes, format_sizes
 from nest.util.tables import Column, Table, Writer
-from nest.util.terminal import PIPE_COLUMNS, columns_of, said_columns
+from nest.util.terminal import columns_of
 from nest.util.text import printable
 from nest.util.time_scale import TimeScale
 
-_RULE_WIDTH = 100
 _USUAL_HEIGHT = 25
 
 _ASCII = str.maketrans(
@@ -68,9 +61,9 @@ _LIMITS = {
 def show(file: IO[str], *items: RenderableType) -> None:
     """Print to a terminal, or plainly to anything else.
 
-    What is too wide for a terminal, or for COLUMNS, is made to fit
-    (:mod:`nest.present.fitted`), but for texts that may not be broken
-    (``no_wrap``). With ``NO_COLOR`` in the environment nothing is coloured,
+    What is wider than :func:`nest.util.terminal.columns_of` says is made to
+    fit (:mod:`nest.present.fitted`), but for texts that may not be broken
+    (``no_wrap``). With ``NO_COLOR`` in the environment nothing is colored,
     bold or dim.
     """
     is_terminal = file.isatty()
@@ -80,9 +73,7 @@ def show(file: IO[str], *items: RenderableType) -> None:
         file=buffer,
         force_terminal=is_terminal,
         color_system=None if plain else "auto",
-        width=(
-            columns_of(file) if is_terminal else said_columns() or PIPE_COLUMNS
-        ),
+        width=columns_of(file),
         # Without it rich reads COLUMNS and LINES, whatever is in them.
         height=_USUAL_HEIGHT,
         highlight=False,
@@ -96,12 +87,6 @@ def show(file: IO[str], *items: RenderableType) -> None:
         verbatim = isinstance(item, Text) and bool(item.no_wrap)
         console.print(_Printable(item), soft_wrap=verbatim, crop=False)
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
-    if not is_terminal:
-        # A long note must not draw a long rule; headers are above it.
-        lines = [
-            line if line.strip(" ─") else line[: max(_RULE_WIDTH, len(before))]
-            for before, line in pairwise(["", *lines])
-        ]
     text = "".join(f"{line}\n" for line in lines)
     encoding = getattr(file, "encoding", None) or "utf-8"
     if not encoding.lower().replace("-", "").startswith("utf"):
@@ -184,7 +169,7 @@ def terminal_table(table: Table) -> FittedTable:
 
 
 def key_lines(rows: Sequence[tuple[str, str]]) -> RenderableType:
-    """Return labelled lines, the texts one below the other."""
+    """Return labeled lines, the texts one below the other."""
     return KeyLines(rows)
 
 
@@ -254,13 +239,6 @@ def scale_of(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
         if result.score is not None and result.score.step_time_ns
     ]
     return TimeScale.fitting(min(times, default=None), problem.time_unit)
-
-
-def needed_bytes(document: Mapping[str, Any]) -> int:
-    """Return the memory of the fullest device, from the JSON of a score."""
-    blocks = document.get("blocks", document["stages"])
-    needed: int = max(block["memory_bytes"] for block in blocks)
-    return needed
 
 
 def count(amount: int, noun: str) -> str:

@@ -140,10 +140,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
             writers=_ON_TERMINALS,
         ),
         share(
-            "share_spearman_at_least_0_9",
-            ">= 0.9",
-            7,
-            writers=_ON_TERMINALS,
+            "share_spearman_at_least_0_9", ">= 0.9", 7, writers=_ON_TERMINALS
         ),
         Column("name", "ranking", writers=_ON_TERMINALS, min_width=24),
     )

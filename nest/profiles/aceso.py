@@ -392,11 +392,7 @@ def _check_weights(
 
 
 def _entry(
-    model: str,
-    kind: str,
-    rows: dict[str, Measured],
-    node: Node,
-    split: Split,
+    model: str, kind: str, rows: dict[str, Measured], node: Node, split: Split
 ) -> Entry:
     """Sum the operators of one layer."""
 

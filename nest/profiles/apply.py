@@ -153,10 +153,7 @@ def _entries(
 
 
 def _check_setting(
-    problem: Problem,
-    profile: Profile,
-    entries: tuple[Entry, ...],
-    where: str,
+    problem: Problem, profile: Profile, entries: tuple[Entry, ...], where: str
 ) -> None:
     """Refuse a profile that was measured under other conditions."""
     device = problem.cluster.device_name

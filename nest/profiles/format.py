@@ -12,6 +12,7 @@ from pathlib import Path
 from nest.errors import NestError
 from nest.ir.base import (
     Count,
+    FileStruct,
     PositiveReal,
     Real,
     Size,
@@ -91,9 +92,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         return f"{self.kind} {' '.join(degrees)} samples={self.samples}"
 
 
-class Profile(
-    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-profile/1"
-):
+class Profile(FileStruct, frozen=True, kw_only=True, tag="nest-profile/1"):
     """Measured layers, and how they were measured.
 
     Attributes

@@ -151,7 +151,7 @@ def _exchange(shard: Shard, function: Any, width: int, rows: int = 0) -> Layer:
 
 
 def _region(shard: Shard, width: int, inner: Layer, rows: int = 0) -> Layer:
-    """Return a layer that is split over ``tp``, as its neighbours see it."""
+    """Return a layer that is split over ``tp``, as its neighbors see it."""
     return _chain(
         _exchange(shard, _Gather, width, rows),
         inner,
@@ -239,9 +239,9 @@ def _attention(shard: Shard, block: Block, shape: Attention) -> Layer:
         project = _latent_projection(shard, block, shape, heads)
     else:
         project = _projection(shard, block, shape, heads)
-    normalise: list[Layer] = []
+    normalize: list[Layer] = []
     if shape.query_key_norm:
-        normalise = [_norm(shard, size, False) for _ in range(2)]
+        normalize = [_norm(shard, size, False) for _ in range(2)]
     rotate = (
         _rotary(shard, size)
         if shape.rotary and not shape.key_value_rank
@@ -253,8 +253,8 @@ def _attention(shard: Shard, block: Block, shape: Attention) -> Layer:
 
     def run(x: Tensor) -> Tensor:
         query, key, value = project(x)
-        if normalise:
-            query, key = normalise[0](query), normalise[1](key)
+        if normalize:
+            query, key = normalize[0](query), normalize[1](key)
         query, key, value = (t.transpose(1, 2) for t in (query, key, value))
         if rotate is not None:
             query, key = rotate(query), rotate(key)
@@ -325,7 +325,7 @@ def _latent_projection(
     else:
         make_query = _linear(shard, block.hidden, heads * size, shape.biases)
     compress = _linear(shard, block.hidden, rank + rotary, shape.biases)
-    normalise = _norm(shard, rank, False)
+    normalize = _norm(shard, rank, False)
     expand = _linear(shard, rank, heads * (plain + value_size), False)
     rotate = _rotary(shard, rotary)
 
@@ -337,7 +337,7 @@ def _latent_projection(
         fixed, turned = query.split((plain, rotary), dim=-1)
         latent, shared = compress(x).split((rank, rotary), dim=-1)
         key, value = (
-            expand(normalise(latent))
+            expand(normalize(latent))
             .unflatten(-1, (heads, plain + value_size))
             .split((plain, value_size), dim=-1)
         )
@@ -384,7 +384,7 @@ def _expert_mlp(shard: Shard, block: Block) -> Layer:
         _dense_mlp(shard, hidden, width, shape)
         for _ in range(shape.experts // split.ep)
     ]
-    # Slot j of token i goes to row order⁻¹[i, j]; neighbours in the rows are
+    # Slot j of token i goes to row order⁻¹[i, j]; neighbors in the rows are
     # tokens far apart, as after a real dispatch.
     order = torch.arange(outer * visits, device=shard.device)
     order = order.view(outer, visits).t().flatten()

@@ -324,10 +324,7 @@ def split_layer(
 
 
 def _measure(
-    layer: LayerShape,
-    split: Split,
-    device: Any,
-    timing: Timing,
+    layer: LayerShape, split: Split, device: Any, timing: Timing
 ) -> dict[str, Any]:
     """Build a layer and return what an entry says of it."""
     import torch

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
 from nest.requests.benchmarks import jobs_setting
@@ -15,6 +17,7 @@ from nest.requests.values import (
     PathText,
     RefusedValueError,
     Words,
+    both_given,
     integer,
     shown,
 )
@@ -49,10 +52,8 @@ def _models(value: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class CodesignRequest(TimeLimitRequest):
+class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     """The best accelerators of a space for models."""
-
-    COMMAND: ClassVar[str] = "nest codesign"
 
     spec: Spec | PathText = setting(
         "SPEC",
@@ -75,8 +76,7 @@ class CodesignRequest(TimeLimitRequest):
         "price.",
     )
     sensitivity: bool = setting(
-        "--sensitivity",
-        "Also solve the next listed value of every parameter.",
+        "--sensitivity", "Also solve the next listed value of every parameter."
     )
     contributions: bool = setting(
         "--contributions",
@@ -140,10 +140,8 @@ class CodesignRequest(TimeLimitRequest):
                 "of the search"
             )
         if self.dask is not None and self.jobs > 1:
-            raise InvalidOptionError(
-                f"--jobs {self.jobs}: expected either it or --dask, whose "
-                f"workers are as many as the cluster has, got both; remove one"
-            )
+            other = "--dask, whose workers are as many as the cluster has"
+            raise both_given(f"--jobs {self.jobs}", other)
 
     def find_spec(self) -> Spec:
         """Return the specification, with the models of the request."""
@@ -162,8 +160,6 @@ def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
     NestError
         If there is no such model, or its job cannot be.
     """
-    from msgspec.structs import replace
-
     from nest.accelerators.answers import setting_of
     from nest.accelerators.tasks import workload_of
 

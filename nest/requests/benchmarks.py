@@ -59,10 +59,8 @@ def jobs_setting() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RunFolderRequest(Request):
+class RunFolderRequest(Request, group="Run"):
     """Where a run is kept, and where it works."""
-
-    GROUP: ClassVar[str] = "Run"
 
     output: PathText | None = setting(
         "-o --output DIR",
@@ -90,10 +88,10 @@ class RunFolderRequest(Request):
 
 
 @dataclass(frozen=True)
-class BenchRequest(ModelRequest, SolverOptionsRequest, RunFolderRequest):
+class BenchRequest(
+    ModelRequest, SolverOptionsRequest, RunFolderRequest, command="nest bench"
+):
     """Solvers on a set of problems."""
-
-    COMMAND: ClassVar[str] = "nest bench"
 
     problems: Words = setting(
         "[SET]…",
@@ -167,15 +165,15 @@ class BenchRequest(ModelRequest, SolverOptionsRequest, RunFolderRequest):
 
 
 @dataclass(frozen=True)
-class SweepRequest(ModelRequest, WorkersRequest, RunFolderRequest):
+class SweepRequest(
+    ModelRequest, WorkersRequest, RunFolderRequest, command="nest sweep"
+):
     """Solvers on a grid of problems, or values of settings one by one."""
 
-    COMMAND: ClassVar[str] = "nest sweep"
     SAFE: ClassVar[bool] = True
 
     grid: PathText | None = setting(
-        "[GRID]",
-        "A YAML file with models, clusters, batches and bandwidths.",
+        "[GRID]", "A YAML file with models, clusters, batches and bandwidths."
     )
     _: KW_ONLY
     vary: Pairs = setting(

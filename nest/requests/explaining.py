@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from nest.errors import InvalidOptionError
+from nest.constraints.pins import parse
 from nest.requests.fitting import QUESTION_LIMIT
 from nest.requests.plans import PlanRequest
 from nest.requests.restricted import RestrictedRequest
@@ -16,7 +16,7 @@ from nest.requests.solving import (
     TimeLimitRequest,
     solver_limits,
 )
-from nest.requests.values import Pairs, restrictions
+from nest.requests.values import Pairs, both_given, restrictions
 
 if TYPE_CHECKING:
     from nest.analysis.explain import Explanation
@@ -28,54 +28,44 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreRequest(PlanRequest):
+class ScoreRequest(PlanRequest, command="nest score"):
     """What a plan costs."""
 
-    COMMAND: ClassVar[str] = "nest score"
-
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateRequest(PlanRequest):
+class SimulateRequest(PlanRequest, command="nest simulate"):
     """A plan's step, pass by pass."""
 
-    COMMAND: ClassVar[str] = "nest simulate"
-
 
 @dataclass(frozen=True, kw_only=True)
-class TraceRequest(PlanRequest):
+class TraceRequest(PlanRequest, command="nest trace"):
     """A plan's step as a trace."""
 
-    COMMAND: ClassVar[str] = "nest trace"
-
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRequest(PlanRequest):
+class CheckRequest(PlanRequest, command="nest check"):
     """Whether a problem, and perhaps a plan for it, is valid."""
 
-    COMMAND: ClassVar[str] = "nest check"
-
 
 @dataclass(frozen=True, kw_only=True)
-class OrderRequest(PlanRequest):
+class OrderRequest(PlanRequest, command="nest topology order"):
     """An order of the devices in which a plan is faster."""
 
-    COMMAND: ClassVar[str] = "nest topology order"
-
 
 @dataclass(frozen=True, kw_only=True)
-class CertifyRequest(PlanRequest):
+class CertifyRequest(PlanRequest, command="nest certify"):
     """A proof that ``nest-check`` can check."""
-
-    COMMAND: ClassVar[str] = "nest certify"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainRequest(
-    PlanRequest, RestrictedRequest, OneSolverRequest, TimeLimitRequest
+    PlanRequest,
+    RestrictedRequest,
+    OneSolverRequest,
+    TimeLimitRequest,
+    command="nest explain",
 ):
     """Where the time of a plan goes, and what else there is."""
-
-    COMMAND: ClassVar[str] = "nest explain"
 
     target: str | None = redeclared(RestrictedRequest, "target")
     prefer: Pairs = setting(
@@ -103,10 +93,7 @@ class ExplainRequest(
         }
         for name, is_given in searching.items():
             if is_given and not self.search:
-                raise InvalidOptionError(
-                    f"{name}: expected either it or --no-search, got both; "
-                    f"remove one"
-                )
+                raise both_given(name, "--no-search")
 
 
 def score(request: ScoreRequest) -> Score:
@@ -168,7 +155,6 @@ def explain_plan(
 ) -> Explanation:
     """Answer a request that is checked, for its restricted problem."""
     from nest.analysis.explain import explain
-    from nest.constraints.pins import parse
 
     return explain(
         problem,

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from nest.errors import InvalidOptionError
 from nest.requests.launch_files import (
@@ -37,10 +37,8 @@ _WITH_DEEPSPEED = ("sequence_length", "tp")
 
 
 @dataclass(frozen=True)
-class FitsRequest(PlanRequest):
+class FitsRequest(PlanRequest, command="nest fits"):
     """A launch file, or a problem and a plan, whose memory is in question."""
-
-    COMMAND: ClassVar[str] = "nest fits"
 
     problem: ProblemLike | None = redeclared(
         PlanRequest,
@@ -127,17 +125,19 @@ def find_fits(
     from nest.analysis.fits import fits
     from nest.frameworks.export import lines_of
     from nest.frameworks.nearest import even_stages
+    from nest.frameworks.scripts import in_variables
 
     path = request.launch_path
     if path is not None:
         launch = request.launch_request(path)
         imported = launch.imported(any_sequences=True)
+        lines = partial(lines_of, launch.FRAMEWORK, imported.model)
         return fits(
             imported.problem,
             imported.plan,
             target=launch.FRAMEWORK,
             cut=even_stages,
-            lines=partial(lines_of, launch.FRAMEWORK, imported.model),
+            lines=lambda *changed: in_variables(launch.text, lines(*changed)),
             notes=imported.notes,
             on_progress=on_progress,
         )

@@ -19,6 +19,7 @@ from nest.requests.values import (
     Integers,
     Pairs,
     amount,
+    both_given,
     integer,
     integers,
     pairs,
@@ -37,10 +38,11 @@ QUESTION_LIMIT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRequest(RestrictedRequest, OneSolverRequest, TimeLimitRequest):
+class FitRequest(
+    RestrictedRequest, OneSolverRequest, TimeLimitRequest, command="nest fit"
+):
     """How few devices, how little memory, or which offer keeps a target."""
 
-    COMMAND: ClassVar[str] = "nest fit"
     SAFE: ClassVar[bool] = True
 
     within: float | str | None = setting(
@@ -136,20 +138,12 @@ class FitRequest(RestrictedRequest, OneSolverRequest, TimeLimitRequest):
         for name in offer_options:
             if self.memory or self.devices_list is not None:
                 other = "--memory" if self.memory else "--devices-list"
-                raise InvalidOptionError(
-                    f"{name}: expected either it or {other}, got both; "
-                    f"remove one"
-                )
+                raise both_given(name, other)
         if self.memory and self.devices_list is not None:
-            raise InvalidOptionError(
-                "--devices-list: expected either it or --memory, got both; "
-                "remove one"
-            )
+            raise both_given("--devices-list", "--memory")
         if self.memory and self.headroom is not None:
-            raise InvalidOptionError(
-                "--headroom: expected either it or --memory, which asks for "
-                "the memory of a device, got both; remove one"
-            )
+            other = "--memory, which asks for the memory of a device"
+            raise both_given("--headroom", other)
 
     def _check_target(self, with_budget: bool, optional: bool) -> None:
         """Refuse targets that make no sense.

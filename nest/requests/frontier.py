@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from nest.requests.prices import PRICE_HELP, PRICE_USAGE, priced
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import TimeLimitRequest, WorkersRequest
-from nest.requests.values import (
-    Integers,
-    Pairs,
-    Words,
-    integers,
-    names,
-    pairs,
-)
+from nest.requests.values import Integers, Pairs, Words, integers, names, pairs
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -26,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ParetoRequest(RestrictedRequest, TimeLimitRequest, WorkersRequest):
+class ParetoRequest(
+    RestrictedRequest, TimeLimitRequest, WorkersRequest, command="nest pareto"
+):
     """The frontier of a problem."""
-
-    COMMAND: ClassVar[str] = "nest pareto"
 
     objectives: Words = setting(
         "--objectives A,…",

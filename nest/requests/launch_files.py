@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nest.constraints.targets import ANY
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.ir.io import problem_hash
 from nest.models.named import load_model
 from nest.requests.settings import Request, option_name, setting
 from nest.requests.values import RefusedValueError, anything, integer, pairs
@@ -60,10 +61,9 @@ class LaunchReading(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchFileRequest(Request):
+class LaunchFileRequest(Request, command="nest import"):
     """A file that a framework starts with, and what the file leaves open."""
 
-    COMMAND: ClassVar[str] = "nest import"
     #: The framework whose export writes such files.
     FRAMEWORK: ClassVar[str]
 
@@ -168,7 +168,6 @@ class LaunchFileRequest(Request):
         """
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
-        from nest.ir.io import problem_hash
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
@@ -230,14 +229,14 @@ class TorchtitanRequest(LaunchFileRequest):
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a job file says."""
-        from nest.frameworks.torchtitan import read_foreign, unread
+        from nest.frameworks.torchtitan import read_foreign
 
-        launch, model = read_foreign(
-            *(self.text, self.path, num_ranks),
-            [*self.say],
-            self.architecture,
+        return LaunchReading(
+            *read_foreign(
+                *(self.text, self.path, num_ranks, [*self.say]),
+                self.architecture,
+            )
         )
-        return LaunchReading(launch, model, unread(self.text, self.path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,16 +267,15 @@ class DeepSpeedRequest(LaunchFileRequest):
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a configuration, or a script, says."""
-        from nest.frameworks.deepspeed import read_foreign, unread
+        from nest.frameworks.deepspeed import read_foreign
 
         model, length = self.architecture, self.sequence_length
         if model is None or length is None:
             return self._read_script(num_ranks)
-        launch = read_foreign(
+        launch, notes = read_foreign(
             *(self.text, self.path, num_ranks, model, length),
             *(self.tp, self.pp),
         )
-        notes = unread(self.text, self.path)
         return LaunchReading(launch, model, notes, target="deepspeed")
 
     def _read_script(self, num_ranks: int) -> LaunchReading:

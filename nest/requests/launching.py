@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from nest.constraints.targets import ANY
+from nest.constraints.targets import ANY, for_target
+from nest.constraints.targets import names as target_names
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.ir.io import encode, problem_hash
 from nest.models.named import load_model
 from nest.requests.plans import SILENT, PlanRequest, Talk
 from nest.requests.settings import redeclared, setting
@@ -23,10 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportRequest(PlanRequest):
+class ExportRequest(PlanRequest, command="nest export"):
     """A plan, and the framework whose files start it."""
-
-    COMMAND: ClassVar[str] = "nest export"
 
     to: str = setting(
         "--to TARGET",
@@ -181,10 +181,7 @@ def _refuse_foreign(
     Plans of ``nest solve PROBLEM --target`` are of the problem, too;
     ``made_for`` is the other target whose problem of ``--model`` it was.
     """
-    from nest.constraints.targets import for_target
-    from nest.constraints.targets import names as target_names
     from nest.frameworks.export import TRACES
-    from nest.ir.io import problem_hash
 
     if plan.problem_hash in (None, problem_hash(problem)):
         return
@@ -233,7 +230,6 @@ def _launch(
     from nest.cost.orders import with_named_order
     from nest.cost.score import score
     from nest.frameworks.export import as_run_by, check_schedule, export
-    from nest.ir.io import encode
 
     score(problem, plan)  # refuses a plan that is none of the problem
     problem, plan = with_named_order(problem, plan)

@@ -6,12 +6,13 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.requests.settings import Request, setting
-from nest.requests.values import PathText, Words, integer, names
+from nest.requests.values import PathText, Words, both_given, integer, names
 from nest.tasks.parallel import follow
 from nest.util.interpreters import safe_environment
 from nest.util.versions import num_cpus
@@ -32,10 +33,8 @@ _MANY_ROWS = 500
 
 
 @dataclass(frozen=True)
-class ValidateRequest(Request):
+class ValidateRequest(Request, command="nest validate"):
     """Predictions of measured runs."""
-
-    COMMAND: ClassVar[str] = "nest validate"
 
     path: PathText | None = setting(
         "[FILE]",
@@ -47,9 +46,7 @@ class ValidateRequest(Request):
         "--tier A,B,…", "Only rows of these tiers.", names
     )
     precisions: Words | None = setting(
-        "--precision A,B,…",
-        "Only these precisions, such as bf16,fp16.",
-        names,
+        "--precision A,B,…", "Only these precisions, such as bf16,fp16.", names
     )
     source: str | None = setting("--source TEXT", "Only sources with TEXT.")
     hardware: str | None = setting(
@@ -83,10 +80,8 @@ class ValidateRequest(Request):
     def check(self) -> None:
         """Refuse settings that contradict each other."""
         if self.intervals and self.calibration is not None:
-            raise InvalidOptionError(
-                "--intervals: expected either it or --calibration, whose "
-                "errors for other runs nobody knows, got both; remove one"
-            )
+            other = "--calibration, whose errors for other runs nobody knows"
+            raise both_given("--intervals", other)
 
     @property
     def selection(self) -> Selection:
@@ -99,20 +94,11 @@ class ValidateRequest(Request):
 
     def read_rows(self) -> list[Row]:
         """Return the rows of the file, or the published ones."""
-        from nest.ir.documents import read_stdin
-        from nest.validation.reading import (
-            parse_rows,
-            published_rows,
-            read_rows,
-        )
-        from nest.validation.rows import InvalidMeasurementsError
+        from nest.validation.reading import published_rows
 
         if self.path is None:
-            return [*published_rows()]
-        if self.path == "-":
-            data = read_stdin(InvalidMeasurementsError)
-            return [*parse_rows(data, "standard input")]
-        return [*read_rows(os.fspath(self.path))]
+            return published_rows()
+        return _rows_of(self.path)[1]
 
     def select(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows to predict: for their time or for their memory."""
@@ -146,7 +132,6 @@ class ValidateRequest(Request):
             yield from map(predicted, rows)
             return
         import multiprocessing
-        from concurrent.futures import ProcessPoolExecutor
 
         executor = ProcessPoolExecutor(
             jobs,
@@ -162,9 +147,7 @@ class ValidateRequest(Request):
                 executor.shutdown(cancel_futures=True)
 
     def document(
-        self,
-        pairs: Sequence[tuple[Assessment, Covered | None]],
-        num_rows: int,
+        self, pairs: Sequence[tuple[Assessment, Covered | None]], num_rows: int
     ) -> dict[str, Any]:
         """Return the document of predictions.
 
@@ -184,6 +167,19 @@ class ValidateRequest(Request):
                 within for _, within in pairs
             )
         return document
+
+
+def _rows_of(path: PathText) -> tuple[str, list[Row]]:
+    """Return the name of a file for messages, and its rows."""
+    from nest.ir.documents import read_stdin
+    from nest.validation.reading import parse_rows, read_rows
+    from nest.validation.rows import InvalidMeasurementsError
+
+    where = os.fspath(path)
+    if where != "-":
+        return where, read_rows(where)
+    where = "standard input"
+    return where, parse_rows(read_stdin(InvalidMeasurementsError), where)
 
 
 def _listed(values: Iterable[str | None]) -> str:
@@ -241,14 +237,11 @@ def validate(request: ValidateRequest) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class CalibrateRequest(Request):
+class CalibrateRequest(Request, command="nest calibrate"):
     """Parameters of predictions, fitted to a user's own runs."""
 
-    COMMAND: ClassVar[str] = "nest calibrate"
-
     runs: PathText | None = setting(
-        "[RUNS]",
-        "A CSV file with 5 to 20 runs of one cluster.",
+        "[RUNS]", "A CSV file with 5 to 20 runs of one cluster."
     )
     _: KW_ONLY
     hardware: str | None = setting(
@@ -266,27 +259,21 @@ class CalibrateRequest(Request):
 
     def learn(self, tell: Callable[[str], None] | None = None) -> Learned:
         """Fit the parameters to the runs."""
-        from nest.calibration.runs import learn, read_runs, runs_of
-        from nest.ir.documents import read_stdin
-        from nest.validation.reading import parse_rows
-        from nest.validation.rows import InvalidMeasurementsError
+        from nest.calibration.runs import learn, runs_of
 
         if self.runs is None:
             raise InvalidOptionError(
                 f"{self.COMMAND}: expected RUNS, got none; name a CSV file, "
                 f"see 'nest calibrate --template'"
             )
-        chosen = (
+        where, rows = _rows_of(self.runs)
+        runs = runs_of(
+            rows,
+            where,
             self.hardware or "",
             self.interconnect or "",
             self.devices_per_node or 0,
         )
-        if self.runs == "-":
-            data = read_stdin(InvalidMeasurementsError)
-            rows = parse_rows(data, "standard input")
-            runs = runs_of(rows, "standard input", *chosen)
-        else:
-            runs = read_runs(os.fspath(self.runs), *chosen)
         if tell is None:
             return learn(runs)
         tell(f"{len(runs.rows)} runs")

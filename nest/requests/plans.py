@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nest.constraints.targets import ANY, names
 from nest.errors import InvalidOptionError, InvalidPlanError, NestError
+from nest.ir.io import problem_hash, read_plan
+from nest.ir.plan import Plan
 from nest.requests.problems import ProblemRequest
 from nest.requests.restricted import restricted_by
 from nest.requests.settings import setting
 from nest.requests.values import PathText, settings_text, shown
 
 if TYPE_CHECKING:
-    from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.solvers.result import SolveResult
 
@@ -37,8 +38,6 @@ def read_plan_like(value: Any) -> Any:
     InvalidPlanError
         If it is none of these.
     """
-    from nest.ir.plan import Plan
-
     if isinstance(value, Mapping):
         return settings_text(value)
     if isinstance(value, str | os.PathLike):
@@ -81,7 +80,6 @@ def plan_of_text(
 ) -> Plan:
     """Return the plan in a file, or the one that settings stand for."""
     from nest.analysis.plan_by_settings import are_settings, plan_by_settings
-    from nest.ir.io import read_plan
 
     if not are_settings(source):
         return read_plan(source)
@@ -103,7 +101,6 @@ def warn_if_foreign(
         If it is no plan of this problem either.
     """
     from nest.cost.score import score
-    from nest.ir.io import problem_hash
 
     if plan.problem_hash is None:
         return
@@ -150,7 +147,6 @@ class PlanRequest(ProblemRequest):
         file's plan was made for something else.
         """
         from nest.analysis.plan_by_settings import are_settings
-        from nest.ir.plan import Plan
 
         plan = self.plan
         if plan is None or isinstance(plan, Plan):
@@ -170,8 +166,6 @@ class PlanRequest(ProblemRequest):
 
         ``None`` if it was made for this problem, or for something else.
         """
-        from nest.ir.io import problem_hash
-
         made_for = plan.problem_hash
         if self.model is None or made_for in (None, problem_hash(problem)):
             return None

@@ -6,13 +6,17 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from nest.constraints.targets import GRADIENTS, OPTIMIZERS
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
-from nest.ir.job import ANY_ORDER, SCHEDULES
+from nest.ir.documents import read_stdin
+from nest.ir.io import decode_problem, read_problem
+from nest.ir.job import ANY_ORDER, SCHEDULES, Schedules, named_schedules
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
+from nest.ir.problem import Problem
+from nest.models import builtin
 from nest.models.named import load_model
 from nest.requests.settings import (
     Request,
@@ -38,7 +42,6 @@ from nest.requests.values import (
 from nest.util.text import did_you_mean
 
 if TYPE_CHECKING:
-    from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
 
     #: A problem, or the name or file of one.
@@ -54,6 +57,10 @@ _DEFAULT_DEGREES = {
     "cp": "1, and 2 for long sequences",
     "ep": "powers of two up to 64",
 }
+
+
+#: Settings of a job that also change those of a PROBLEM.
+_OF_ANY_PROBLEM = ("schedule", "virtual_stages")
 
 
 def _meaning(axis_name: str) -> str:
@@ -83,19 +90,18 @@ def _schedules(value: Any) -> str | tuple[str, ...]:
     """Read a schedule, several separated by commas, or ``any``."""
     if isinstance(value, str) and "," not in value:
         return one_of(*SCHEDULES, ANY_ORDER)(value)
-    parts = words(SCHEDULES)(value)
-    return parts[0] if len(parts) == 1 else parts
+    names = value.split(",") if isinstance(value, str) else value
+    several = tuple(one_of(*SCHEDULES)(name) for name in names)
+    return several[0] if len(several) == 1 else several
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRequest(Request):
+class JobRequest(Request, group="Model, cluster and job"):
     """The job of a model, and what its costs rest on.
 
     The fields are those of :class:`nest.models.choices.Request`, a profile
     and a calibration.
     """
-
-    GROUP: ClassVar[str] = "Model, cluster and job"
 
     global_batch: int | None = setting(
         "--global-batch N",
@@ -214,10 +220,7 @@ class JobRequest(Request):
         """
         from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster
-        from nest.hardware.calibration_file import (
-            resting_on,
-            with_calibration,
-        )
+        from nest.hardware.calibration_file import resting_on, with_calibration
         from nest.models.choices import Request as Choice
         from nest.models.choices import choose
         from nest.models.graphs import build_on
@@ -275,10 +278,8 @@ JOB_FIELDS = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkRequest(Request):
+class NetworkRequest(Request, group="Model, cluster and job"):
     """What a network's file leaves open: facts and the order of devices."""
-
-    GROUP: ClassVar[str] = "Model, cluster and job"
 
     beside: Pairs = setting(
         "--beside KEY=VALUE,…",
@@ -295,10 +296,8 @@ class NetworkRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRequest(NetworkRequest, JobRequest):
+class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
     """A model on a cluster, with its job."""
-
-    GROUP: ClassVar[str] = "Model, cluster and job"
 
     model: PathText | None = setting(
         "--model NAME",
@@ -393,8 +392,6 @@ MODEL_FIELDS = (
 
 
 def _read_problem(value: Any) -> Any:
-    from nest.ir.problem import Problem
-
     if isinstance(value, Problem):
         return value
     if isinstance(value, str | os.PathLike):
@@ -406,10 +403,8 @@ def _read_problem(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class ProblemRequest(ModelRequest):
+class ProblemRequest(ModelRequest, command="nest problem"):
     """A problem: a record, a name, a file, or a model on a cluster."""
-
-    COMMAND: ClassVar[str] = "nest problem"
 
     problem: ProblemLike | None = setting(
         "[PROBLEM]",
@@ -460,28 +455,62 @@ class ProblemRequest(ModelRequest):
                 f"a problem whose costs are already computed; build it anew "
                 f"with --model, --cluster and --calibration"
             )
+        given = [x for x in given if x not in _OF_ANY_PROBLEM]
         if self.problem is not None and given:
             raise InvalidOptionError(
                 f"{option_name(given[0])}: expected either PROBLEM or --model "
                 f"with its options, got {self.problem_text!r} too; remove one"
             )
-        if self.problem is None and not given:
+        if self.problem is None and not self.given_job:
             raise InvalidOptionError(
                 f"{command}: expected PROBLEM, got none; see "
                 f"'{command} --help', or pass --model and --cluster"
             )
-        self.check_model()
+        if self.problem is None:
+            self.check_model()
 
     def find_problem(self) -> Problem:
         """Return the problem that is named, or that of the model."""
-        from nest.ir.problem import Problem
-
         self.check_problem_choice()
-        if isinstance(self.problem, Problem):
-            return self.problem
-        if self.problem is not None:
-            return load_problem(os.fspath(self.problem))
-        return self.model_problem(self.target, self.named)
+        if self.problem is None:
+            return self.model_problem(self.target, self.named)
+        problem = self.problem
+        if not isinstance(problem, Problem):
+            problem = load_problem(os.fspath(problem))
+        return _with_schedule(
+            problem,
+            cast("Schedules | None", self.schedule),
+            cast("tuple[int, ...] | None", self.virtual_stages),
+        )
+
+
+def _with_schedule(
+    problem: Problem,
+    schedule: Schedules | None,
+    virtual_stages: tuple[int, ...] | None,
+) -> Problem:
+    """Return a problem whose plans have other schedules."""
+    from msgspec.structs import replace as with_fields
+
+    from nest.models.choices import CHUNKS_OF_ANY_ORDER
+
+    if schedule is None and virtual_stages is None:
+        return problem
+    job = problem.job
+    schedule = schedule or job.schedule
+    if virtual_stages is None:
+        virtual_stages = job.virtual_stages
+        if schedule == ANY_ORDER:
+            virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
+        elif "1f1b" not in named_schedules(schedule):
+            virtual_stages = (1,)
+    try:
+        job = with_fields(
+            job, schedule=schedule, virtual_stages=virtual_stages
+        )
+    except ValueError as error:
+        raise InvalidOptionError(f"--schedule: {error}") from None
+    return with_fields(problem, job=job)
 
 
 def load_problem(source: str) -> Problem:
@@ -489,9 +518,6 @@ def load_problem(source: str) -> Problem:
 
     A file wins over a built-in problem or an instance of the same name.
     """
-    from nest.ir.documents import read_stdin
-    from nest.ir.io import decode_problem, read_problem
-
     if source == "-":
         return decode_problem(
             read_stdin(InvalidProblemError), "standard input"
@@ -500,7 +526,6 @@ def load_problem(source: str) -> Problem:
         return read_problem(source)
 
     from nest.instances import store
-    from nest.models import builtin
 
     problem = named_problem(source)
     if problem is not None:
@@ -521,7 +546,6 @@ def load_problem(source: str) -> Problem:
 def named_problem(name: str) -> Problem | None:
     """Return the built-in problem or the instance of a name, if any."""
     from nest.instances import store
-    from nest.models import builtin
 
     if name in builtin.names():
         return builtin.load(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import setting
@@ -25,10 +24,9 @@ class ReportRequest(
     WorkersRequest,
     GapRequest,
     SeedRequest,
+    command="nest report",
 ):
     """A problem, and the plans that a page shows; or a solver finds one."""
-
-    COMMAND: ClassVar[str] = "nest report"
 
     plans: Words = setting(
         "[PLAN]…", "Files, or settings of plans.", names, multiple=True

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nest.constraints.pins import SETTINGS
-from nest.constraints.targets import ANY, names, target
+from nest.constraints.pins import SETTINGS, describe, parse, restrict
+from nest.constraints.targets import ANY, for_target, names, target
 from nest.errors import InvalidOptionError
+from nest.ir.io import problem_hash
 from nest.ir.job import GRANULARITIES
 from nest.models.named import load_model
 from nest.requests.problems import ProblemRequest
@@ -32,10 +33,8 @@ _SETTINGS = ", ".join(
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class GranularityRequest(Request):
+class GranularityRequest(Request, group="Plans to search"):
     """Who has a strategy of its own."""
-
-    GROUP: ClassVar[str] = "Plans to search"
 
     granularity: str | None = setting(
         f"--granularity {'|'.join(GRANULARITIES)}",
@@ -46,10 +45,10 @@ class GranularityRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RestrictedRequest(ProblemRequest, GranularityRequest):
+class RestrictedRequest(
+    ProblemRequest, GranularityRequest, group="Plans to search"
+):
     """A problem, and which of its plans may be searched."""
-
-    GROUP: ClassVar[str] = "Plans to search"
 
     pin: Pairs = setting(
         "--pin SETTING=VALUE,…",
@@ -270,8 +269,6 @@ class Restricted:
         """
         from msgspec.structs import replace
 
-        from nest.constraints.pins import parse, restrict
-        from nest.constraints.targets import for_target
         from nest.uncertainty.headroom import with_headroom
 
         if granularity is not None:
@@ -300,8 +297,6 @@ class Restricted:
     @property
     def text(self) -> str:
         """What restricts plans as on the command line; empty for none."""
-        from nest.constraints.pins import describe
-
         parts = [describe(self.pins, self.forbids)]
         if self.headroom not in (None, "0"):
             parts.insert(0, f"--headroom {self.headroom}")
@@ -318,7 +313,7 @@ class Restricted:
             optimizer = job.optimizer
             lines.append(
                 f"{self.target.title}, {self.target.packages}: schedule "
-                f"{job.schedule}, {optimizer.name} with "
+                f"{job.schedule_text}, {optimizer.name} with "
                 f"{optimizer.gradient_bytes} bytes of gradient and "
                 f"{optimizer.state_bytes} of state per weight"
             )
@@ -345,7 +340,5 @@ class Restricted:
     def adopt(self, plan: Plan) -> Plan:
         """Return a plan as one of the whole problem, which it is too."""
         from msgspec.structs import replace
-
-        from nest.ir.io import problem_hash
 
         return replace(plan, problem_hash=problem_hash(self.whole))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from nest.errors import InvalidOptionError, NestError
 from nest.requests.values import RefusedValueError, anything, flag, text
@@ -123,14 +123,20 @@ class Request:
     Attributes
     ----------
     COMMAND
-        The command that asks the same, for messages.
+        The command that asks the same, for messages. A class names it by its
+        argument ``command``.
     GROUP
         The section of the help in which the settings stand that the class
-        declares; empty for those of one question.
+        declares, its argument ``group``; empty for those of one question.
     """
 
     COMMAND: ClassVar[str] = "nest"
     GROUP: ClassVar[str] = ""
+
+    def __init_subclass__(cls, command: str = "", group: str = "") -> None:
+        super().__init_subclass__()
+        cls.COMMAND = command or cls.COMMAND
+        cls.GROUP = group
 
     def __post_init__(self) -> None:
         for name, declared in settings_of(type(self)).items():
@@ -142,9 +148,6 @@ class Request:
             except RefusedValueError as error:
                 raise InvalidOptionError(f"{declared.name}: {error}") from None
             object.__setattr__(self, name, value)
-
-
-Asked = TypeVar("Asked", bound=Request)
 
 
 def settings_of(request: Any) -> dict[str, Setting]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import structs
+
 from nest.errors import InvalidOptionError, UnknownSolverError
+from nest.ir.io import problem_hash
 from nest.requests.plans import SILENT, Talk, plan_of_text, read_plan_like
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import Request, record, redeclared, setting
@@ -26,6 +29,7 @@ from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.analysis.compare import Comparison
+    from nest.analysis.safe import Faster
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.requests.plans import PlanLike
@@ -43,12 +47,16 @@ DEFAULT_SOLVERS = "dp,milp,cpsat"
 #: Stands for every solver that can run here.
 ALL = "all"
 
+#: The options of every solver that runs.
+Cells = dict[str, "SolveOptions"]
+
+#: Runs solvers on a problem, and returns their answers.
+Run = Callable[["Restricted", Cells], Sequence["SolveResult"]]
+
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class TimeLimitRequest(Request):
+class TimeLimitRequest(Request, group="Search"):
     """How long an answer may take."""
-
-    GROUP: ClassVar[str] = "Search"
 
     time_limit: float | None = setting(
         "--time-limit S",
@@ -60,10 +68,8 @@ class TimeLimitRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class WorkersRequest(Request):
+class WorkersRequest(Request, group="Search"):
     """How many threads or processes a solver gets."""
-
-    GROUP: ClassVar[str] = "Search"
 
     workers: int | None = setting(
         "--workers N",
@@ -74,10 +80,8 @@ class WorkersRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class GapRequest(Request):
+class GapRequest(Request, group="Search"):
     """How close to the best plan is close enough."""
-
-    GROUP: ClassVar[str] = "Search"
 
     gap: float = setting(
         "--gap F",
@@ -89,10 +93,10 @@ class GapRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
+class SolverOptionsRequest(
+    TimeLimitRequest, WorkersRequest, GapRequest, group="Search"
+):
     """Limits of one or several solvers, without a problem."""
-
-    GROUP: ClassVar[str] = "Search"
 
     repair: bool = setting(
         "--repair",
@@ -108,10 +112,8 @@ class SolverOptionsRequest(TimeLimitRequest, WorkersRequest, GapRequest):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class SeedRequest(Request):
+class SeedRequest(Request, group="Search"):
     """The seed of random choices."""
-
-    GROUP: ClassVar[str] = "Search"
 
     seed: int = setting(
         "--seed N", "Seed of random choices.", integer(0), default=0
@@ -131,10 +133,11 @@ class OneSolverRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
+class LimitedRequest(
+    RestrictedRequest, SolverOptionsRequest, SeedRequest, group="Search"
+):
     """A problem under restrictions, and limits of the solvers it goes to."""
 
-    GROUP: ClassVar[str] = "Search"
     SAFE: ClassVar[bool] = True
 
     headroom: str | None = redeclared(
@@ -161,10 +164,7 @@ class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
         return start  # type: ignore[return-value]
 
     def limits(
-        self,
-        solvers: Sequence[str],
-        problem: Problem,
-        talk: Talk = SILENT,
+        self, solvers: Sequence[str], problem: Problem, talk: Talk = SILENT
     ) -> dict[str, SolveOptions]:
         """Return the options of every solver that runs."""
         start = self.find_warm_start(problem, talk)
@@ -180,10 +180,8 @@ class LimitedRequest(RestrictedRequest, SolverOptionsRequest, SeedRequest):
 
 
 @dataclass(frozen=True)
-class SolveRequest(LimitedRequest):
+class SolveRequest(LimitedRequest, command="nest solve"):
     """One solver on one problem."""
-
-    COMMAND: ClassVar[str] = "nest solve"
 
     solver: str = setting(
         "--solver NAME|FILE",
@@ -193,11 +191,9 @@ class SolveRequest(LimitedRequest):
         default=DEFAULT_SOLVER,
     )
     options: SolveOptions | None = record(
-        "Limits as a record, instead of the arguments for them.",
+        "Limits as a record, instead of the arguments for them."
     )
-    on_progress: OnProgress | None = record(
-        "Called now and then.",
-    )
+    on_progress: OnProgress | None = record("Called now and then.")
 
     def check_limits(self) -> None:
         """Refuse arguments that a record of options holds, too."""
@@ -250,10 +246,8 @@ def solvers_option(default: str | None = DEFAULT_SOLVERS) -> Any:
 
 
 @dataclass(frozen=True)
-class CompareRequest(LimitedRequest):
+class CompareRequest(LimitedRequest, command="nest compare"):
     """Several solvers on one problem."""
-
-    COMMAND: ClassVar[str] = "nest compare"
 
     solvers: Words = solvers_option()
 
@@ -358,10 +352,6 @@ def parse_extra(
 
 def adopted_by(problem: Problem, result: SolveResult) -> SolveResult:
     """Return a result whose plan is one of a problem with more memory."""
-    from msgspec import structs
-
-    from nest.ir.io import problem_hash
-
     name, plan = problem_hash(problem), result.plan
     plan = plan and structs.replace(plan, problem_hash=name)
     return replace(result, plan=plan, problem_hash=name)
@@ -375,58 +365,90 @@ def adopted(restricted: Restricted, result: SolveResult) -> SolveResult:
     return replace(result, plan=plan, problem=restricted.whole, extra=extra)
 
 
+def solve_restricted(
+    restricted: Restricted, name: str, options: SolveOptions, run: Run
+) -> tuple[Restricted, SolveResult, Faster | None]:
+    """Return the answer of one solver, and what is faster but may not fit.
+
+    The problem is the one that the answer is for: it has no default headroom
+    if no plan leaves that free.
+    """
+    from nest.analysis.safe import options_for, solve_safely
+
+    free = restricted.free
+    if free is None:
+        (result,) = run(restricted, {name: options})
+        return restricted, result, None
+
+    def search(problem: Problem, limit_s: float | None) -> SolveResult:
+        searched = restricted if problem is restricted.problem else free
+        limited = options_for(problem, options, limit_s)
+        (result,) = run(searched, {name: limited})
+        return replace(result, options=options)
+
+    safe = solve_safely(
+        restricted.problem, free.problem, search, options.time_limit_s
+    )
+    return restricted if safe.has_margin else free, safe.answer, safe.faster
+
+
+def compare_restricted(
+    restricted: Restricted, cells: Cells, run: Run
+) -> tuple[Restricted, Sequence[SolveResult]]:
+    """Return the answers of several solvers, and the problem they are for.
+
+    It has no default headroom if no solver finds a plan that leaves it free.
+    """
+    from nest.analysis.safe import options_for
+
+    if restricted.free is None:
+        return restricted, run(restricted, cells)
+    problem = restricted.problem
+    starts = {
+        name: options_for(problem, options, options.time_limit_s)
+        for name, options in cells.items()
+    }
+    results = run(restricted, starts)
+    if all(result.step_quanta is None for result in results):
+        return restricted.free, run(restricted.free, cells)
+    return restricted, results
+
+
 def solve(request: SolveRequest) -> SolveResult:
     """Return the answer of one solver."""
-    from nest.analysis.safe import options_for, solve_safely
     from nest.solvers.run import run_solver
 
     request.check_limits()
     request = request.limited()
-    restricted = request.restricted()
-    options, name = request.options, request.solver
+    restricted, name = request.restricted(), request.solver
+    options = request.options
     if options is None:
         options = request.limits([name], restricted.problem)[name]
 
-    def search(problem: Problem, limit_s: float | None) -> SolveResult:
-        limited = options_for(problem, options, limit_s)
-        result = run_solver(problem, name, limited, request.on_progress)
-        return replace(result, options=options)
+    def run(searched: Restricted, cells: Cells) -> Sequence[SolveResult]:
+        call = request.on_progress
+        return [run_solver(searched.problem, name, cells[name], call)]
 
-    free, limit_s = restricted.free, options.time_limit_s
-    if free is None:
-        problem, call = restricted.problem, request.on_progress
-        return adopted(restricted, run_solver(problem, name, options, call))
-    safe = solve_safely(restricted.problem, free.problem, search, limit_s)
-    result = adopted(restricted if safe.has_margin else free, safe.answer)
-    if safe.faster is None:
+    answered, answer, faster = solve_restricted(restricted, name, options, run)
+    result = adopted(answered, answer)
+    if faster is None:
         return result
-    extra = {**result.extra, "faster": safe.faster.to_json()}
-    return replace(result, extra=extra)
+    return replace(result, extra={**result.extra, "faster": faster.to_json()})
 
 
 def compare(request: CompareRequest) -> Comparison:
     """Return the answers of several solvers."""
     from nest.analysis.compare import Comparison
-    from nest.analysis.compare import compare as run
-    from nest.analysis.safe import options_for
+    from nest.analysis.compare import compare as run_solvers
 
     names = split_solvers(str(request.solvers))
     request = request.limited(slow=request.solvers == ALL)
     restricted = request.restricted()
-    limits = request.limits(names, restricted.problem)
-    starts = {
-        name: options_for(restricted.problem, x, x.time_limit_s)
-        for name, x in limits.items()
-    }
-    results = run(
-        restricted.problem, limits if restricted.free is None else starts
+    answered, results = compare_restricted(
+        restricted,
+        request.limits(names, restricted.problem),
+        lambda searched, cells: run_solvers(searched.problem, cells),
     )
-    if restricted.free is not None and all(
-        result.step_quanta is None for result in results
-    ):
-        restricted = restricted.free
-        results = run(restricted.problem, limits)
     return Comparison(
-        restricted.whole,
-        tuple(adopted(restricted, result) for result in results),
+        answered.whole, tuple(adopted(answered, x) for x in results)
     )

@@ -21,6 +21,7 @@ from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
 from nest.requests.values import amount, integer, pairs, settings_text
 from nest.util.quantities import RATE, SIZE, Kind, read_quantity
+from nest.util.versions import provenance
 
 if TYPE_CHECKING:
     from nest.ir.problem import Problem
@@ -271,13 +272,11 @@ def solved(
 
 
 def _answer(
-    point: Point,
-    base: dict[str, Any] | None,
-    on_progress: OnProgress | None,
+    point: Point, base: dict[str, Any] | None, on_progress: OnProgress | None
 ) -> dict[str, Any]:
     from nest.analysis.fit import num_steps
     from nest.solvers.run import run_solver
-    from nest.uncertainty.headroom import fits_word
+    from nest.uncertainty.headroom import fullest_device
     from nest.uncertainty.intervals import intervals_of
 
     request, problem = point.request.limited(), point.problem
@@ -300,12 +299,13 @@ def _answer(
             "memory_bytes": None,
             "fits": None,
             "plan": plan and plan.text,
+            "degrees": plan and plan.degrees_text,
         }
         if plan is not None and score is not None:
             within = intervals_of(problem, plan, score)
             row["step_time_90_ns"] = within and list(within.step_90_ns)
-            row["memory_bytes"] = max(x.memory_bytes for x in score.blocks)
-            row["fits"] = fits_word(problem, row["memory_bytes"])
+            full = fullest_device(problem, plan, score)
+            row |= {"memory_bytes": full.memory_bytes, "fits": full.fits}
     row |= {"speed_up": None, "days": None, "usd": None}
     step_ns, first_rate = row["step_time_ns"], (base or row)["tokens_per_s"]
     if step_ns and first_rate:
@@ -323,8 +323,6 @@ def document_of(
     request: SweepRequest, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the ``nest-vary/1`` document: the base, then the other rows."""
-    from nest.util.versions import provenance
-
     return {
         "schema": "nest-vary/1",
         "model": os.fspath(request.model or ""),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from nest.errors import NestError
+from nest.errors import InvalidOptionError, NestError
 from nest.util.quantities import Kind, read_in
 
 T = TypeVar("T")
@@ -37,6 +37,13 @@ _MAX_CHARACTERS = 100
 
 #: Longest wrong value that a message repeats.
 _MAX_SHOWN = 80
+
+
+def both_given(name: str, other: str) -> InvalidOptionError:
+    """Return the error for two options that exclude each other."""
+    return InvalidOptionError(
+        f"{name}: expected either it or {other}, got both; remove one"
+    )
 
 
 class RefusedValueError(ValueError):
@@ -168,10 +175,7 @@ fraction = Reader(
 )
 
 _positive = Reader(
-    _number,
-    lambda value: value > 0,
-    "a number > 0",
-    "for example 1.5 or 2e12",
+    _number, lambda value: value > 0, "a number > 0", "for example 1.5 or 2e12"
 )
 
 #: A number that is not 0, however small.
@@ -272,8 +276,7 @@ def integers(
 
 
 def words(
-    allowed: Sequence[str],
-    parts: Callable[[Any], tuple[str, ...]] = _parts,
+    allowed: Sequence[str], parts: Callable[[Any], tuple[str, ...]] = _parts
 ) -> Reader[tuple[str, ...]]:
     """Return a reader of distinct words out of a few, by commas."""
     return Reader(

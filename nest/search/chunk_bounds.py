@@ -207,9 +207,9 @@ def _first_chains(
     count = blocks * schedule.virtual_stages
     even = [Times(6, 12, 6)] * count
     if isinstance(schedule, AnyOrder):
-        own = any_chains(schedule, blocks, num_micro_batches)
-        rows = np.array([_parts_of(chain, even) for chain, _ in own])
-        return rows, tuple(block for _, block in own)
+        chains = any_chains(schedule, blocks, num_micro_batches)
+        rows = np.array([_parts_of(chain, even) for chain, _ in chains])
+        return rows, tuple(block for _, block in chains)
     chains = [
         (chain_through(schedule, blocks, num_micro_batches, block), block)
         for block in range(blocks)

@@ -6,7 +6,7 @@ first and the last of these included. Many ways are priced at a time, from sums
 over the first layers: loads, sync and memory as ``score`` has them, the step
 time as even chunks would take it. Cuts start in proportion to the loads, and
 where the heaviest chunk is lightest.
-Then runs of neighbouring cuts move by one layer for as long as that makes the
+Then runs of neighboring cuts move by one layer for as long as that makes the
 plan fit, or faster; at last by the critical path of the passes, which
 :mod:`nest.cost.schedules` lists.
 """
@@ -549,7 +549,7 @@ def _lightest(load: Ints, num_chunks: int) -> Ints:
 
 
 def _moves(cuts: Ints, block_of: Ints, blocks: Ints) -> Ints:
-    """Return all ways to move a run of neighbouring cuts by one layer.
+    """Return all ways to move a run of neighboring cuts by one layer.
 
     That hands a layer's worth from the chunk at one end to the one at the
     other. Of many ways, those that leave the given blocks alone are left out.

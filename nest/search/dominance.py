@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-#: So many neighbours in sorted order are compared at first.
-NEIGHBOURS = 3
+#: So many neighbors in sorted order are compared at first.
+NEIGHBORS = 3
 
 #: So few rows are compared all with all.
 SQUARE = 160
@@ -31,7 +31,7 @@ def drop_neighbours(
     """Return rows, sorted, without most of those that another one beats.
 
     Rows are sorted by group and then by the columns, and compared with their
-    neighbours only: linear time, and what is left costs time, not exactness.
+    neighbors only: linear time, and what is left costs time, not exactness.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def drop_neighbours(
         # The first column is no larger by the order, if the group is equal.
         table = [column[order] for column in columns[1:]]
         beaten = np.zeros(len(order), dtype=np.bool_)
-        for shift in range(1, min(NEIGHBOURS, len(order) - 1) + 1):
+        for shift in range(1, min(NEIGHBORS, len(order) - 1) + 1):
             earlier, later = slice(None, -shift), slice(shift, None)
             worse = groups[earlier] == groups[later]
             for column in table:

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from nest.cost.space import is_single
 from nest.search import best, uniform
-from nest.search.task import SearchTask
+from nest.search.task import SearchTask, without_bounds
 from nest.solvers.base import SolverOutput
 
 
@@ -34,7 +34,6 @@ def _search_layers(task: SearchTask) -> SolverOutput:
     rest.
     """
     from nest.search import layers
-    from nest.search.interleaved import without_bounds
 
     first = best.search(replace(task, report=without_bounds(task.report)))
     if first.plan is not None:

@@ -68,12 +68,11 @@ from nest.search.options import (
     StageShapes,
     batch_terms,
 )
-from nest.search.task import SearchTask
+from nest.search.task import SearchTask, without_bounds
 from nest.solvers.base import (
     Deadline,
     Limit,
     Progress,
-    Report,
     SolverOutput,
     Status,
     exact_output,
@@ -134,18 +133,6 @@ def has_plain(problem: Problem) -> bool:
     return 1 in job.virtual_stages and not timed_by_passes(job)
 
 
-def without_bounds(report: Report) -> Report:
-    """Return a report that passes on no lower bound.
-
-    What the exact search proves is about plans that are not interleaved.
-    """
-
-    def forward(progress: Progress) -> None:
-        report(replace(progress, lower_bound_quanta=None))
-
-    return forward
-
-
 def interleave(task: SearchTask, plain: SolverOutput) -> SolverOutput:
     """Return the better of a result and the best plan timed pass by pass.
 
@@ -196,7 +183,7 @@ def _try_uniform(
     model, remaining_s = task.model, task.deadline.remaining_s
     deadline = task.deadline
     if remaining_s is not None:
-        deadline = deadline.part(TRIED_SHARE * remaining_s)
+        deadline = deadline.shortened(TRIED_SHARE * remaining_s)
     queue: list[Candidate] = []
     for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:

@@ -10,7 +10,7 @@ working set ``w``, is dropped if others of as many layers of each kind have no
 more ``c``, ``m`` and ``m + w``: layers to come add the same to ``c`` and
 ``m``, and with a working set ``x`` of theirs ``m + max(w, x)`` is the larger
 of ``m + w`` and ``m + x``. So the least cost within a capacity is exact. Where
-too much is left two neighbours become one that takes, holds and works with
+too much is left two neighbors become one that takes, holds and works with
 the least of both, so that what is found is still no more.
 """
 

@@ -33,7 +33,7 @@ _NEVER = 2**62
 _FIRST_DELAYS = (0.1, 0.0, 0.2, 0.5, 0.05, 0.15, 0.25, 0.35, 0.75, 1.0, 2.0)
 
 #: How many orders the local search changes further.
-_KEPT = 6
+_MAX_GOOD = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class Delays(NamedTuple):
         runs, and not that for gradients of inputs.
     forward, inputs, weights
         By chunk.
-    most
+    max_in_flight
         How many micro-batches of a chunk may be in flight.
     """
 
@@ -119,7 +119,7 @@ class Delays(NamedTuple):
     forward: tuple[int, ...]
     inputs: tuple[int, ...]
     weights: tuple[int, ...]
-    most: tuple[int, ...]
+    max_in_flight: tuple[int, ...]
 
 
 class ListOrder(NamedTuple):
@@ -144,11 +144,11 @@ def first_delays(scope: OrderScope) -> list[Delays]:
             forward_first,
             none,
             none,
-            tuple(int(part * weights) for weights in scope.weights),
-            most,
+            tuple(int(fraction * weights) for weights in scope.weights),
+            max_in_flight,
         )
-        for part in _FIRST_DELAYS
-        for most in dict.fromkeys((every, balanced(scope)))
+        for fraction in _FIRST_DELAYS
+        for max_in_flight in dict.fromkeys((every, balanced(scope)))
         for forward_first in (True, False)
     ]
 
@@ -159,7 +159,7 @@ def balanced(scope: OrderScope) -> tuple[int, ...]:
     In proportion to how long they stay, as many as fit, one at least: then
     no chunk of a block passes on fewer than another one.
     """
-    most = [1] * len(scope.times)
+    max_in_flight = [1] * len(scope.times)
     for chunks, free_bytes in zip(
         scope.members, scope.free_bytes, strict=True
     ):
@@ -167,8 +167,8 @@ def balanced(scope: OrderScope) -> tuple[int, ...]:
         area = sum(scope.kept_bytes[c] * stay for c, stay in stays.items())
         for chunk, stay in stays.items():
             share = free_bytes * stay // max(area, 1)
-            most[chunk] = max(1, min(scope.num_micro_batches, share))
-    return tuple(most)
+            max_in_flight[chunk] = max(1, min(scope.num_micro_batches, share))
+    return tuple(max_in_flight)
 
 
 class OrderSearch:
@@ -195,8 +195,8 @@ class OrderSearch:
         self.scope, self.floor = scope, floor
         self.best: ListOrder | None = None
         self._random = random.Random(seed)
-        self._number = count()
-        self._kept: list[tuple[int, int, Delays]] = []
+        self._tie = count()
+        self._good: list[tuple[int, int, Delays]] = []
         self._first = first_delays(scope)[::-1]
 
     @property
@@ -217,16 +217,16 @@ class OrderSearch:
                 continue
             if self.best is None or order.end < self.best.end:
                 self.best = order
-            if all(order.end != end for end, _, _ in self._kept):
-                self._kept.append((order.end, next(self._number), delays))
-                self._kept.sort()
-                del self._kept[_KEPT:]
+            if all(order.end != end for end, _, _ in self._good):
+                self._good.append((order.end, next(self._tie), delays))
+                self._good.sort()
+                del self._good[_MAX_GOOD:]
 
     def _changed(self) -> Delays:
         """Return the delays of a good order, some of them changed."""
         rng, scope = self._random, self.scope
-        index = min(int(rng.expovariate(0.7)), len(self._kept) - 1)
-        _, _, delays = self._kept[index]
+        index = min(int(rng.expovariate(0.7)), len(self._good) - 1)
+        _, _, delays = self._good[index]
         values = [list(x) for x in delays[1:]]
         num_chunks = len(scope.times)
         for _ in range(rng.choice((1, 1, 2, 3))):
@@ -343,7 +343,7 @@ class _Maker:
         Micro-batches that the block's last chunk has passed on need none.
         """
         forward, _, weights = self.started[chunk]
-        if forward - weights >= self.delays.most[chunk]:
+        if forward - weights >= self.delays.max_in_flight[chunk]:
             return False
         kept_bytes, members = self.scope.kept_bytes, self.scope.members[block]
         passed = self.started[members[-1]][0]

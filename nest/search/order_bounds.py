@@ -36,12 +36,12 @@ def _work_bound(scope: OrderScope, block: int) -> int:
         count * sum(times[chunk] for chunk in chunks)
         for times in (scope.forward, scope.inputs, scope.weights)
     )
-    head, front = sum(scope.forward[:first]), sum(scope.inputs[:first])
+    fill, drain = sum(scope.forward[:first]), sum(scope.inputs[:first])
     trip = sum(scope.forward) + sum(scope.inputs[last + 1 :])
     ahead = min(forward, _most_in_flight(scope, block, scope.forward))
     late = min(weights, _most_in_flight(scope, block, scope.weights))
-    start = max(head + forward, trip + forward - ahead)
-    return start + inputs + weights - late + max(front, late)
+    start = max(fill + forward, trip + forward - ahead)
+    return start + inputs + weights - late + max(drain, late)
 
 
 def _most_in_flight(scope: OrderScope, block: int, times: list[int]) -> int:

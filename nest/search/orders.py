@@ -12,6 +12,7 @@ with :class:`~nest.cost.schedules.AnyOrder`).
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -40,7 +41,10 @@ from nest.solvers.base import (
 
 #: Parts of the time for plans of schedules with a name, for first orders of
 #: other plans, and for better ones; what is left bounds all plans.
-NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.2, 0.4, 0.3
+NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.5, 0.25, 0.15
+
+#: The part of it for the first schedule: 1F1B, whose search is exact.
+LEADING_SHARE = 0.8
 
 #: Orders that every candidate gets, and plans that get better ones.
 FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 16, 4
@@ -49,7 +53,7 @@ FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 16, 4
 WORTH_MORE = 8
 
 #: Settings that are looked at, at most.
-MAX_SETTINGS = 2_000
+MAX_SETTINGS = 600
 
 #: Orders of one plan at a time, and at most.
 ROUND, MAX_ORDERS = 40, 1200
@@ -102,9 +106,9 @@ class _OrdersSearch:
         """Search named schedules, then orders, then bound all of them."""
         bounds = [bound for bound in self._search_named() if bound is not None]
         if self.problem.job.schedule == ANY_ORDER:
-            self._explore(self._part(FIRST_SHARE / (1 - NAMED_SHARE)))
+            self._explore(self._share(FIRST_SHARE / (1 - NAMED_SHARE)))
             self._improve(
-                self._part(BETTER_SHARE / (1 - NAMED_SHARE - FIRST_SHARE))
+                self._share(BETTER_SHARE / (1 - NAMED_SHARE - FIRST_SHARE))
             )
         bound, limit = 0, None
         if len(bounds) == len(self.problem.job.schedules) and (
@@ -114,14 +118,28 @@ class _OrdersSearch:
         if bound < self.best:
             everything, limit = bound_all(self.task, self.best, self._offer)
             bound = max(bound, everything)
-        return exact_output(self.plan, self.best, bound, limit, OPEN)
+        detail = f"{OPEN}{self._of_this_plan()}"
+        return exact_output(self.plan, self.best, bound, limit, detail)
 
-    def _part(self, share: float) -> Deadline:
+    def _of_this_plan(self) -> str:
+        """Return how much faster another order of the best plan can be."""
+        if self.plan is None:
+            return ""
+        candidate = self._candidates.get(_without_order(self.plan))
+        if candidate is None:
+            return ""
+        faster = 1 - candidate.floor / self.best
+        if faster <= 0:
+            return "; no order of it is faster"
+        percent = math.ceil(10_000 * faster) / 100
+        return f"; no order of it is more than {percent:.2f} % faster"
+
+    def _share(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
         remaining_s = self.task.deadline.remaining_s
         if remaining_s is None:
             return self.task.deadline
-        return self.task.deadline.part(min(share, 1.0) * remaining_s)
+        return self.task.deadline.shortened(min(share, 1.0) * remaining_s)
 
     def _offer(self, step_quanta: int, plan: Plan) -> None:
         """Take a plan if it is better."""
@@ -145,18 +163,21 @@ class _OrdersSearch:
         """
         problems = list(_named(self.problem))
         share = NAMED_SHARE if self.problem.job.schedule == ANY_ORDER else 0.8
-        deadline = self._part(share)
+        deadline = self._share(share)
         for index, (name, problem) in enumerate(problems):
             remaining_s = deadline.remaining_s
-            own = deadline
+            named_deadline = deadline
             if remaining_s is not None:
-                own = deadline.part(remaining_s / (len(problems) - index))
+                share_s = remaining_s / (len(problems) - index)
+                if index == 0:
+                    share_s = max(share_s, LEADING_SHARE * remaining_s)
+                named_deadline = deadline.shortened(share_s)
 
             def report(progress: Progress, name: str = name) -> None:
                 if progress.plan is not None:
                     self._try_plan(with_fields(progress.plan, order=name))
 
-            task = _task_of(self.task, problem, own)
+            task = _task_of(self.task, problem, named_deadline)
             output = search_schedule(replace(task, report=report))
             if output.plan is not None:
                 self._try_plan(with_fields(output.plan, order=name))
@@ -177,10 +198,10 @@ class _OrdersSearch:
         settings = Settings(self.model)
         seen: set[Setting] = set()
         queue: list[tuple[int, int, Setting]] = []
-        number = count()
+        tie = count()
 
         def push(step_quanta: int, setting: Setting) -> None:
-            heapq.heappush(queue, (step_quanta, next(number), setting))
+            heapq.heappush(queue, (step_quanta, next(tie), setting))
 
         for candidate in self._candidates.values():
             push(candidate.step_quanta, setting_of(candidate.plan))
@@ -197,7 +218,7 @@ class _OrdersSearch:
                 plan = settings.plan(neighbor, deadline)
                 new = None if plan is None else self._candidate(plan)
                 if new is not None:
-                    ordered.append((new.floor, next(number), new, neighbor))
+                    ordered.append((new.floor, next(tie), new, neighbor))
             for floor, _, ready, neighbor in sorted(ordered):
                 if floor < self.best and not deadline.passed:
                     self._order(ready)
@@ -205,7 +226,7 @@ class _OrdersSearch:
 
     def _candidate(self, plan: Plan) -> _Candidate | None:
         """Return a new candidate; ``None`` if it is none, or not new."""
-        plan = with_fields(plan, order=None, problem_hash=None, solver=None)
+        plan = _without_order(plan)
         if plan in self._candidates:
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
@@ -220,7 +241,7 @@ class _OrdersSearch:
         search.run(lambda: task.deadline.passed, 1)
         if search.best is None:
             return
-        ordered = _with_order(candidate.plan, search.best)
+        ordered = with_order(candidate.plan, search.best)
         verdict = score(self.problem, ordered, self.model)
         candidate.extra = verdict.step_quanta - search.best.end
         self._take(candidate)
@@ -234,7 +255,7 @@ class _OrdersSearch:
         """Take a plan with its best order if that is better."""
         best = candidate.search.best
         if best is not None and candidate.step_quanta < self.best:
-            self._try_plan(_with_order(candidate.plan, best))
+            self._try_plan(with_order(candidate.plan, best))
 
     def _improve(self, deadline: Deadline) -> None:
         """Look for better orders of the plans that promise most."""
@@ -257,7 +278,22 @@ class _OrdersSearch:
                 self._take(candidate)
 
 
-def _with_order(plan: Plan, order: ListOrder) -> Plan:
+def in_any_order(problem: Problem, plan: Plan) -> Problem:
+    """Return a problem whose plans with such chunks may have any order."""
+    job = with_fields(
+        problem.job,
+        schedule=ANY_ORDER,
+        virtual_stages=(plan.virtual_stages,),
+    )
+    return with_fields(problem, job=job)
+
+
+def _without_order(plan: Plan) -> Plan:
+    """Return a plan without its order and where it comes from."""
+    return with_fields(plan, order=None, problem_hash=None, solver=None)
+
+
+def with_order(plan: Plan, order: ListOrder) -> Plan:
     """Return a plan with the passes of an order."""
     lists = tuple(tuple(map(pass_text, passes)) for passes in order.lists)
     return with_fields(plan, order=lists)

@@ -262,8 +262,9 @@ def layer_capacity(relaxation: Relaxation) -> LayerCapacity | None:
     Or if none is better than one of the strategies in anything.
     """
     scope, sets = relaxation.scope, relaxation.sets
-    any_order = isinstance(scope.schedule, AnyOrder)
-    if any_order or len(relaxation.strategies) > 1 or relaxation.count == 1:
+    if isinstance(scope.schedule, AnyOrder):
+        return None
+    if len(relaxation.strategies) > 1 or relaxation.count == 1:
         return None
     shapes = scope.terms.shapes
     source = sets.pair_source[scope.allowed]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class DpSolver:
     """Exact over all replicas, micro-batches, stages, strategies, offsets.
 
-    And over overlap and the distributed optimiser, as far as the job allows
+    And over overlap and the distributed optimizer, as far as the job allows
     them. Plans that are timed pass by pass (interleaved ones, and those of
     schedules that split backward passes) are tried and bounded after that;
     see :mod:`nest.search.interleaved`.
@@ -40,7 +40,6 @@ class DpSolver:
         anytime=True,
         warm_start=True,
         any_schedule=True,
-        orders_passes=True,
         parallel=True,
         method="dynamic program over (closed set, offset, stages left)",
         searches=frozenset(EXTENSIONS),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nest.cost.model import CostModel
 from nest.ir.plan import Plan
 from nest.search.closed_sets import ClosedSets
 from nest.solvers.base import (
     Deadline,
+    Progress,
     Report,
     SolveOptions,
     ignore_progress,
@@ -39,3 +40,15 @@ class SearchTask:
     upper: int | None = None
     plan: Plan | None = None
     options: SolveOptions = field(default_factory=SolveOptions)
+
+
+def without_bounds(report: Report) -> Report:
+    """Return a report that passes on no lower bound.
+
+    What the exact search proves is about plans that are not interleaved.
+    """
+
+    def forward(progress: Progress) -> None:
+        report(replace(progress, lower_bound_quanta=None))
+
+    return forward

@@ -1,4 +1,4 @@
-"""The protocol a solver fulfils, its options and what it hands back.
+"""The protocol a solver fulfills, its options and what it hands back.
 
 A solver is pure: it prints nothing, writes no files but those that an option
 names, leaves the problem as it is, and is deterministic for a given seed and
@@ -57,7 +57,7 @@ COMMAND = "command:"
 #: Fields of a job that widen the plan space; none is allowed by default.
 EXTENSIONS = (
     *("virtual_stages", "overlap", "distributed_optimizer"),
-    *("granularity", "sequence_parallel"),
+    *("granularity", "sequence_parallel", "order"),
 )
 
 
@@ -68,7 +68,7 @@ class Capabilities:
     Attributes
     ----------
     exact
-        It optimises the shared objective over the whole plan space; only
+        It optimizes the shared objective over the whole plan space; only
         then may it claim OPTIMAL, INFEASIBLE or a lower bound.
     anytime
         It reports plans while it searches.
@@ -92,10 +92,8 @@ class Capabilities:
     any_schedule
         It takes schedules that are timed pass by pass, not only those whose
         step time is a sum of paces.
-    orders_passes
-        It chooses the order of passes where a job leaves that to plans.
     objective
-        What it minimises, in words, where that is not the shared step time.
+        What it minimizes, in words, where that is not the shared step time.
     overruns
         Its plans may exceed the memory by the shared cost model; such a plan
         is reported as :attr:`Status.OVER_MEMORY`, not as a broken promise.
@@ -128,7 +126,6 @@ class Capabilities:
     extra: str | None = None
     searches: frozenset[str] = frozenset()
     any_schedule: bool = False
-    orders_passes: bool = False
     objective: str = ""
     overruns: bool = False
     remedies: tuple[str, ...] = ("recompute", "zero", "micro_batch")
@@ -185,6 +182,7 @@ class Capabilities:
             "distributed_optimizer": job.distributed_optimizer,
             "granularity": job.granularity != "stage",
             "sequence_parallel": {*job.sequence_choices(2)} == {False, True},
+            "order": job.plans_order_passes,
         }
         return tuple(
             name
@@ -195,7 +193,7 @@ class Capabilities:
     def unable(self, problem: Problem) -> str | None:
         """Return why no plan of this solver can be legal, or ``None``."""
         name = problem.job.schedule
-        if problem.job.plans_order_passes and not self.orders_passes:
+        if problem.job.plans_order_passes and "order" not in self.searches:
             return (
                 f"$.job.schedule: expected one schedule, as this solver does "
                 f"not order passes, got {problem.job.schedule_text!r}; use "
@@ -232,6 +230,7 @@ class Capabilities:
                 for stage in plan.stages
                 for strategy in stage.layer_strategies
             ),
+            "order": plan.order is not None,
         }
         for name in EXTENSIONS:
             if used[name] and name not in self.searches:
@@ -464,7 +463,7 @@ class Deadline:
         #: Called when it expires before its time.
         self.at_expiry: Callable[[], None] = lambda: None
 
-    def part(self, limit_s: float | None) -> Deadline:
+    def shortened(self, limit_s: float | None) -> Deadline:
         """Return the clock of a part, which expires with this one."""
         part = Deadline(limit_s)
         self._parts.append(part)

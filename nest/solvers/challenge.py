@@ -139,8 +139,7 @@ def _plans_of_split(
         choices = [
             (strategy, count)
             for family in families(
-                *(problem, split, listed(runtime, split.micro_batch)),
-                runtime,
+                *(problem, split, listed(runtime, split.micro_batch)), runtime
             )
             for strategy in family.strategies
             for count in _stage_counts(family.stage_counts, strategy, split)
@@ -164,10 +163,7 @@ def _stage_counts(
 
 
 def _rank(
-    strategy: Strategy,
-    num_stages: int,
-    split: BatchSplit,
-    best: Plan | None,
+    strategy: Strategy, num_stages: int, split: BatchSplit, best: Plan | None
 ) -> tuple[int, ...]:
     """Return the place of a choice among all of its split, least first."""
     idle = split.devices - num_stages * strategy.devices

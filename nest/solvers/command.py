@@ -28,7 +28,7 @@ from nest.errors import (
     SolverNotInstalledError,
     UnsupportedProblemError,
 )
-from nest.ir.base import AnyText, Size, Struct
+from nest.ir.base import AnyText, FileStruct, Size
 from nest.ir.io import decode, read_bytes, write
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -58,13 +58,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _LOG_BYTES = 4000
 
 
-class Planner(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-planner/1",
-):
+class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
     """The description of a planner that is a command.
 
     Attributes
@@ -76,7 +70,7 @@ class Planner(
         no shell runs it. :data:`PLACEHOLDERS` in braces stand for values.
     method, version
         One line for people; what reports say of it.
-    exact, overruns, any_schedule, orders_passes, searches, deterministic
+    exact, overruns, any_schedule, searches, deterministic
         See :class:`~nest.solvers.base.Capabilities`.
     """
 
@@ -87,7 +81,6 @@ class Planner(
     exact: bool = False
     overruns: bool = False
     any_schedule: bool = False
-    orders_passes: bool = False
     searches: tuple[str, ...] = ()
     deterministic: bool = True
 
@@ -138,7 +131,6 @@ class Planner(
             method=self.method,
             overruns=self.overruns,
             any_schedule=self.any_schedule,
-            orders_passes=self.orders_passes,
             searches=frozenset(self.searches),
             warm_start=self.takes("warm_start"),
             parallel=self.takes("workers"),
@@ -146,13 +138,7 @@ class Planner(
         )
 
 
-class Answer(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-answer/1",
-):
+class Answer(FileStruct, frozen=True, kw_only=True, tag="nest-answer/1"):
     """What a command may write in place of a plan: a plan with claims.
 
     Attributes

@@ -20,6 +20,7 @@ from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, Deadline, SolverOutput, Status
 from nest.solvers.consistency import inconsistency
 from nest.solvers.result import Outcome, Verdict
+from nest.uncertainty.headroom import fullest_device
 from nest.units import MAX_TOTAL, finite, format_bytes
 
 if TYPE_CHECKING:
@@ -236,8 +237,9 @@ def over_memory(
     problem: Problem, claim: SolverOutput, plan: Plan, found: Score
 ) -> Verdict:
     """Return the verdict on a plan that does not fit: what it lacks."""
-    capacity = problem.cluster.memory_bytes()
-    excess = max(block.memory_bytes for block in found.blocks) - capacity
+    full = fullest_device(problem, plan, found)
+    capacity = full.usable_bytes
+    excess = full.memory_bytes - capacity
     share = f" ({100 * excess / capacity:.1f} %)" if capacity else ""
     detail = f"{format_bytes(excess)}{share} too much memory"
     return Verdict(

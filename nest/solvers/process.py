@@ -20,12 +20,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from nest.solvers.descendants import MARK, end_all
-from nest.util.interpreters import (
-    INHERITED,
-    environment,
-    python,
-    search_path,
-)
+from nest.util.interpreters import INHERITED, environment, python, search_path
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "

@@ -4,8 +4,7 @@ A solver is named by a lazy ``"module:Class"`` string, so that listing the
 solvers imports no engine. Other packages add theirs through the entry-point
 group ``nest.solvers``::
 
-    [project.entry-points."nest.solvers"]
-    mine = "my_package.planner:MySolver"
+    [project.entry-points."nest.solvers"] mine = "my_package.planner:MySolver"
 
 A planner that is a command has a description in place of a class, see
 :mod:`nest.solvers.command`.
@@ -23,7 +22,7 @@ import re
 import subprocess
 import sys
 import uuid
-from importlib import import_module, util
+from importlib import import_module, metadata, util
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from nest.errors import (
@@ -130,7 +129,7 @@ def register_solver(name: str, target: str) -> None:
             f"solver {name!r}: expected a new name, got that of an existing "
             f"solver; choose another one"
         )
-    reason = _malformed(name, target)
+    reason = _malformed_name(name) or _malformed_target(target)
     if reason is not None:
         raise InvalidOptionError(f"solver {name!r}: {reason}")
     _registered[name] = target
@@ -439,8 +438,6 @@ class _Plugins(NamedTuple):
 
 @functools.cache
 def _plugins() -> _Plugins:
-    from importlib import metadata
-
     found = _Plugins({}, {}, {})
     try:
         points = [*metadata.entry_points(group=GROUP)]
@@ -467,8 +464,6 @@ def _plugins() -> _Plugins:
 
 def _readable(ignored: dict[str, str]) -> list[EntryPoint]:
     """Return the entry points of packages whose files can be read."""
-    from importlib import metadata
-
     points: list[EntryPoint] = []
     for package in metadata.distributions():
         try:
@@ -480,10 +475,6 @@ def _readable(ignored: dict[str, str]) -> list[EntryPoint]:
                 f"cannot be read ({text}); reinstall it"
             )
     return points
-
-
-def _malformed(name: str, target: str) -> str | None:
-    return _malformed_name(name) or _malformed_target(target)
 
 
 def _malformed_name(name: str) -> str | None:

@@ -70,10 +70,7 @@ def repair(
 
 
 def _apply(
-    problem: Problem,
-    plan: Plan,
-    found: Score,
-    changed: Plan | Change,
+    problem: Problem, plan: Plan, found: Score, changed: Plan | Change
 ) -> tuple[Plan, Score] | None:
     """Return the changed plan and its score, ``None`` if nothing is gained."""
     if isinstance(changed, Plan):

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 import nest.errors
+from nest.cost.model import CostModel
+from nest.cost.score import score
 from nest.errors import (
     InvalidOptionError,
     InvalidPlanError,
@@ -81,8 +83,6 @@ def check_request(
     limit_s = options.time_limit_s
     solver = get_solver(name, math.inf if limit_s is None else limit_s)
     _check_options(name, solver, options)
-    from nest.cost.model import CostModel
-
     CostModel(problem)
     if options.warm_start is not None:
         _check_warm_start(problem, options.warm_start)
@@ -263,11 +263,7 @@ class _Run:
         )
 
     def settle(
-        self,
-        outcome: Outcome,
-        limit: Limit | None,
-        detail: str,
-        **extra: str,
+        self, outcome: Outcome, limit: Limit | None, detail: str, **extra: str
     ) -> Verdict:
         """Return what can be said without an answer: what was reported."""
         best, bound = self.cell.best, self.cell.bound
@@ -395,8 +391,6 @@ def _check_options(
 
 
 def _check_warm_start(problem: Problem, plan: Plan) -> None:
-    from nest.cost.score import score
-
     try:
         violations = score(problem, plan).violations
     except InvalidPlanError as error:

@@ -23,11 +23,7 @@ from pathlib import Path
 import msgspec
 
 import nest.errors
-from nest.errors import (
-    InvalidPlanError,
-    SolverError,
-    UnsupportedProblemError,
-)
+from nest.errors import InvalidPlanError, SolverError, UnsupportedProblemError
 from nest.solvers.base import Limit, Progress, SolverOutput, Status
 from nest.solvers.descendants import adopt, end_detached
 from nest.solvers.messages import (

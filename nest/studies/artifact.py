@@ -168,7 +168,7 @@ def _nest_column(
         f"Every digit of NEST's own figure is repeated on {same} of the "
         f"{feasible} inputs that have one; {optimal} of these figures are the "
         f"optimum of its own objective, to within {ROUNDED:g}. "
-        f"{none} more without a figure: no plan fits.",
+        f"{none} more without a figure: no plan fits."
     ]
 
 

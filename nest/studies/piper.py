@@ -232,7 +232,7 @@ def _recorded(folder: Path, setting: StudySetting) -> tuple[Table, list[str]]:
     return TEXTS.table("recorded", rows), [
         f"On {len(rows)} recorded settings Piper's figure is repeated "
         f"{greedy_same} times and the recorded optimum {exact_same} times; "
-        f"greedy is above it {above} times.",
+        f"greedy is above it {above} times."
     ]
 
 

@@ -177,7 +177,7 @@ GALVATRON = _study(
     "galvatron",
     "Galvatron",
     "It does not see where stages sit, a slow stage in the middle, or the "
-    "optimiser update, and leaves a fifth of the memory to a cache.",
+    "optimizer update, and leaves a fifth of the memory to a cache.",
     "All instances but the two *-per-layer* want one strategy per stage. "
     "There it runs in its coarse mode, one for the whole model.\n\n"
     "Its recorded searches on its own profiles are repeated digit by digit "
@@ -187,7 +187,7 @@ GALVATRON = _study(
 ALPA = _study(
     "alpa",
     "Alpa",
-    "It does not see gradient synchronisation, the optimiser update, what "
+    "It does not see gradient synchronization, the optimizer update, what "
     "passes between stages, or where a stage sits, and uses every device.",
     "Sixteen clusters of layers, and its own placement rule; its users tune "
     "both.",

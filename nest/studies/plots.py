@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Stands for the colour of the text around, which SVG knows by name only.
+#: Stands for the color of the text around, which SVG knows by name only.
 _TEXT = "#010203"
 
-#: Told apart on white and on black, and by most of those who see few colours
+#: Told apart on white and on black, and by most of those who see few colors
 #: (Okabe and Ito 2008, and three between).
 _COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),

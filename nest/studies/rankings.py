@@ -21,13 +21,7 @@ from nest.studies.solving import (
     step_quanta,
     usable,
 )
-from nest.studies.study import (
-    Findings,
-    Plot,
-    Series,
-    StudySetting,
-    Value,
-)
+from nest.studies.study import Findings, Plot, Series, StudySetting, Value
 from nest.studies.texts import read_texts
 from nest.util.tables import Column, Table
 
@@ -112,7 +106,7 @@ def run(setting: StudySetting) -> Findings:
     """Let planners plan under all rules, and score their old plans too."""
     planners = QUICK_PLANNERS if setting.quick else PLANNERS
     again = _no_ratios(RULES, planners)
-    kept = _no_ratios(KEEPING, planners)
+    old_plans = _no_ratios(KEEPING, planners)
     options = SolveOptions(time_limit_s=TIME_LIMIT_S)
     for instance in setting.instances(INSTANCES, QUICK_INSTANCES):
         first: dict[str, Usable] = {}
@@ -129,14 +123,14 @@ def run(setting: StudySetting) -> Findings:
                 again[rules][planner].append(ratio(plan.step_quanta, best))
                 if rules in KEEPING:
                     step = step_quanta(problem, first[planner].plan)
-                    kept[rules][planner].append(ratio(step, best))
+                    old_plans[rules][planner].append(ratio(step, best))
     shared = contention(planners, setting)
-    findings = report(again, kept, shared)
+    findings = report(again, old_plans, shared)
     names = QUICK_INSTANCES if setting.quick else INSTANCES
     graphs = QUICK_GRAPHS if setting.quick else GRAPHS
     rows = (
         *each(names, "planned again", again),
-        *each(names, "plans kept", kept),
+        *each(names, "plans kept", old_plans),
         *each(graphs, "contention", shared),
     )
     plans = TEXTS.table("plans", rows)
@@ -251,13 +245,13 @@ def swaps(
     ]
 
 
-def report(again: Ratios, kept: Ratios, shared: Ratios) -> Findings:
+def report(again: Ratios, old_plans: Ratios, shared: Ratios) -> Findings:
     """Return what the ratios say."""
     tables, answers = [], []
     series: list[Series] = []
     for key, ratios in (
         ("again", again),
-        ("kept", kept),
+        ("kept", old_plans),
         ("contention", shared),
     ):
         title = TEXTS.tables[key].title

@@ -12,11 +12,7 @@ from nest.errors import InvalidPlanError, SolverError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
-from nest.solvers.registry import (
-    default_workers,
-    get_solver,
-    solver_class,
-)
+from nest.solvers.registry import default_workers, get_solver, solver_class
 from nest.solvers.repair import repair
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver

@@ -162,18 +162,6 @@ def network_facts(
     )
 
 
-def bisection_bytes_per_s(graph: nx.Graph, order: Sequence[Any]) -> float:
-    """Return what passes between the halves of an order, one way, at most.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the order is not all devices, each once.
-    """
-    devices = check_order(devices_of(graph), order)
-    return _Flows(graph, devices).between(devices[: len(devices) // 2])
-
-
 def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
     """Return the most hops and the most latency (ns) between two devices.
 

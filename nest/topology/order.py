@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -45,7 +45,6 @@ MAX_CLUSTERS = 2048
 #: How many swaps of two devices are tried at most.
 MAX_SWAPS = 20_000
 
-Combine = Literal["sum", "max"]
 Order = list[Any]
 
 
@@ -72,10 +71,10 @@ class OrderCosts:
     """What orders of the devices of a graph cost.
 
     A group costs its weight times the most that a message costs between two
-    of its devices; an order costs the sum, or the maximum, over its groups.
-    This is linear in the assignment of devices to positions but for the
-    maximum, so that an exact model stays small. It is no price of a
-    collective: it knows neither algorithms nor who shares a link.
+    of its devices; an order costs the sum over its groups. This is linear in
+    the assignment of devices to positions but for the maximum, so that an
+    exact model stays small. It is no price of a collective: it knows neither
+    algorithms nor who shares a link.
 
     Parameters
     ----------
@@ -83,8 +82,6 @@ class OrderCosts:
         The network.
     groups
         Groups of the plan.
-    combine
-        "sum" or "max" over the groups.
 
     Raises
     ------
@@ -93,15 +90,9 @@ class OrderCosts:
         or has a weight below 0.
     """
 
-    def __init__(
-        self,
-        graph: nx.Graph,
-        groups: Sequence[Group],
-        combine: Combine = "sum",
-    ) -> None:
+    def __init__(self, graph: nx.Graph, groups: Sequence[Group]) -> None:
         self.devices: Order = devices_of(graph)
         self.groups = tuple(groups)
-        self.combine: Combine = combine
         _check_groups(self.groups, len(self.devices))
         self._index = {device: i for i, device in enumerate(self.devices)}
         costs_by_size = {
@@ -119,10 +110,6 @@ class OrderCosts:
         ranks = assigned[list(group.positions)]
         costs = self.pair_costs_ns[group_idx][np.ix_(ranks, ranks)]
         return group.weight * int(costs.max())
-
-    def total_ns(self, costs_ns: Sequence[int]) -> int:
-        """Return what groups of such costs cost together."""
-        return sum(costs_ns) if self.combine == "sum" else max(costs_ns)
 
     def assigned(self, order: Sequence[Any]) -> Ints:
         """Return the device number, as in the graph, of every position.
@@ -150,7 +137,7 @@ class OrderCosts:
         """
         assigned = self.assigned(order)
         costs = [self.group_ns(i, assigned) for i in range(len(self.groups))]
-        return self.total_ns(costs) if costs else 0
+        return sum(costs)
 
 
 def _check_groups(groups: Sequence[Group], num_devices: int) -> None:
@@ -174,9 +161,7 @@ def _check_groups(groups: Sequence[Group], num_devices: int) -> None:
             )
 
 
-def auto_order(
-    graph: nx.Graph, groups: Sequence[Group] = (), combine: Combine = "sum"
-) -> Order:
+def auto_order(graph: nx.Graph, groups: Sequence[Group] = ()) -> Order:
     """Return an order that keeps together what is close.
 
     The same graph gives the same order. With groups it costs no more than
@@ -188,8 +173,6 @@ def auto_order(
         The network.
     groups
         Of a plan, if there is one.
-    combine
-        How :class:`OrderCosts` adds them up.
 
     Raises
     ------
@@ -199,7 +182,7 @@ def auto_order(
     orders = _orders(graph)
     if not groups:
         return next(orders)
-    costs = OrderCosts(graph, groups, combine)
+    costs = OrderCosts(graph, groups)
     best = min(itertools.chain(orders, [costs.devices]), key=costs.order_ns)
     return _swapped(costs, best)
 
@@ -208,12 +191,7 @@ def auto_order(
 ORDERS = ("given", "auto")
 
 
-def find_order(
-    graph: nx.Graph,
-    how: str | Sequence[Any],
-    groups: Sequence[Group] = (),
-    combine: Combine = "sum",
-) -> Order:
+def find_order(graph: nx.Graph, how: str | Sequence[Any]) -> Order:
     """Return an order by its name in :data:`ORDERS`, or one that is listed.
 
     Raises
@@ -229,7 +207,7 @@ def find_order(
         raise UnknownNameError("order", how, ORDERS)
     if how == "given":
         return devices_of(graph)
-    return auto_order(graph, groups, combine)
+    return auto_order(graph)
 
 
 @dataclass(frozen=True)
@@ -431,10 +409,7 @@ def _swapped(costs: OrderCosts, order: Order) -> Order:
             new = list(now)
             for i in touched:
                 new[i] = costs.group_ns(i, assigned)
-            if (costs.total_ns(new), sum(new)) < (
-                costs.total_ns(now),
-                sum(now),
-            ):
+            if sum(new) < sum(now):
                 now, improved = new, True
             else:
                 assigned[[one, other]] = assigned[[other, one]]

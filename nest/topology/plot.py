@@ -50,7 +50,7 @@ class StageColors:
 def plan_stages(plan: Plan, num_devices: int) -> StageColors:
     """Return which devices the stages of a plan are on.
 
-    All replicas of a stage have one colour. Chunks on the same block of an
+    All replicas of a stage have one color. Chunks on the same block of an
     interleaved plan share it.
 
     Raises
@@ -103,7 +103,7 @@ def network_svg(
     order
         Of its devices, from left to right; else the one that comes with it.
     plan
-        Whose stages colour the devices, with a legend.
+        Whose stages color the devices, with a legend.
 
     Raises
     ------
@@ -270,7 +270,7 @@ def _switches(rows: Sequence[Sequence[Any]], points: Points) -> Iterator[str]:
 def _devices(
     devices: Sequence[Any], points: Points, stages: StageColors | None
 ) -> Iterator[str]:
-    """Yield devices: squares with their numbers, in their stage's colour."""
+    """Yield devices: squares with their numbers, in their stage's color."""
     for rank, device in enumerate(devices):
         block = stages.block_of[rank] if stages is not None else None
         where = f"rank {rank}: {device}"
@@ -292,11 +292,11 @@ def _devices(
 
 
 def _color(stages: StageColors | None, block: int | None) -> str:
-    """Return the colour of a block: hues as far apart as there is room."""
+    """Return the color of a block: hues as far apart as there is room."""
     if stages is None or block is None:
         return _IDLE
     hue = block / len(stages.labels)
-    # Every other one is lighter, so that neighbours differ.
+    # Every other one is lighter, so that neighbors differ.
     light = 0.6 if block % 2 else 0.75
     red, green, blue = colorsys.hls_to_rgb(hue, light, 0.65)
     return "#" + "".join(f"{round(255 * c):02x}" for c in (red, green, blue))

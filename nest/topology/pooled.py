@@ -2,7 +2,7 @@
 
 Where a message leaves a switch for any of several, it spreads in proportion
 to their links. If the switches of a set have equally much to every set of
-neighbours, what comes in over one set goes on to any other evenly: the sets
+neighbors, what comes in over one set goes on to any other evenly: the sets
 are the nodes of a tree, and the links between two of them carry the same as
 one link with all of their bandwidth.
 """
@@ -195,14 +195,14 @@ def _parents(count: int, here: Ints, there: Ints) -> Ints | None:
     hang together, or if the tree is deep.
     """
     degree = np.bincount(here, minlength=count)
-    neighbours = np.zeros(count, np.int64)
-    np.bitwise_xor.at(neighbours, here, there)
+    neighbors = np.zeros(count, np.int64)
+    np.bitwise_xor.at(neighbors, here, there)
     parents = np.arange(count)
     for _ in range(_MAX_DEPTH):
-        # A node with one neighbour left is a leaf; of two that are left the
+        # A node with one neighbor left is a leaf; of two that are left the
         # second one is not.
         leaves = np.flatnonzero(degree == 1)
-        above = neighbours[leaves]
+        above = neighbors[leaves]
         last = (degree[above] == 1) & (above < leaves)
         leaves, above = leaves[~last], above[~last]
         if not len(leaves):
@@ -210,7 +210,7 @@ def _parents(count: int, here: Ints, there: Ints) -> Ints | None:
         parents[leaves] = above
         degree[leaves] = 0
         np.subtract.at(degree, above, 1)
-        np.bitwise_xor.at(neighbours, above, leaves)
+        np.bitwise_xor.at(neighbors, above, leaves)
     roots = parents == np.arange(count)
     return parents if roots.sum() == 1 and not degree.any() else None
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from msgspec.structs import replace
 
+from nest.cost.score import Score
 from nest.errors import InvalidOptionError
 from nest.ir.cluster import Device, Ranges
+from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.uncertainty.intervals import (
     Deviations,
+    device_ranges,
     memory_interval,
     stored_deviations,
     why_none,
@@ -49,8 +52,55 @@ MEAN_ERROR = math.expm1(stored_deviations().memory_error)
 FitsWord = Literal["yes", "likely", "doubtful", "no"]
 FITS: tuple[FitsWord, ...] = get_args(FitsWord)
 
-#: The least probabilities of these words, without the last one.
-_MINIMA = (0.95, 0.75, 0.0)
+#: What these words mean, for people.
+FITS_MEANING = (
+    "fits: yes = at most 5 % of runs need more memory than the device has,",
+    "      likely = at most 25 %, doubtful = more than 25 %, no = predicted",
+    "      to be too large",
+)
+
+
+class FullestDevice(NamedTuple):
+    """The device of a plan that is the likeliest to lack memory.
+
+    Attributes
+    ----------
+    fits
+        Whether it has enough memory, and how sure that is.
+    memory_bytes
+        Predicted memory.
+    device_bytes, usable_bytes
+        Memory of the device, and what headroom leaves of it.
+    """
+
+    fits: FitsWord
+    memory_bytes: int
+    device_bytes: int
+    usable_bytes: int
+
+
+def fullest_device(
+    problem: Problem, plan: Plan, verdict: Score
+) -> FullestDevice:
+    """Return the fullest device of a plan, with its own numbers."""
+    cluster = problem.cluster
+    devices = [
+        FullestDevice(
+            fits_word(problem, block.memory_bytes, ranges),
+            block.memory_bytes,
+            cluster.memory_bytes(ranges) + cluster.headroom_bytes(ranges),
+            cluster.memory_bytes(ranges),
+        )
+        for block, ranges in zip(
+            verdict.blocks, device_ranges(problem, plan), strict=True
+        )
+    ]
+
+    def lack(device: FullestDevice) -> tuple[int, float]:
+        used = device.memory_bytes / max(1, device.device_bytes)
+        return FITS.index(device.fits), used
+
+    return max(devices, key=lack)
 
 
 def fits_word(
@@ -132,23 +182,6 @@ def with_headroom(
         )
 
     return _with_devices(problem, smaller)
-
-
-#: What these words mean, for people.
-FITS_MEANING = (
-    "fits: yes = at most 5 % of runs need more memory than the device has,",
-    "      likely = at most 25 %, doubtful = more than 25 %, no = predicted",
-    "      to be too large",
-)
-
-
-def word_for(probability: float) -> FitsWord:
-    """Return whether a plan fits that is predicted to, in a word."""
-    return next(
-        verdict
-        for verdict, minimum in zip(FITS, _MINIMA, strict=False)
-        if probability >= minimum
-    )
 
 
 def chance_text(probability: float) -> str:

@@ -29,7 +29,8 @@ from nest.cost.scaled import Factors, scaled
 from nest.cost.score import Score, score
 from nest.hardware.calibration import calibrated_family
 from nest.hardware.devices import known_device
-from nest.ir.base import Real, Struct
+from nest.ir.base import FileStruct, Real, Struct
+from nest.ir.cluster import Ranges
 from nest.ir.plan import Plan
 from nest.ir.problem import OwnRuns, Problem, Row
 from nest.util.stored import read_stored
@@ -96,11 +97,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class Deviations(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-intervals/2",
+    FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"
 ):
     """What intervals are made of: standard deviations of logarithms.
 
@@ -270,9 +267,7 @@ class Faster:
 
         both = share(self.both)
         return Shares(
-            device=share(self.device),
-            network=1 - both,
-            host=share(self.host),
+            device=share(self.device), network=1 - both, host=share(self.host)
         )
 
 
@@ -390,6 +385,13 @@ def intervals_of(
     )
 
 
+def device_ranges(problem: Problem, plan: Plan) -> list[Ranges]:
+    """Return the devices of every block of a plan, in all replicas."""
+    share = problem.cluster.num_devices // plan.replicas
+    blocks = get_rules(problem.preset).blocks(plan, share)
+    return [tuple(block.ranges()) for block in blocks[: plan.num_blocks]]
+
+
 def fit_probability(
     problem: Problem,
     plan: Plan,
@@ -408,12 +410,9 @@ def fit_probability(
         How far predictions are off; as stored by default.
     """
     deviations, cluster = deviations or stored_deviations(), problem.cluster
-    ranges = get_rules(problem.preset).blocks(
-        plan, cluster.num_devices // plan.replicas
-    )
     whole_bytes = [
-        cluster.memory_bytes(x.ranges()) + cluster.headroom_bytes(x.ranges())
-        for x in ranges
+        cluster.memory_bytes(ranges) + cluster.headroom_bytes(ranges)
+        for ranges in device_ranges(problem, plan)
     ]
     least_deviation = min(
         math.log(max(1, whole) / max(1, block.memory_bytes))

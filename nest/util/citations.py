@@ -1,6 +1,6 @@
 """What to cite: this project, and the papers of planners.
 
-Title, authors, date and licence of the project are those of CITATION.cff,
+Title, authors, date and license of the project are those of CITATION.cff,
 which a test compares. Papers are those that the modules of ``baselines`` name.
 """
 

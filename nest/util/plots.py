@@ -6,6 +6,7 @@ them. It raises :class:`~nest.errors.NestError` if Matplotlib is not installed.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,8 +90,6 @@ def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
 
     The same picture is the same file.
     """
-    import io
-
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -101,10 +100,9 @@ def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
         figure = Figure(figsize=(8, 5), layout="constrained")
         draw(figure.add_subplot())
         suffix = Path(path).suffix.lower()
-        stamp = {
-            ".svg": {"Date": None},
-            ".pdf": {"CreationDate": None},
-        }.get(suffix, {})
+        stamp = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(
+            suffix, {}
+        )
         buffer = io.BytesIO()
         figure.savefig(
             buffer, format=suffix.removeprefix("."), dpi=150, metadata=stamp
@@ -130,12 +128,12 @@ def _axes(axes: Axes | None) -> Axes:
     return axes
 
 
-def new_axes(width: float = 9.0, height: float = 4.0) -> Axes:
+def new_axes() -> Axes:
     """Return axes of a new figure."""
     _check_matplotlib("plot")
     from matplotlib import pyplot
 
-    figure = pyplot.figure(figsize=(width, height), layout="constrained")
+    figure = pyplot.figure(figsize=(9, 4), layout="constrained")
     axes: Axes = figure.add_subplot()
     return axes
 
@@ -155,7 +153,7 @@ def timeline(
     end_ns = max((x["start_ns"] + x["duration_ns"] for x in events), default=0)
     unit, unit_ns = _unit(end_ns)
     blocks = sorted({event["block"] for event in events})
-    for kind, colour in _PASS_COLORS.items():
+    for kind, color in _PASS_COLORS.items():
         label: str | None = kind
         for block in blocks:
             spans = [
@@ -167,7 +165,7 @@ def timeline(
                 axes.broken_barh(
                     spans,
                     (block - 0.4, 0.8),
-                    facecolors=colour,
+                    facecolors=color,
                     edgecolor="white",
                     linewidth=0.3,
                     label=label,

@@ -140,21 +140,13 @@ def clipped(text: str) -> str:
     Numbers and words keep their beginning and say how long they are; of a
     very long text the middle is left out.
     """
-    text = _BLANKS.sub(_short_blank, text)
-    text = _DIGITS.sub(_short_number, text)
+    text = _BLANKS.sub(lambda x: " " if _ENDS.search(x[0]) else x[0], text)
+    text = _DIGITS.sub(lambda x: f"{x[0][:12]}… ({len(x[0])} digits)", text)
     text = _WORD.sub(_short_word, text)
     if len(text) > _MOST:
         head, tail = text[: _MOST * 3 // 4], text[-_MOST // 4 :]
         text = f"{head} … {tail}"
     return text
-
-
-def _short_blank(match: re.Match[str]) -> str:
-    return " " if _ENDS.search(match[0]) else match[0]
-
-
-def _short_number(match: re.Match[str]) -> str:
-    return f"{match[0][:12]}… ({len(match[0])} digits)"
 
 
 def _short_word(match: re.Match[str]) -> str:

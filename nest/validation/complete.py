@@ -233,10 +233,7 @@ def _columns_of(stored: KnownModel) -> dict[str, int | bool]:
     shape = next(one for one in shapes if one.attention.heads)
     dense: dict[str, int | bool] = {}
     if len(shapes) == 1 and not shape.mlp.experts:
-        dense = {
-            "ffn_hidden": shape.mlp.hidden,
-            "gated_mlp": shape.mlp.gated,
-        }
+        dense = {"ffn_hidden": shape.mlp.hidden, "gated_mlp": shape.mlp.gated}
     return {
         **dense,
         "layers": model.layers,

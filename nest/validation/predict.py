@@ -30,20 +30,8 @@ from nest.hardware.calibration import Software as SoftwareCalibration
 from nest.ir.base import Struct
 from nest.ir.cluster import Device
 from nest.ir.graph import Graph
-from nest.ir.job import (
-    FIXED_CHUNKS,
-    SPLIT_BACKWARD,
-    Job,
-    Optimizer,
-    Schedule,
-)
-from nest.ir.plan import (
-    Overlap,
-    Plan,
-    Recompute,
-    Stage,
-    Strategy,
-)
+from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD, Job, Optimizer, Schedule
+from nest.ir.plan import Overlap, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
 from nest.models.blocks import (
@@ -158,7 +146,7 @@ class Skip(NamedTuple):
     reason: str
 
 
-class ModelledRun(NamedTuple):
+class ModeledRun(NamedTuple):
     """A row as a problem with one plan.
 
     Attributes
@@ -177,7 +165,7 @@ class ModelledRun(NamedTuple):
 class PredictedRun(NamedTuple):
     """A row as a problem with one plan, scored."""
 
-    run: ModelledRun
+    run: ModeledRun
     verdict: Score
     prediction: Prediction
 
@@ -246,7 +234,7 @@ def _software(options: PredictOptions) -> SoftwareCalibration:
 
 
 def _prediction(
-    row: Row, case: ModelledRun, verdict: Score, options: PredictOptions
+    row: Row, case: ModeledRun, verdict: Score, options: PredictOptions
 ) -> Prediction:
     """Return the step time, and the memory in the sense of the row.
 
@@ -305,7 +293,7 @@ def _prediction(
     )
 
 
-def _broadcasts_ns(row: Row, case: ModelledRun) -> float:
+def _broadcasts_ns(row: Row, case: ModeledRun) -> float:
     """Return what broadcasts take longer than one all-gather does.
 
     Of software whose ZeRO 1 gives ranks whole tensors: each rank that has any
@@ -332,7 +320,7 @@ def _broadcasts_ns(row: Row, case: ModelledRun) -> float:
 
 
 def _output_bytes(
-    row: Row, case: ModelledRun, in_flight: Sequence[int]
+    row: Row, case: ModeledRun, in_flight: Sequence[int]
 ) -> list[int]:
     """Return what each block's passes in flight hold of their outputs.
 
@@ -348,7 +336,7 @@ def _output_bytes(
     return [size_bytes * count for count in in_flight[:-1]] + [0]
 
 
-def _copied_bytes(row: Row, case: ModelledRun, blocks: int) -> list[int]:
+def _copied_bytes(row: Row, case: ModeledRun, blocks: int) -> list[int]:
     """Return what the copy of one weight's gradient takes, of each block.
 
     Of software that converts gradients one weight after the other when a
@@ -411,7 +399,7 @@ def build(
     recompute: Recompute,
     options: PredictOptions = STORED,
     every: int | None = None,
-) -> ModelledRun | Skip:
+) -> ModeledRun | Skip:
     """Write a row down as a problem and its plan, or say why not.
 
     Parameters
@@ -471,7 +459,7 @@ def build(
         placement="v" if setting.schedule in FIXED_CHUNKS else "loop",
         overlap=tuple(overlap),
     )
-    return ModelledRun(
+    return ModeledRun(
         problem, plan, _workspace_bytes(row, site.device, software)
     )
 

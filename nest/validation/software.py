@@ -65,7 +65,7 @@ class Software(Struct, frozen=True, kw_only=True):
     overlap
         Communication that it overlaps with computation.
     gradient_bytes, state_bytes, buffer_bytes
-        Per weight: the gradient that is kept and communicated, optimiser
+        Per weight: the gradient that is kept and communicated, optimizer
         state with master weights, and buffers that are not sharded.
     gradient_copy_bytes
         Per value, of the copy of one weight's gradient at a time that is
@@ -93,8 +93,7 @@ class Software(Struct, frozen=True, kw_only=True):
         How blocks become pipeline chunks; what is left over goes to the
         first ones.
     chunk_layers
-        Blocks of a chunk where interleaving is not stated; 0: no
-        interleaving.
+        Blocks of a chunk where interleaving is not stated; 0: no interleaving.
     recompute
         What may be recomputed where it is not stated: the first with which
         the plan fits.

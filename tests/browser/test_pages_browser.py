@@ -174,14 +174,14 @@ def test_a_graph_is_dark_where_the_page_is(
 def test_dark_and_print_have_colours_of_their_own(
     driver: Any, pages: dict[str, Path], pictures: Path
 ) -> None:
-    colour = "return getComputedStyle(document.body).backgroundColor"
+    color = "return getComputedStyle(document.body).backgroundColor"
     show(driver, pages["full"], 1280)
-    assert driver.execute_script(colour) == "rgb(255, 255, 255)"
+    assert driver.execute_script(color) == "rgb(255, 255, 255)"
     show(driver, pages["full"], 1280, "dark")
     picture(driver, pictures / "full-dark.png")
-    assert driver.execute_script(colour) == "rgb(22, 24, 27)"
+    assert driver.execute_script(color) == "rgb(22, 24, 27)"
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert driver.execute_script(colour) == "rgb(255, 255, 255)"
+    assert driver.execute_script(color) == "rgb(255, 255, 255)"
     shown = "return getComputedStyle(document.querySelector('nav')).display"
     assert driver.execute_script(shown) == "none"
     # No table is wider than a sheet of A4 without its margins.

@@ -35,17 +35,17 @@ def test_what_keeps_people_out_is_found(tmp_path: Path) -> None:
     )
     access = load("check_access")
     assert list(access.shortcomings(tmp_path, ["fine"])) == []
-    (tmp_path / "grey.html").write_text(
+    (tmp_path / "gray.html").write_text(
         "<!doctype html><html lang=en><title>a</title><style>"
         "@media (prefers-color-scheme: dark) { p { color: #ddd } }"
         "</style><main><h1>a</h1><p>barely</p>"
         "<div style='width: 700px; height: 9px'></div><script>gone()</script>"
     )
-    found = list(access.shortcomings(tmp_path, ["grey"]))
+    found = list(access.shortcomings(tmp_path, ["gray"]))
     wide = [line for line in found if "px, got " in line]
-    assert [line.partition(":")[0] for line in wide] == ["grey.html at 375 px"]
+    assert [line.partition(":")[0] for line in wide] == ["gray.html at 375 px"]
     assert sum("gone is not defined" in line for line in found) == 3
     serious = [line for line in found if "serious: color-contrast" in line]
     assert [line.partition(": ")[0] for line in serious] == [
-        f"grey.html at {width} px, dark" for width in (1280, 768, 375)
+        f"gray.html at {width} px, dark" for width in (1280, 768, 375)
     ]

@@ -54,7 +54,7 @@ class Cli:
         assert self(command, *more) == 0, self.err
 
     def refuses(self, command: str, *more: str) -> str:
-        """Run a command that must exit with 2; return its line of error."""
+        """Run a command that must exit with 2; return its error message."""
         assert self(command, *more) == 2
         assert self.out == ""
         assert self.err.count("\n") == 1

@@ -144,7 +144,7 @@ def test_solve_to_standard_output(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("act", "code", "text"),
     [
-        ("feasible", 0, r"within .* of the best plan \(time limit\)"),
+        ("feasible", 0, r"within .* of the best of 1F1B .* \(time limit\)"),
         ("no-solution", 0, r"nothing proven, no solution \(time limit\)"),
         ("raise-unsupported", 0, r"skipped \(too many layers\)"),
         ("raise", 1, r"ERROR \(ZeroDivisionError: two lines\)"),

@@ -106,7 +106,7 @@ def test_the_readme_lists_every_solver():
 
 
 def test_the_figures_below_the_first_table_of_the_readme():
-    """What dp proves, and what Alpa believes and gets."""
+    """What dp proves, and what Alpa estimates and gets."""
     text = " ".join((ROOT / "README.md").read_text().split())
     problem = builtin.load("llama2-7b-8")
     best, alpa = (run_inside(problem, name) for name in ("dp", "alpa"))
@@ -114,7 +114,7 @@ def test_the_figures_below_the_first_table_of_the_readme():
     assert f"the same step time, {best.step_time_ns:,} ns" in text
     more = alpa.step_time_ns / best.step_time_ns - 1
     assert (
-        f"believes that its plan takes {alpa.own_objective_ns / 1e9:.2f} s; "
+        f"estimates {alpa.own_objective_ns / 1e9:.2f} s for its plan; "
         f"by the shared model it takes {alpa.step_time_ns / 1e9:.2f} s, "
         f"{100 * more:.2f} % more than the optimum"
     ) in text
@@ -225,7 +225,7 @@ def test_the_table_of_certificates_is_what_was_measured():
     table = page.partition("library: begin")[2].partition("<!--")[0]
     for what, count in (
         ("instances", len(rows)),
-        ("certificates, all of them verified", held.total()),
+        ("certificates (all verified)", held.total()),
         ("best known plans proven optimal", held["optimal"]),
         ("proven to have no plan", held["infeasible"]),
         ("with a bound below the best known plan", held["feasible"]),

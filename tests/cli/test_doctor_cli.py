@@ -189,9 +189,10 @@ def test_entries_fit_a_terminal(cli):
 
 
 def test_width_of_a_pipe_is_told(monkeypatch):
+    monkeypatch.setattr("nest.util.terminal.USUAL_COLUMNS", 80)
     for columns, told in (
-        ("120", "not a terminal: tables are of 120 columns at most, as"),
-        ("-1", "not a terminal: tables are as wide as they need to be"),
+        ("120", "not a terminal: lines have at most 120 columns"),
+        ("-1", "not a terminal: lines have at most 80 columns"),
     ):
         monkeypatch.setenv("COLUMNS", columns)
         [finding] = [

@@ -45,16 +45,39 @@ def shows(cli: Cli, command: str) -> dict[str, object]:
 def test_a_script_that_runs_out_of_memory(cli: Cli) -> None:
     command = "fits run.sh --cluster h100x16 --set MBS=2"
     assert cli(command) == 1
-    assert "fits       no: " in cli.out
+    assert "fits             no: " in cli.out
     document = shows(cli, command)
     assert document["fits"] == "no"
     first = document["changes"][0]
+    assert first == document["smallest_change"]
     assert first["fits"] in ("yes", "likely")
     assert first["added"]
     for line in first["added"]:
         assert line in cli.out
     assert [stage["stage"] for stage in document["stages"]] == [1, 2]
     assert document["stages"][1]["ranks"] == [[8, 15]]
+
+
+def test_the_smallest_change_is_in_the_words_of_the_script(cli: Cli) -> None:
+    switches = "--bf16 --use-distributed-optimizer --sequence-parallel"
+    Path("run.sh").write_text(SCRIPT.replace("--bf16", switches))
+    document = shows(cli, "fits run.sh --cluster h100x16 --set MBS=4")
+    assert document["smallest_change"]["added"] == ["MBS=2"]
+    assert (
+        "smallest change  micro-batch size 4 → 2, in run.sh: MBS=2 instead of "
+        "MBS=4; then" in cli.out
+    )
+
+
+def test_what_hardly_matters_is_assumed(cli: Cli) -> None:
+    Path("run.sh").write_text(SCRIPT.replace("--vocab-size 32000", ""))
+    document = shows(cli, "fits run.sh --cluster h100x16 --set MBS=1")
+    assert "assumed  --vocab-size 50257, as gpt3-13b has it; " in cli.out
+    assert document["notes"][0].startswith("--vocab-size 50257, as gpt3-13b")
+    shows(
+        cli, "fits run.sh --cluster h100x16 --set MBS=1 --say vocab-size=32000"
+    )
+    assert "--vocab-size" not in cli.out
 
 
 def test_a_script_gets_sequence_parallelism(cli: Cli) -> None:
@@ -89,9 +112,9 @@ def test_a_configuration_of_deepspeed(cli: Cli) -> None:
         "--sequence-length 4096"
     )
     assert cli(command) in (0, 1)
-    assert "ZeRO stage 1" in cli.out
+    assert "ZeRO 1" in cli.out
     assert cli(f"{command} --tp 2 --say pp=2") in (0, 1)
-    assert "tp 2, pp 2, dp 2" in cli.out
+    assert "TP 2 · PP 2 · DP 2" in cli.out
 
 
 def test_a_job_file_of_torchtitan(cli: Cli) -> None:
@@ -101,7 +124,7 @@ def test_a_job_file_of_torchtitan(cli: Cli) -> None:
     )
     path = next(Path("job").glob("*.toml"))
     cli.succeeds(f"fits {path} --cluster h100x8")
-    assert "tp 4, pp 1, dp 2" in cli.out
+    assert "TP 4 · PP 1 · DP 2" in cli.out
     line = cli.refuses(f"fits {path} --cluster h100x8 --set A=1")
     assert line == (
         f"--set A: expected no such option with {path}, which leaves nothing "
@@ -124,7 +147,7 @@ def test_settings_of_a_plan(cli: Cli) -> None:
         "fits --model llama2-7b --cluster h100x8 --global-batch 64 "
         "--plan tp=8,pp=1,recompute=none"
     )
-    assert "tp 8, pp 1" in cli.out
+    assert "TP 8 · PP 1" in cli.out
     assert "--plan is the fastest with" in cli.err
 
 

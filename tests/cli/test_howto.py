@@ -22,6 +22,7 @@ APART = ("search-time", "solvers")
 def test_the_page_shows_what_is_printed(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("nest.util.terminal.USUAL_COLUMNS", 80)
     for place in () if page.stem in APART else PLACES:
         monkeypatch.setattr(place, run_inside)
     ran = []

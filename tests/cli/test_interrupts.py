@@ -345,7 +345,7 @@ def test_explain_writes_what_is_known(cli, monkeypatch):
     monkeypatch.setattr("nest.analysis.explain.run_solver", stopping(2))
     assert cli("explain chain.json plan.json --json out.json") == 130
     assert cli.err == "nest: interrupted\n"
-    assert "What a neighbouring plan takes" in cli.out
+    assert "What a neighboring plan takes" in cli.out
     written = json.loads(document.read_text())
     assert written["optimum"]["status"] == "optimal"
     assert len(written["relaxed"]) == 1

@@ -191,14 +191,14 @@ def test_what_a_target_chose_is_told(cli: Cli) -> None:
     assert rows["sequence parallelism"][1:] == ["off", *chosen]
     assert rows["ZeRO stage"][2:] == ["default", "--zero"]
     assert rows["pipeline stages"][2:] == ["as asked", ""]
-    assert rows["optimiser"][2:] == ["default", "--optimizer"]
+    assert rows["optimizer"][2:] == ["default", "--optimizer"]
     cli.succeeds(f"{solve} --target torchtitan")
     rows = rows_of(page_of(), 4)
     assert rows["gradients"][2:] == ["the target", "--target torchtitan"]
     assert rows["framework"][1:] == ["torchtitan", "as asked", ""]
     cli.succeeds(f"{solve} --target torchtitan --gradients fp32")
     rows = rows_of(page_of(), 4)
-    assert rows["optimiser"][2:] == ["default", "--optimizer"]
+    assert rows["optimizer"][2:] == ["default", "--optimizer"]
     assert rows["gradients"][2:] == ["as asked", ""]
 
 

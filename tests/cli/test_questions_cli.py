@@ -230,7 +230,7 @@ def test_explain_has_every_part(cli: Cli) -> None:
         "What bounds it",
         "proof best plan 60.000 ns (proven); the plan takes 100.00 % more",
         "binding none of these alone gains anything",
-        "What a neighbouring plan takes",
+        "What a neighboring plan takes",
         "one stage less +60.000 ns +50.00 % ±0 bytes stages 1 and 2 "
         "merged, single",
         "What the preferred setting costs",

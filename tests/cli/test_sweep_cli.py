@@ -176,6 +176,7 @@ def test_the_screen_the_document_and_the_page(cli: Cli) -> None:
     page = Path("out.html").read_text()
     assert 'id="batch"' in page
     assert 'id="price"' in page
+    assert f"The run costs {base['usd']:,.0f} USD at price=2, " in page
 
 
 def test_a_value_without_a_plan(cli: Cli) -> None:

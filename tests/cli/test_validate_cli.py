@@ -252,6 +252,13 @@ def test_a_page_of_a_validation(cli, table, monkeypatch):
     assert "--html: expected a file, got '-'" in cli.err
 
 
+def test_the_chart_of_a_validation_states_the_error(cli, table):
+    pytest.importorskip("vl_convert")
+    cli.succeeds(f"validate {table} --html page.html")
+    text = " ".join(Page(Path("page.html").read_text()).text.split())
+    assert "Half of the predictions are within 10.0 % of the" in text
+
+
 def test_an_interrupt_is_clean(cli, table, monkeypatch):
     def interrupted(row: Row) -> Prediction:
         raise KeyboardInterrupt

@@ -1051,7 +1051,7 @@ def draw_spread(random: Random, most_plans: int = 300) -> Problem:
     """Draw a problem whose plans may take 10^6 times as long as its best.
 
     Some types of devices state their own times, all others take long. The job
-    may allow overlap and the distributed optimiser; times are in whole quanta.
+    may allow overlap and the distributed optimizer; times are in whole quanta.
     """
     while True:
         problem = draw_problem(

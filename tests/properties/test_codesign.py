@@ -1,6 +1,6 @@
 """Answers about random spaces are what enumerating them gives.
 
-Optimum with its ties, frontier, neighbours, and every bound below the exact
+Optimum with its ties, frontier, neighbors, and every bound below the exact
 step. ``python -m tests.random_spaces`` does it for 20 spaces of 200 points.
 """
 

@@ -470,7 +470,7 @@ def test_what_is_no_torus():
     [
         # 0 and 1 send a byte to each other, 2 and 3 two bytes.
         ([[0, 1], [2, 3]], [1.0, 2.0]),
-        # Only 0 and 1 are neighbours.
+        # Only 0 and 1 are neighbors.
         ([[0, 1], [2, 4], [3, 5]], [1.0, 1.0, 1.0]),
     ],
 )

@@ -18,7 +18,7 @@ from nest.analysis.fit import (
     with_devices,
     with_memory,
 )
-from nest.analysis.neighbors import neighbours
+from nest.analysis.neighbors import neighbors
 from nest.cost.breakdown import breakdown
 from nest.cost.model import CostModel
 from nest.cost.score import score
@@ -224,7 +224,7 @@ def test_neighbours_are_what_score_says(pair):
     problem, plan = pair
     assume(plan is not None)
     best = solve("dp", problem).claimed_quanta
-    found = neighbours(problem, plan)
+    found = neighbors(problem, plan)
     assert len({near.name for near in found}) == len(found)
     for near in found:
         if near.plan is None:

@@ -179,7 +179,7 @@ def test_exact_solvers_prove_the_optimum_with_a_strategy_per_layer(problem):
     )
 )
 def test_exact_solvers_prove_the_optimum_with_overlap(problem):
-    """Overlap and the distributed optimiser, equal to the quantum."""
+    """Overlap and the distributed optimizer, equal to the quantum."""
     check(EXACT, problem)
 
 

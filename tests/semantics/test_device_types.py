@@ -106,6 +106,6 @@ def test_weights_alone_may_not_fit(second_bytes, step_quanta, granularity):
 def test_places_alike_to_the_network_may_differ(
     third_bytes, step_quanta, granularity
 ):
-    """The second and the third of four devices have a neighbour each way."""
+    """The second and the third of four devices have a neighbor each way."""
     problem = chain("abc", 4, third_bytes, granularity=granularity)
     check(with_other(problem, 2, memory_bytes=1000), step_quanta)

@@ -1,4 +1,4 @@
-"""Interleaving, overlap, the distributed optimiser, buffers and reserve.
+"""Interleaving, overlap, the distributed optimizer, buffers and reserve.
 
 Expected values are derived by hand. Messages cost 10 ns + 1 ns/byte on the
 network of :mod:`tests.builders` unless a test says otherwise; layers without
@@ -586,7 +586,7 @@ def test_gradient_sync_of_a_block_hides_behind_all_its_chunks():
     assert [stage.sync for stage in result.stages] == [80] * 4
 
 
-# Distributed optimiser
+# Distributed optimizer
 
 
 def distributed(replicas, strategy, zero=(0, 1), **weights):
@@ -1203,7 +1203,7 @@ def test_brute_force_counts_what_it_lists():
     space = PlanSpace(problem, CostModel(problem), Deadline(None))
     plans = list(space.plans())
     assert space.count(10**9) == len(plans) == len(set(map(encode, plans)))
-    # ZeRO 0 and 1 are one plan under the distributed optimiser
+    # ZeRO 0 and 1 are one plan under the distributed optimizer
     wanted = {
         encode(replace(plan, solver="brute"))
         for plan, _ in every_plan(problem)

@@ -259,8 +259,7 @@ def _cost(file: ArtifactFile, width: int, node: _Node) -> LayerCost:
         weight_bytes=node.parameterSize,
         activations=(
             Activations(
-                recompute=file.recompute,
-                kept_bytes=node.activationSize,
+                recompute=file.recompute, kept_bytes=node.activationSize
             ),
         ),
     )
@@ -333,9 +332,7 @@ def _check_graph(width: int, nodes: list[_Node], edges: list[_Edge]) -> None:
             f"the key or add its layers"
         )
     check_ids(
-        (node.id for node in nodes),
-        (edge.ends for edge in edges),
-        f".{width}",
+        (node.id for node in nodes), (edge.ends for edge in edges), f".{width}"
     )
 
 

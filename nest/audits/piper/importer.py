@@ -42,7 +42,7 @@ class _Alternative(Struct, frozen=True, kw_only=True):
     """One way to run a node at one tensor parallel degree.
 
     ``memoryUsageA * y + memoryUsageB`` bytes with ``y`` micro-batches in
-    flight; ``syncTimeFw`` and ``syncTimeBw`` are bytes too, per neighbour.
+    flight; ``syncTimeFw`` and ``syncTimeBw`` are bytes too, per neighbor.
     """
 
     id: str
@@ -201,10 +201,7 @@ def _check_node(node: _Node, sources: set[int], targets: set[int]) -> None:
 
 
 def _check_alternative(
-    where: str,
-    alternative: _Alternative,
-    sources: set[int],
-    targets: set[int],
+    where: str, alternative: _Alternative, sources: set[int], targets: set[int]
 ) -> None:
     if alternative.id not in ALTERNATIVES:
         raise ValueError(
@@ -217,19 +214,19 @@ def _check_alternative(
         check_range(f"{where}: {field}", value, 0, MAX_TERM)
     time = alternative.timePerSample
     check_range(f"{where}: timePerSample", time, 0, MAX_TIME)
-    for field, neighbours, kind in (
+    for field, neighbors, kind in (
         ("syncTimeFw", sources, "incoming"),
         ("syncTimeBw", targets, "outgoing"),
     ):
         sizes: dict[int, float] = getattr(alternative, field)
-        if sizes.keys() != neighbours:
+        if sizes.keys() != neighbors:
             raise ValueError(
                 f"{where}: {field}: expected the other ends of its {kind} "
-                f"edges ({listed(neighbours)}), got {listed(sizes.keys())}; "
+                f"edges ({listed(neighbors)}), got {listed(sizes.keys())}; "
                 f"list each once"
             )
-        for neighbour, size in sizes.items():
-            check_range(f"{where}: {field}.{neighbour}", size, 0, MAX_TERM)
+        for neighbor, size in sizes.items():
+            check_range(f"{where}: {field}.{neighbor}", size, 0, MAX_TERM)
 
 
 def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
@@ -336,11 +333,11 @@ def _edge(edge: _Edge, nodes: dict[int, _Node]) -> Edge:
     size = _exact(edge.communicationCost)
     size_bytes = _whole(size)
 
-    def extra(node: _Node, field: str, neighbour: int) -> dict[int, int]:
+    def extra(node: _Node, field: str, neighbor: int) -> dict[int, int]:
         more_bytes = {}
         for degree in sorted(node.TMPCs):
             sizes: dict[int, float] = getattr(node.TMPCs[degree][0], field)
-            more = _whole(size + _exact(sizes[neighbour])) - size_bytes
+            more = _whole(size + _exact(sizes[neighbor])) - size_bytes
             if more:
                 more_bytes[degree] = more
         return more_bytes
@@ -359,7 +356,7 @@ def _edge(edge: _Edge, nodes: dict[int, _Node]) -> Edge:
 
 
 def _exact(size: float) -> Decimal:
-    """Return the number that the file says, not its binary neighbour."""
+    """Return the number that the file says, not its binary neighbor."""
     return Decimal(repr(size))
 
 

@@ -305,11 +305,7 @@ def _demands(problem: Problem) -> Iterator[tuple[str, object, object]]:
             where = f"graph.kinds[{i}].costs[{j}]"
             yield f"{where}.cp", 1, cost.cp
             yield f"{where}.ep", 1, cost.ep
-            yield (
-                f"{where}.expert_weight_bytes",
-                0,
-                cost.expert_weight_bytes,
-            )
+            yield (f"{where}.expert_weight_bytes", 0, cost.expert_weight_bytes)
             yield f"{where}.working_bytes", 0, cost.working_bytes
             yield f"{where}.collectives: number", 0, len(cost.collectives)
             for k, choice in enumerate(cost.activations):

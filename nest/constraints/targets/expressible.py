@@ -60,8 +60,7 @@ def inexpressible(
     target
         A target or its name.
     problem, plan
-        A problem and a plan of it, which :func:`~nest.cost.score.score`
-        takes.
+        A problem and a plan of it, which :func:`~nest.cost.score.score` takes.
 
     Raises
     ------
@@ -117,7 +116,7 @@ def _of_job(rules: Rules, problem: Problem) -> Iterator[_Check]:
     yield _Check(
         job.schedule in schedule.value,
         "schedule",
-        job.schedule,
+        job.schedule_text,
         _listed(schedule.value),
         schedule,
     )

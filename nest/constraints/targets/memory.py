@@ -1,4 +1,4 @@
-"""Bytes that training keeps per weight: gradients and optimisers.
+"""Bytes that training keeps per weight: gradients and optimizers.
 
 Layers count 2 bytes per weight. On top come the gradient, the master copy of
 the weight as far as the 2 bytes are not exact, and the moments.
@@ -39,7 +39,7 @@ def optimizer_of(
     Raises
     ------
     UnknownNameError
-        If there is no such optimiser or data type.
+        If there is no such optimizer or data type.
     InvalidOptionError
         If the target cannot keep gradients like that.
     """

@@ -78,14 +78,13 @@ class Rules(Record, frozen=True, kw_only=True):
     overlap, distributed_optimizer
         What exists there of the extensions.
     overlap_with_one
-        Kinds of which a graph has one layer at most where something
-        overlaps.
+        Kinds of which a graph has one layer at most where something overlaps.
     overlap_needs
         As the field of :class:`~nest.ir.job.Job`.
     gradients
         Data types that gradients may be kept in; the first is the default.
     master_bytes
-        Of the optimiser state per weight, beside moments: what an exact
+        Of the optimizer state per weight, beside moments: what an exact
         copy needs on top of the 2 bytes that a layer counts.
     rank_order
         Axes from the fastest to the slowest; empty where unknown.

@@ -66,6 +66,12 @@ def paced(name: str | tuple[str, ...]) -> StageSchedule:
     UnsupportedProblemError
         If it has none.
     """
+    if name == ANY_ORDER or not isinstance(name, str):
+        raise UnsupportedProblemError(
+            f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as this "
+            f"search does not order passes, got {name!r}; use 'nest solve' "
+            f"with solver dp"
+        )
     if name not in SCHEDULES:
         raise UnsupportedProblemError(
             f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as "

@@ -22,6 +22,7 @@ class AnyOrder(Schedule):
     """
 
     name = "any"
+    title = "any order of passes"
 
     def __init__(
         self, virtual_stages: int, placement: Placement = "loop"
@@ -52,7 +53,7 @@ class AnyOrder(Schedule):
         in front, and gives them gradients after its last ones of inputs.
         """
         num_blocks = len(chunks) // self.virtual_stages
-        head = front = longest = 0
+        fill = drain = longest = 0
         for block in range(num_blocks):
             members = [
                 x
@@ -61,11 +62,11 @@ class AnyOrder(Schedule):
             ]
             load = sum(x.forward + x.backward for x in members)
             late = sum(x.weight_backward for x in members)
-            rest = max(num_micro_batches * late, front)
-            time = head + num_micro_batches * (load - late) + rest
+            rest = max(num_micro_batches * late, drain)
+            time = fill + num_micro_batches * (load - late) + rest
             longest = max(longest, time)
-            head += chunks[block].forward
-            front += chunks[block].backward - chunks[block].weight_backward
+            fill += chunks[block].forward
+            drain += chunks[block].backward - chunks[block].weight_backward
         return longest
 
     def kept(

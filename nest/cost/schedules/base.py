@@ -105,6 +105,8 @@ class Schedule(ABC):
     """A pipeline schedule of ``S`` blocks and ``M`` micro-batches."""
 
     name: str
+    #: The name that its paper gives it, for people.
+    title: str
     #: Chunks ``v`` that a block runs, and where they sit.
     virtual_stages: int = 1
     placement: Placement = "loop"

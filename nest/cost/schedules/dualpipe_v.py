@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from nest.cost.schedules.base import Pass
 from nest.cost.schedules.listed import ListedSchedule
 from nest.ir.plan import Placement
-
-_Gradients = Literal["all", "inputs", "weights"]
 
 
 class DualPipeV(ListedSchedule):
@@ -28,6 +26,7 @@ class DualPipeV(ListedSchedule):
     """
 
     name = "dualpipe-v"
+    title = "DualPipe-V"
     virtual_stages = 2
     placement: Placement = "v"
     paired_axes: ClassVar[frozenset[str]] = frozenset({"ep"})

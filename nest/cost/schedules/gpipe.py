@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from nest.cost.schedules.base import (
-    Pass,
-    PassTimes,
-    StageSchedule,
-    Weights,
-)
+from nest.cost.schedules.base import Pass, PassTimes, StageSchedule, Weights
 
 
 class GPipe(StageSchedule):
@@ -25,6 +20,7 @@ class GPipe(StageSchedule):
     """
 
     name = "gpipe"
+    title = "GPipe"
     once: ClassVar[Weights] = (1, 1)
     steady: ClassVar[Weights] = (1, 1)
     tail: ClassVar[Weights] = (0, 0)

@@ -20,6 +20,7 @@ class Interleaved(ListedSchedule):
     """
 
     name = "interleaved 1f1b"
+    title = "interleaved 1F1B"
 
     def __init__(self, virtual_stages: int) -> None:
         self.virtual_stages = virtual_stages

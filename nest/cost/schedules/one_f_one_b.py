@@ -26,6 +26,7 @@ class OneFOneB(StageSchedule):
     """
 
     name = "1f1b"
+    title = "1F1B"
     once: ClassVar[Weights] = (1,)
     steady: ClassVar[Weights] = (1,)
     tail: ClassVar[Weights] = (0,)

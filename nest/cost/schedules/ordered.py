@@ -49,7 +49,7 @@ class TimedSchedule(ListedSchedule):
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self.name = schedule.name
+        self.name, self.title = schedule.name, schedule.title
         self.virtual_stages = schedule.virtual_stages
         self.placement = schedule.placement
 
@@ -76,6 +76,7 @@ class OrderedSchedule(ListedSchedule):
     """
 
     name = "order"
+    title = "its own order of passes"
 
     def __init__(
         self,
@@ -153,13 +154,13 @@ def _read_pass(text: str, where: str) -> Pass:
 
 
 def _check_block(
-    number: int,
+    block_number: int,
     passes: tuple[Pass, ...],
     chunks: list[int],
     num_micro_batches: int,
 ) -> None:
     """Check that a block runs every pass of its chunks once, and in turn."""
-    where, done = f"order, block {number}", set()
+    where, done = f"order, block {block_number}", set()
     for one in passes:
         text = pass_text(one)
         chunk, micro_batch, is_backward, gradients, _ = one

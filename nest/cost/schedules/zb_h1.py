@@ -21,6 +21,7 @@ class ZBH1(ListedSchedule):
     """
 
     name = "zb-h1"
+    title = "ZB-H1"
 
     def passes(
         self, block: int, num_blocks: int, num_micro_batches: int

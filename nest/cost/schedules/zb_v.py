@@ -27,6 +27,7 @@ class ZBV(ListedSchedule):
     """
 
     name = "zb-v"
+    title = "ZB-V"
     virtual_stages = 2
     placement: Placement = "v"
 

@@ -16,23 +16,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nest.errors import (
-    InvalidProblemError,
-    InvalidTextError,
-    UnknownNameError,
-)
+from nest.errors import InvalidProblemError, InvalidTextError, UnknownNameError
 from nest.ir.base import check_text
 from nest.ir.documents import parse_json, refusing
 from nest.ir.io import read_text
 from nest.models.architectures import Architecture
-from nest.models.hf import (
-    decoders,
-    encoders,
-    family,
-    hybrids,
-    pairs,
-    vision,
-)
+from nest.models.hf import decoders, encoders, family, hybrids, pairs, vision
 from nest.models.hf.config import Config, Parts, shown
 
 #: Families by ``model_type``.

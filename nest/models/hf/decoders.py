@@ -63,7 +63,7 @@ def falcon(config: Config) -> Parts:
 
 
 def hyperclovax(config: Config) -> Parts:
-    """Read HyperCLOVA X; outputs of attention and MLP may be normalised."""
+    """Read HyperCLOVA X; outputs of attention and MLP may be normalized."""
     post = config.flag("use_post_norm", True)
     family = FAMILIES["hyperclovax"]
     return decoder(config, replace(family, norms=4 if post else 2))
@@ -122,7 +122,7 @@ def smollm3(config: Config) -> Parts:
 def llama4(config: Config) -> Parts:
     """Read the text model of Llama 4.
 
-    Layers that rotate see a chunk of the sequence, and normalise queries and
+    Layers that rotate see a chunk of the sequence, and normalize queries and
     keys without weights.
     """
     rotary = rotary_layers(config, config.integer("num_hidden_layers"))

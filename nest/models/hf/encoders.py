@@ -8,13 +8,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from nest.models.blocks import (
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.hf.config import Config, Parts
 from nest.models.hf.family import (
     FAMILIES,

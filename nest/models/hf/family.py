@@ -101,7 +101,7 @@ class Family(Struct, frozen=True, kw_only=True):
         RMSNorm, LayerNorm, LayerNorm without bias, or one without weights;
         how many a block has.
     final_norm
-        Whether the output of the last block is normalised.
+        Whether the output of the last block is normalized.
     biases, output_bias, mlp_biases, head_bias
         Which linear layers have biases; ``output_bias`` ``None``: as
         ``biases``.
@@ -110,9 +110,8 @@ class Family(Struct, frozen=True, kw_only=True):
     query_key_norm, norm_over, norm_vectors
         As in :class:`nest.models.blocks.Attention`.
     gate
-        Whether attention has a gate as wide as its output: one that is part
-        of the queries' projection, with their biases, or a separate one
-        without.
+        Whether attention has a gate as wide as its output: one that is part of
+        the queries' projection, with their biases, or a separate one without.
     sinks, rotary, output_norm, inner_norm, activation_weights
         As in :mod:`nest.models.blocks`.
     window
@@ -525,9 +524,7 @@ def compressed(
 
 
 def one_tower(
-    config: Config,
-    family: Family,
-    blocks: Sequence[Block],
+    config: Config, family: Family, blocks: Sequence[Block]
 ) -> Parts:
     """Return a model of those blocks, first to last."""
     vocabulary = config.integer("vocab_size")
@@ -546,9 +543,7 @@ def one_tower(
     if family.tied is not None:
         tied = config.flag("tie_word_embeddings", family.tied)
     head = Head(
-        outputs=vocabulary,
-        tied=tied,
-        bias=config.switch(family.head_bias),
+        outputs=vocabulary, tied=tied, bias=config.switch(family.head_bias)
     )
     return Parts((tower,), head, length)
 

@@ -62,7 +62,7 @@ def selective_scan(config: Config) -> Mixer:
         convolution_bias=convolved,
         inner=inner,
         vectors=inner * (state + 1),
-        # Jamba normalises what the scan reads.
+        # Jamba normalizes what the scan reads.
         common=rank + 2 * state if jamba else 0,
         core_flops=2 * inner * state,
         core_values=4 * inner + 2 * state,
@@ -84,7 +84,7 @@ class StateSpace(NamedTuple):
         Whether the layers before the scan, the convolution and the layer
         after it have biases.
     norm
-        Whether the output is normalised.
+        Whether the output is normalized.
     """
 
     heads: int

@@ -18,12 +18,7 @@ from nest.models.blocks import (
     Tower,
 )
 from nest.models.hf.config import Config, Parts
-from nest.models.hf.family import (
-    compressed,
-    equal_heads,
-    named,
-    repeated,
-)
+from nest.models.hf.family import compressed, equal_heads, named, repeated
 
 #: Tokens of the targets of an encoder-decoder, as a share of its input: T5
 #: trains on 114 (padded: 128) of 512.

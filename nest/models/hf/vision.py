@@ -20,10 +20,7 @@ from nest.models.blocks import (
     Tower,
 )
 from nest.models.hf.config import Config, Parts, shown
-from nest.models.hf.family import (
-    equal_heads,
-    repeated,
-)
+from nest.models.hf.family import equal_heads, repeated
 
 #: Side of the images that a ResNet is trained with.
 RESNET_PIXELS = 224
@@ -125,8 +122,7 @@ def _vision(
     vectors
         Scales of outputs in a block.
     more, seen
-        Further vectors as wide as the stream, and how many of them are
-        tokens.
+        Further vectors as wide as the stream, and how many of them are tokens.
     """
     patch_values, tokens = _patches(config)
     tokens += rows - 1

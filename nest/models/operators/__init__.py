@@ -64,16 +64,15 @@ Attention
 Activations kept per micro-batch
     ``none``: Korthikanti et al. §4.1 and §4.2: ``34sbh + 5as²b`` for GPT-3
     over ``tp`` with sequence parallelism; a fused attention kernel replaces
-    the second term by its ``4Ta/tp`` bytes of row sums.
-    ``selective``: what takes much memory and few FLOPs is computed again.
-    Unfused, the attention core, as in Korthikanti et al. §5: ``34sbh/tp``.
-    Fused, that would free next to nothing; there both norms, the core and
-    the activation function are computed again: ``20sbh/tp``. Software that
-    lists modules may leave out the core: ``22sbh/tp`` and its row sums.
-    ``full``: the input of every layer, ``2Uh``.
-    Norms that are not fused keep 6 bytes per value more, a gated activation
-    function that is not 2.
-    Embedding and head follow the same three rules.
+    the second term by its ``4Ta/tp`` bytes of row sums. ``selective``: what
+    takes much memory and few FLOPs is computed again. Unfused, the attention
+    core, as in Korthikanti et al. §5: ``34sbh/tp``. Fused, that would free
+    next to nothing; there both norms, the core and the activation function are
+    computed again: ``20sbh/tp``. Software that lists modules may leave out the
+    core: ``22sbh/tp`` and its row sums. ``full``: the input of every layer,
+    ``2Uh``. Norms that are not fused keep 6 bytes per value more, a gated
+    activation function that is not 2. Embedding and head follow the same three
+    rules.
 
 Working memory
     What the recompute choice brings back of one layer, plus the gathered
@@ -113,11 +112,7 @@ from nest.models.operators.nodes import (
     module_node,
     norm_node,
 )
-from nest.models.operators.timing import (
-    layer_cost,
-    operator_ns,
-    timed_cost,
-)
+from nest.models.operators.timing import layer_cost, operator_ns, timed_cost
 
 __all__ = [
     "BF16",

@@ -19,10 +19,7 @@ from nest.models.operators.base import (
     matmul,
     norm,
 )
-from nest.models.operators.collectives import (
-    both_passes,
-    context_collectives,
-)
+from nest.models.operators.collectives import both_passes, context_collectives
 from nest.models.weights import attention_heads, attention_weights
 
 #: Backward FLOPs of fused attention per forward FLOP: five products for two.

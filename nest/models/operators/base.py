@@ -96,7 +96,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     flash_attention
         Whether attention is one fused kernel.
     fused
-        Whether neighbouring elementwise operators (bias with activation
+        Whether neighboring elementwise operators (bias with activation
         function, bias with dropout and residual, the steps of a norm, of
         rotary embedding) are one kernel each.
     fused_softmax
@@ -311,13 +311,7 @@ def vocabulary_rows(vocabulary: int, tp: int) -> int:
     return ceil_div(vocabulary, VOCABULARY_MULTIPLE * tp) * VOCABULARY_MULTIPLE
 
 
-def matmul(
-    name: str,
-    m: int,
-    k: int,
-    n: int,
-    groups: int = 1,
-) -> Operator:
+def matmul(name: str, m: int, k: int, n: int, groups: int = 1) -> Operator:
     """Count ``m × k`` times ``k × n``; ``groups`` matrices share the rows.
 
     Backward are two products of the same size, for both gradients. The rows

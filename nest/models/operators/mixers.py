@@ -32,7 +32,7 @@ def mixer_part(
     three again from the first, as kernels of Mamba do (Gu and Dao 2023,
     arXiv 2312.00752, §3.3.2). Under context parallelism the sequence is
     exchanged for heads before the recurrence, and back behind it; what a
-    convolution alone needs from neighbours is not counted.
+    convolution alone needs from neighbors is not counted.
     """
     tokens, tp = split.tokens, split.tp
     if shape.normed:
@@ -91,7 +91,7 @@ def _convolutions(
 ) -> Node:
     """Count convolutions of images, as products with all that they see.
 
-    Kept are the input of each, what its batch norm normalises and what its
+    Kept are the input of each, what its batch norm normalizes and what its
     activation function takes; ``selective`` keeps inputs of convolutions and
     norms and computes the norms and activation functions again. No rank
     shares a convolution.
@@ -117,10 +117,7 @@ def _convolutions(
     return Node(
         operators=tuple(operators),
         weights=mixer_weights(shape),
-        kept_bytes={
-            "none": 3 * kept_bytes,
-            "selective": 2 * kept_bytes,
-        },
+        kept_bytes={"none": 3 * kept_bytes, "selective": 2 * kept_bytes},
         repeated=tuple(f"norm of {name}" for name in names)
         + tuple(f"activation of {name}" for name in names),
     )

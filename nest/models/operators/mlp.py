@@ -21,11 +21,7 @@ from nest.models.operators.collectives import (
     expert_exchange,
     sent_values,
 )
-from nest.models.weights import (
-    dense_mlp_weights,
-    router_weights,
-    shared_mlp,
-)
+from nest.models.weights import dense_mlp_weights, router_weights, shared_mlp
 
 #: Kernels of a router that is not fused, forward and backward, beside its
 #: product. Softmax, top-k, masks, counts and auxiliary loss are about 24

@@ -42,7 +42,7 @@ from nest.models.weights import (
 )
 
 #: Bytes per value that a norm of single operators keeps besides its input
-#: and output: the input in fp32, and the normalised value in 16 bits.
+#: and output: the input in fp32, and the normalized value in 16 bits.
 LOOSE_NORM_BYTES = FP32 + BF16
 
 

@@ -33,7 +33,7 @@ TIME_FIELDS = (
     *("problem", "solver", "seed", "wall_s", "cpu_s", "peak_rss_bytes"),
     *("host", "detail"),
 )
-_MEASURED = "Measured: another run may say other things."
+_MEASURED = "Measured: another run gives other figures."
 
 
 def reports(document: dict[str, Any]) -> dict[str, str]:
@@ -62,11 +62,7 @@ def to_json(document: Mapping[str, Any]) -> str:
 def joint_csv(document: dict[str, Any]) -> str:
     """Return answers and times of every cell in one row."""
     rows = [
-        {
-            **time,
-            **answer,
-            "detail": time["detail"] or answer["detail"],
-        }
+        {**time, **answer, "detail": time["detail"] or answer["detail"]}
         for answer, time in zip(
             document["answers"]["rows"], document["times"]["rows"], strict=True
         )

@@ -18,23 +18,23 @@ from nest.util.time_scale import TimeScale
 
 Spec = dict[str, Any]
 
-#: Told apart on white and on black, and by most of those who see few colours
+#: Told apart on white and on black, and by most of those who see few colors
 #: (Okabe and Ito 2008, and five between).
-COLOURS = (
+COLORS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
     *("#8c6bb1", "#a6761d", "#7f7f7f", "#1b9e9e", "#b2468c"),
 )
 
-#: Of marks, for those who see few colours.
+#: Of marks, for those who see few colors.
 SHAPES = (
     *("circle", "square", "triangle-up", "cross", "diamond"),
     *("triangle-down", "triangle-right", "triangle-left"),
 )
 
-#: Stands for the colour of the text around, which a chart cannot name.
+#: Stands for the color of the text around, which a chart cannot name.
 TEXT = "#010203"
 
-#: The same of the colour behind it, between bars.
+#: The same of the color behind it, between bars.
 BACK = "#030201"
 
 #: The limit of memory, and lines that mean "no further".
@@ -60,22 +60,22 @@ _MOST_BARS = 256
 MEMORY_PARTS = {
     "weight_bytes": "weights",
     "gradient_bytes": "gradients",
-    "state_bytes": "optimiser state",
+    "state_bytes": "optimizer state",
     "buffer_bytes": "buffers",
     "kept_bytes": "activations",
     "working_bytes": "working set",
     "reserve_bytes": "reserve",
 }
 
-#: Events of a timeline, for people, with their colours.
+#: Events of a timeline, for people, with their colors.
 EVENTS = {
-    "forward": ("forward", COLOURS[0]),
-    "backward": ("backward", COLOURS[1]),
-    "input-gradient": ("backward, inputs", COLOURS[1]),
-    "weight-gradient": ("backward, weights", COLOURS[4]),
-    "receive-forward": ("receive", COLOURS[8]),
-    "receive-backward": ("receive", COLOURS[8]),
-    "sync": ("sync and update", COLOURS[2]),
+    "forward": ("forward", COLORS[0]),
+    "backward": ("backward", COLORS[1]),
+    "input-gradient": ("backward, inputs", COLORS[1]),
+    "weight-gradient": ("backward, weights", COLORS[4]),
+    "receive-forward": ("receive", COLORS[8]),
+    "receive-backward": ("receive", COLORS[8]),
+    "sync": ("sync and update", COLORS[2]),
 }
 
 
@@ -271,10 +271,10 @@ def names(field: str, order: Sequence[str]) -> Spec:
     }
 
 
-def colour_of(index: int) -> str:
-    """Return a colour: those of :data:`COLOURS`, then lighter, then darker."""
-    turn, base = divmod(index, len(COLOURS))
-    text = COLOURS[base]
+def color_of(index: int) -> str:
+    """Return a color: those of :data:`COLORS`, then lighter, then darker."""
+    turn, base = divmod(index, len(COLORS))
+    text = COLORS[base]
     light, fraction = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
     channels = (int(text[at : at + 2], 16) for at in (1, 3, 5))
     mixed = (
@@ -284,13 +284,13 @@ def colour_of(index: int) -> str:
 
 
 def shapes(field: str, order: Sequence[str]) -> Spec:
-    """Return a shape per name, which its colour need not be told from."""
+    """Return a shape per name, which its color need not be told from."""
     look = [SHAPES[i % len(SHAPES)] for i in range(len(order))]
     return kinds(field, order, look, title=None)
 
 
-def colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
-    """Return a colour per name, with a legend below."""
+def colors(field: str, order: Sequence[str], columns: int = 4) -> Spec:
+    """Return a color per name, with a legend below."""
     longest = max(map(len, order), default=0)
     legend = {
         "orient": "bottom",
@@ -298,7 +298,7 @@ def colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
         "columnPadding": 8 + min(150, 1.5 * longest),
         "labelLimit": 420,
     }
-    look = [colour_of(i) for i in range(len(order))]
+    look = [color_of(i) for i in range(len(order))]
     return kinds(field, order, look, title=None, legend=legend)
 
 
@@ -316,13 +316,13 @@ def lines(
     values: Sequence[Document],
     x: Spec,
     y: Spec,
-    colour: Spec,
+    color: Spec,
     *,
     step: bool = True,
     dots: bool = True,
 ) -> Spec:
     """Return lines, in steps or from point to point, with dots on them."""
-    channels: dict[str, Any] = {"x": x, "y": _upright(y), "color": colour}
+    channels: dict[str, Any] = {"x": x, "y": _upright(y), "color": color}
     line = mark("line", interpolate="step-after" if step else "linear")
     # Without dots there still is something to point at.
     size, opacity = (40, 1) if dots else (60, 0)
@@ -351,7 +351,7 @@ def steps(rows: Sequence[Document], scale: TimeScale) -> Spec:
     y = names("solver", order)
     inside = mark("text", align="left", dx=6, color="#fff")
     layers = [
-        layer(mark("bar", color=COLOURS[0]), x=x, y=y),
+        layer(mark("bar", color=COLORS[0]), x=x, y=y),
         layer(inside, tip=False, x={"datum": 0}, y=y, text=text_of("text")),
     ]
     bounds_ns = [r["lower_bound_ns"] for r in rows if r["lower_bound_ns"]]
@@ -390,7 +390,7 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
         "y": _upright(
             number_axis("time", f"step time ({scale.unit})", zero=False)
         ),
-        "color": colours("solver", [row["name"] for row in rows]),
+        "color": colors("solver", [row["name"] for row in rows]),
     }
     dashes = kinds(
         "what",
@@ -465,7 +465,7 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
             x=_devices(end, units),
             x2={"field": "end"},
             y=names("stage", order),
-            color=colours("strategies", strategies_shown, columns=2),
+            color=colors("strategies", strategies_shown, columns=2),
         )
     ]
     for index, unit in enumerate(units):
@@ -544,7 +544,7 @@ def memory(document: Document) -> Spec:
                 mark("bar"),
                 x=number_axis("size", "GiB per device", stack="zero"),
                 y=y,
-                color=colours("part", components),
+                color=colors("part", components),
                 order=quantity("order"),
             ),
             layer(tick, values=limits, x=quantity("limit"), y=y),
@@ -579,7 +579,7 @@ def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
         values,
         height=_rows(len(shown)),
         layer=[
-            layer(mark("bar", color=COLOURS[0]), x=x, y=y),
+            layer(mark("bar", color=COLORS[0]), x=x, y=y),
             *(
                 layer(look, values=some_values, tip=False, x=x, y=y, text=text)
                 for look, some_values in ((inside, long), (beyond, short))
@@ -622,8 +622,8 @@ def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
         )
     used = {value["kind"] for value in values}
     look = {name: shown for name, shown in EVENTS.values() if name in used}
-    colour = colours("kind", list(look))
-    colour["scale"]["range"] = list(look.values())
+    color = colors("kind", list(look))
+    color["scale"]["range"] = list(look.values())
     return chart(
         values,
         height=_rows(len(labels)),
@@ -641,7 +641,7 @@ def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
             },
             x2={"field": "end"},
             y=names("block", labels),
-            color=colour,
+            color=color,
         ),
     )
 
@@ -687,7 +687,7 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
             "memory", "memory of the fullest device (GiB)", False
         ),
         "y": _upright(number_axis("time", f"step time ({scale.unit})", False)),
-        "color": colours("devices", order),
+        "color": colors("devices", order),
     }
     line = mark("line", interpolate="step-after")
     dot = mark("point", filled=True, size=60)
@@ -742,7 +742,7 @@ def scatter(runs: Sequence[Document]) -> Spec:
                 mark("point", filled=True, opacity=0.8, size=50),
                 x=x,
                 y=y,
-                color=_marked(colours("family", families)),
+                color=_marked(colors("family", families)),
                 shape=_marked(shapes("family", families)),
             ),
         ],
@@ -782,8 +782,8 @@ def levels(network: Document) -> Spec:
                 }
             )
     order = [name for name, _, _ in reversed(units)]
-    colour = colours("level", order)
-    colour["legend"] = None
+    color = colors("level", order)
+    color["legend"] = None
     return chart(
         values,
         height=_rows(len(order)),
@@ -792,6 +792,6 @@ def levels(network: Document) -> Spec:
             x=_devices(num_devices, network["units"]),
             x2={"field": "end"},
             y=names("level", order),
-            color=colour,
+            color=color,
         ),
     )

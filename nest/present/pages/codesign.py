@@ -31,10 +31,10 @@ from nest.present.codesign import (
     watts,
 )
 from nest.present.pages.charts import (
-    COLOURS,
+    COLORS,
     TEXT,
     chart,
-    colours,
+    colors,
     kinds,
     layer,
     mark,
@@ -184,10 +184,9 @@ def _frontier(document: Document) -> Section | None:
             shown.append(
                 Chart(
                     name,
-                    f"Throughput against {name}",
-                    f"A dot per point; the line is the most throughput within "
-                    f"so much {name}. "
-                    + _most_text(document, points, key, name),
+                    _most_text(document, points, key, name),
+                    f"A dot per point; the line is the largest throughput up "
+                    f"to each {name}.",
                     _against(points, key, title),
                 )
             )
@@ -227,13 +226,11 @@ def _most_text(
     key: str,
     name: str,
 ) -> str:
-    """Say what the base's amount buys at most."""
+    """Return the most throughput that the base's amount buys."""
     limit = document["base"]["point"][key]
     within = [x["relative"] for _, x in points if x["point"][key] <= limit]
-    return (
-        f"With no more {name} than the base has it is "
-        f"{times(max(within, default=0))} of the base's."
-    )
+    factor = times(max(within, default=0))
+    return f"With the {name} of the base: at most {factor} its throughput"
 
 
 def _against(
@@ -265,10 +262,7 @@ def _against(
         layer=[
             layer(
                 mark(
-                    "line",
-                    interpolate="step-after",
-                    color=TEXT,
-                    strokeWidth=1,
+                    "line", interpolate="step-after", color=TEXT, strokeWidth=1
                 ),
                 values=line,
                 tip=False,
@@ -279,7 +273,7 @@ def _against(
                 mark("point", filled=True),
                 x=x,
                 y=y,
-                color=colours("what", order),
+                color=colors("what", order),
                 shape=kinds("what", order, legend=None),
                 # A point may be several of them.
                 size=kinds("what", order, [160, 80, 60, 40], legend=None),
@@ -298,9 +292,9 @@ def _sensitivity(document: Document) -> Section | None:
     solved = [row for row in rows if row["change"] is not None]
     drawn = Chart(
         "sensitivity",
-        "What the next listed value of a parameter changes",
-        "A bar per change of one parameter of the best point, solved "
-        "exactly. " + _most_change(solved),
+        _most_change(solved),
+        "A bar per change of one parameter of the best point to the next "
+        "listed value, solved exactly.",
         _bars(
             [
                 {
@@ -328,14 +322,15 @@ def _most_change(rows: Sequence[Document]) -> str:
         return ""
     largest = max(rows, key=lambda row: abs(row["change"]))
     return (
-        f"The largest is {largest['text']} with {change(largest['change'])}."
+        f"{largest['text']} changes the throughput most: "
+        f"{change(largest['change'])}"
     )
 
 
 def _bars(values: Sequence[Document], title: str) -> Spec:
-    """Return a bar per name; those below 0 have another colour."""
+    """Return a bar per name; those below 0 have another color."""
     order = [value["name"] for value in values]
-    look = COLOURS[:2]
+    look = COLORS[:2]
     return chart(
         values,
         height={"step": 26},
@@ -364,9 +359,10 @@ def _contributions(document: Document) -> Section | None:
         for row in solved
         for choice in CHOICES
     ]
+    largest = max(values, key=lambda x: x["factor"], default=None)
     drawn = Chart(
         "contributions",
-        "What architecture, schedule and placement contribute",
+        f"The largest contribution: {largest['tip']}" if largest else "",
         "A bar per model and choice: what it multiplies the throughput by, "
         "on average over the orders in which the three can be made.",
         _factors(values, [row["model"] for row in solved]),
@@ -393,7 +389,7 @@ def _factors(values: Sequence[Document], models: Sequence[str]) -> Spec:
             x=number_axis("factor", "times the throughput"),
             y=names("model", models),
             yOffset={**text_of("choice"), "sort": list(CHOICES)},
-            color=colours("choice", CHOICES),
+            color=colors("choice", CHOICES),
         ),
     )
 
@@ -425,7 +421,7 @@ def _searched(document: Document) -> Section:
     text = (
         *(f"{line}." for line in cut_lines(spec)),
         "Not searched: anything that is not in the list; splits of the model "
-        "that the job does not allow. Not modelled: the network on the chip, "
+        "that the job does not allow. Not modeled: the network on the chip, "
         "the bandwidth of its buffers, fused operators, launches, and clocks "
         "that depend on power.",
     )

@@ -1,7 +1,7 @@
 """Charts as SVG: drawn once, when a page is written, without a browser.
 
 A page so has no scripts: it opens at once, prints, and works where scripts
-are forbidden (mail, viewers of build artefacts). What a mark stands for is its
+are forbidden (mail, viewers of build artifacts). What a mark stands for is its
 ``title``, which browsers show where somebody points at it.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from nest.analysis.page_facts import Document
 from nest.present.comparison import EQUAL_MEANING
@@ -79,11 +80,17 @@ def _answer(document: Document) -> Section:
     else:
         violations = answer["violations"]
         warnings += [f"The plan does not fit: {x}." for x in violations]
-    facts = [_fact(label, text) for label, text in rows]
+    facts: list[Fact] = []
+    for label, text in rows:
+        if facts and facts[-1].label == label and label in _MARKS:
+            remark = f"{facts[-1].remark}; {text}".removeprefix("; ")
+            facts[-1] = replace(facts[-1], remark=remark)
+        else:
+            facts.append(_fact(label, text))
     if document["launch"]:
         named = "commands" if "launch" in dict(rows) else "launch"
         position = sum(
-            LABELS.index(label) <= LABELS.index("launch") for label, _ in rows
+            LABELS.index(x.label) <= LABELS.index("launch") for x in facts
         )
         facts.insert(position, Fact(named, document["launch"], "", "code"))
     shown = tuple(facts), (), (), tuple(warnings)

@@ -1,7 +1,8 @@
-"""A page of predictions beside measurements: ``nest validate --html``."""
+"""A page of predictions and measurements: ``nest validate --html``."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,9 +54,7 @@ def to_html(document: Document, runs: Sequence[Document], command: str) -> str:
         Section("repeat", "How to repeat it", code=command),
     ]
     shown = (section for section in sections if section is not None)
-    return page_html(
-        Page("Predictions beside measurements", lead, tuple(shown))
-    )
+    return page_html(Page("Predictions and measurements", lead, tuple(shown)))
 
 
 def _answer(document: Document) -> Section:
@@ -109,9 +108,11 @@ def _runs(runs: Sequence[Document]) -> Section | None:
         Column("source"),
     )
     table = Table.of(columns, shown, "Runs")
+    error = statistics.median(abs(run["error"]) for run in shown)
     chart = Chart(
         "runs",
-        "Predicted against measured step time",
+        f"Half of the predictions are within {_percent(error)} of the "
+        f"measured step time",
         "A dot per run, both axes logarithmic. On the line a prediction is "
         "right, above it is too long.",
         charts.scatter(shown),
@@ -143,10 +144,10 @@ def _ranking(ranking: Document) -> Section | None:
     title = "Plans of one model on the same devices"
     return Section(
         "ranking",
-        "Is the plan predicted best a good one?",
+        "Is the plan with the best prediction fast?",
         (
-            "Regret is by how much the plan that is predicted best was "
-            "measured to take longer than the fastest of its group.",
+            "Regret is how much longer the plan with the best prediction "
+            "took than the fastest plan of its group.",
         ),
         tables=(ranking_table(ranking, title),),
     )
@@ -156,7 +157,7 @@ def _memory(figures: Document) -> Section:
     oom = figures["oom"]
     text = (
         f"{oom['predicted_not_to_fit']} of {count(oom['rows'], 'run')} that "
-        f"went out of memory are predicted not to fit."
+        f"ran out of memory are predicted not to fit."
     )
     tables: tuple[Table, ...] = ()
     if figures["used"]:

@@ -1,4 +1,4 @@
-"""The one door: recognise a file that describes a topology, and read it."""
+"""The one door: recognize a file that describes a topology, and read it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Format(NamedTuple):
     title
         What it is.
     suffixes
-        Of its files; a file of another name is recognised by content alone.
+        Of its files; a file of another name is recognized by content alone.
     mark
         A regular expression that is found in files of the format only.
     options
@@ -188,7 +188,7 @@ def read_topology(
     path
         The file.
     format
-        A key of :data:`FORMATS`; recognised from suffix and content by
+        A key of :data:`FORMATS`; recognized from suffix and content by
         default.
     **options
         What the file does not say: the fields of
@@ -207,7 +207,7 @@ def read_topology(
     Raises
     ------
     InvalidProblemError
-        If the file cannot be read or recognised, or is inconsistent.
+        If the file cannot be read or recognized, or is inconsistent.
     InvalidOptionError
         If an option is missing or out of range, or the format does not ask
         for it.

@@ -25,14 +25,14 @@ class Axis(NamedTuple):
 
 
 def _ring(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the neighbours on a ring; two of them share one cable."""
+    """Yield the neighbors on a ring; two of them share one cable."""
     yield from pairwise(range(size))
     if size > 2:
         yield size - 1, 0
 
 
 def _torus(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the neighbours on an axis; two of them share two cables."""
+    """Yield the neighbors on an axis; two of them share two cables."""
     yield from pairwise(range(size))
     if size > 1:
         yield size - 1, 0

@@ -140,7 +140,7 @@ def _lattice(
     link: Cable,
     shifts: Sequence[Coordinates] | None = None,
 ) -> nx.Graph:
-    """Return neighbours joined along every axis.
+    """Return neighbors joined along every axis.
 
     ``shifts`` says for every axis by how much wrapping around it moves along
     the others.

@@ -461,7 +461,7 @@ def _torus(
 ) -> Line | None:
     """Return a half on boxes: two-way rings along each axis in turn.
 
-    As many colours as axes, each starting with another one.
+    As many colors as axes, each starting with another one.
     """
     if not coordinates:
         return None
@@ -483,18 +483,18 @@ def _torus(
     phases = []
     for step in range(len(axes)):
         running = [
-            _colour(routes, box, axes[colour:] + axes[:colour], step)
+            _color(routes, box, axes[color:] + axes[:color], step)
             for box in boxes
-            for colour in range(len(axes))
+            for color in range(len(axes))
         ]
         phases += together([phase] for phase in running if phase)
     return line_of(routes, phases)
 
 
-def _colour(
+def _color(
     routes: Routes, boxes: Ints, axes: Sequence[int], step: int
 ) -> Phase | None:
-    """Return a step of a colour, which takes the axes of boxes in turn."""
+    """Return a step of a color, which takes the axes of boxes in turn."""
     fraction = 1 / len(axes)
     for before in axes[:step]:
         fraction /= boxes.shape[1 + before]

@@ -123,7 +123,7 @@ def test_whole_picoseconds_stay_whole(time_ps: int) -> None:
 def test_a_step_takes_the_times_of_its_layers() -> None:
     """On one device: as many micro-batches as it runs, of every layer.
 
-    Doubling all times adds them once more; optimiser and memory stay.
+    Doubling all times adds them once more; optimizer and memory stay.
     """
     request = Request(
         global_batch=16, micro_batches=(16,), tp=(1,), recompute=("none",)

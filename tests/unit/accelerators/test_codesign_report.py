@@ -126,7 +126,8 @@ def test_a_die_that_fits_no_wafer_has_no_price() -> None:
     other = made._replace(frontier=(found(point, 1.0, 10**12, 10**12),))
     (one,) = answers_document(other)["frontier"]
     assert one["point"]["price_usd"] is None
-    assert "Throughput against price" not in to_html(
+    assert "With the price of the base" in to_html(document(), "x")
+    assert "With the price of the base" not in to_html(
         answers_document(other), "x"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import partial
 
@@ -207,6 +208,25 @@ def test_pairs_come_where_no_single_change_does() -> None:
     assert answer.fits == "no"
     assert answer.changes
     assert {len(change.names) for change in answer.changes} == {2}
+
+
+def test_the_smallest_change_is_the_cheapest_of_one_setting(
+    too_large: Fits,
+) -> None:
+    """Also where changes of two settings are cheaper."""
+    single, *others = too_large.changes
+    pair = dataclasses.replace(
+        single, names=("tp", "pp"), cost=single.cost - 1
+    )
+    answer = dataclasses.replace(too_large, changes=(pair, single, *others))
+    assert answer.smallest == single
+    assert answer.to_json()["smallest_change"] == single.to_json()
+    fine = dataclasses.replace(single, cost=-0.5)
+    stages = tuple(
+        dataclasses.replace(stage, fits="yes") for stage in too_large.stages
+    )
+    answer = dataclasses.replace(answer, stages=stages, changes=(fine,))
+    assert answer.smallest is None
 
 
 def test_replicas_can_share_what_zero_shards(problem: Problem) -> None:

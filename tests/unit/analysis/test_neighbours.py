@@ -1,10 +1,10 @@
-"""Neighbours of a plan, worked out by hand."""
+"""Neighbors of a plan, worked out by hand."""
 
 from __future__ import annotations
 
 import pytest
 
-from nest.analysis.neighbors import Neighbour, neighbours
+from nest.analysis.neighbors import Neighbor, neighbors
 from nest.ir import Activations, Plan, Problem, Stage, Strategy
 from tests.builders import (
     SINGLE,
@@ -34,8 +34,8 @@ def chain(**job: object) -> Problem:
 HALVES = make_plan(("a b", SINGLE), ("c d", SINGLE))
 
 
-def found(problem: Problem, plan: Plan) -> dict[str, Neighbour]:
-    return {near.name: near for near in neighbours(problem, plan)}
+def found(problem: Problem, plan: Plan) -> dict[str, Neighbor]:
+    return {near.name: near for near in neighbors(problem, plan)}
 
 
 def test_moves_of_a_pipeline():

@@ -382,7 +382,7 @@ BAD_FILES = {
         ),
         r"devices_per_level: expected factors of maxDevices = 1, got \[\]",
     ),
-    "unknown optimiser": (
+    "unknown optimizer": (
         change("optimizerAlgorithm", to="Lion"),
         r"optimizerAlgorithm: expected one of SGD, Adam, got 'Lion'; correct",
     ),

@@ -387,7 +387,7 @@ def test_shardings_cost_what_enumeration_finds(seed):
 
 
 def test_shardings_leave_a_local_optimum():
-    """Four layers, all neighbours: no single one gains by a change.
+    """Four layers, all neighbors: no single one gains by a change.
 
     The free layout for two and the other for two pays 4 · 10, one change of
     four 3 · 10; all in the first take 4 · 1, all in the second 4 · 0.

@@ -241,7 +241,7 @@ def random_stage(draw: random.Random) -> tuple[Any, Any, Any]:
 
 
 def stage_time(times: Any, transitions: Any, chosen: tuple[int, ...]) -> float:
-    """The sum that a stage minimises; the first transition is free."""
+    """The sum that a stage minimizes; the first transition is free."""
     return float(
         sum(times[i, s] for i, s in enumerate(chosen))
         + sum(
@@ -766,7 +766,7 @@ def test_reading_hardware(tmp_path: Path) -> None:
     write_hardware(tmp_path)
     found = profiles.read_hardware(tmp_path, 1, 2)
     assert found.num_devices == 2
-    # the whole machine: neighbours either way
+    # the whole machine: neighbors either way
     assert found.all_reduce_ms_per_mb == {
         (1, True): 0,
         (1, False): 0,

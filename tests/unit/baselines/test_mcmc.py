@@ -327,7 +327,7 @@ def test_heavy_edges_are_propagated_along() -> None:
     walk = walk_of(problem)
     current = state(walk, 1, 1, (1, ONE), (1, ONE), (1, ONE))
     seen = {walk._propagate(random.Random(i), current) for i in range(300)}
-    # Layer a may copy itself to b, as its only neighbour, never b to a.
+    # Layer a may copy itself to b, as its only neighbor, never b to a.
     assert state(walk, 1, 1, (1, ONE), (2, ONE)) in seen
     sizes = {new.stops for new in seen}
     assert (2, 3) in sizes

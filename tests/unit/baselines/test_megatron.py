@@ -1,7 +1,7 @@
 """``megatron``: each rule by hand, and the choice against enumeration.
 
 Without a quoted unit times are ns and sizes bytes; a layer of ``2 w`` weight
-bytes holds ``16 w`` with gradients and optimiser state (2, 2 and 12 bytes).
+bytes holds ``16 w`` with gradients and optimizer state (2, 2 and 12 bytes).
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_the_first_stage_is_small_where_weights_are_large():
     64 devices, 64 micro-batches, 14 layers: an embedding, 12 layers of 30
     with 1000 bytes of weights, a head of 2; edges of 10 bytes. Memory holds
     four layers, so at least three stages, and d <= 16 as d divides 64. The
-    inner stages take 4 * 30 + 20, in 4 + 3 slots; the embedding synchronises
+    inner stages take 4 * 30 + 20, in 4 + 3 slots; the embedding synchronizes
     4 * 15/16 * 40 bytes. Without a stage of its own it would be 4040.
     """
     problem = make_problem(

@@ -21,7 +21,7 @@ from baselines.uniap import (
     Program,
     UniapSolver,
     group_layers,
-    optimise,
+    optimize,
 )
 from nest.cost.model import CostModel
 from nest.cost.score import score
@@ -178,7 +178,7 @@ def run(program: Program, cutoff: int | None = None, **options: Any) -> Any:
     search = Search(
         "uniap", chain_of(), SolveOptions(**options), ignore_progress
     )
-    return optimise(program, cutoff, search, 20)
+    return optimize(program, cutoff, search, 20)
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -433,11 +433,11 @@ def test_time_limit_keeps_the_best_plan(
 
     def last(*arguments: Any) -> Any:
         nonlocal passed
-        found = optimise(*arguments)
+        found = optimize(*arguments)
         passed = True
         return found
 
-    monkeypatch.setattr("baselines.uniap.optimise", last)
+    monkeypatch.setattr("baselines.uniap.optimize", last)
     monkeypatch.setattr(Deadline, "passed", property(lambda self: passed))
     output = solve(chain_of(4, global_batch=8, micro_batches=(1, 2)))
     assert (output.status, output.limit) == (Status.FEASIBLE, Limit.TIME)

@@ -17,6 +17,7 @@ from nest.benchmarks import rows as rows_module
 from nest.benchmarks.cells import TracePoint
 from nest.benchmarks.rows import Row, known
 from nest.benchmarks.summary import to_document
+from nest.present.benchmark_charts import chart
 from nest.present.benchmark_layout import (
     answer_sections,
     measured_sections,
@@ -413,6 +414,23 @@ def test_settings():
     assert rows["workers of milp"] == "1"
     assert rows["option milp.engine"] == "highs"
     assert rows["version of ortools"] == package_version("ortools")
+
+
+def test_charts_name_who_leads(document):
+    """The first point of a profile, the last one of other curves."""
+    profile = document["answers"]["step_time_profile"]
+    starts = {name: curve[0] for name, curve in profile.items() if curve}
+    share = max(y for ratio, y in starts.values() if ratio == 1)
+    leaders = [x for x, y in starts.items() if tuple(y) == (1, share)]
+    made = chart("step_time_profile", document)
+    assert made.title == (
+        f"Best plan most often: {', '.join(leaders)} ({100 * share:.0f} %)"
+    )
+    curves = {"dp": [(1, 2)], "cpsat": [(1, 1), (3, 2)], "milp": [(5, 1)]}
+    times = {**document["times"], "cactus": {"proven": curves, "close": {}}}
+    run = {**document["run"], "solvers": [*curves]}
+    many = {**document, "run": run, "times": times}
+    assert chart("proven", many).title == "Most proofs: dp, cpsat (2 cells)"
 
 
 def test_html_stands_alone(document, files):

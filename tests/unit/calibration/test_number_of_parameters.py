@@ -159,7 +159,7 @@ def counted() -> dict[str, int]:
 
 def documented() -> dict[str, int]:
     text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
-    table = text.split("| numbers | how many |\n")[1].split("\n\n")[0]
+    table = text.split("| parameters | number |\n")[1].split("\n\n")[0]
     rows = [line.strip("| ").split("|") for line in table.splitlines()[1:]]
     return {name.split(":")[0].strip(): int(count) for name, count in rows}
 

@@ -1151,8 +1151,8 @@ def test_fractions_are_the_nearest_doubles(
         ('{"labels": ' + "9" * 5000 + "}", r"value has 5000 digits\n$"),
         ('{"labels": ' + "9" * 30 + "}", "labels: expected 0 to 1e21, got 9"),
         (
-            '{"schema": "nest-problem/1", "colour": 1}',
-            "bad.json.colour: expected nothing, for a certificate, got 1; ",
+            '{"schema": "nest-problem/1", "color": 1}',
+            "bad.json.color: expected nothing, for a certificate, got 1; ",
         ),
         ('{"schema": "nest-problem/1", "\\ud800\\n": 1}', r"\\ud800\\n: exp"),
         ("{}", "expected a problem and a certificate as nest writes them"),

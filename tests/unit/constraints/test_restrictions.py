@@ -170,7 +170,7 @@ def test_an_unknown_setting_is_refused():
         ("", "zero=0|1", "--forbid zero=0|1: expected at least one of the "
          "ZeRO stages (0, 1) to be left, got all forbidden; allow one"),
         # dp = 2 needs B = 2; tp has nothing to do with it
-        ("b=1,tp=1,dp=2", "", "--pin b=1,dp=2: expected a plan that fulfils "
+        ("b=1,tp=1,dp=2", "", "--pin b=1,dp=2: expected a plan that fulfills "
          "all of it on 4 devices with a global batch of 4, got a "
          "contradiction: no such plan exists, whatever the memory; for 2 "
          "data-parallel ranks in all write r=1,dp=2,b=2 or r=2,dp=1,b=1 (r "
@@ -178,7 +178,7 @@ def test_an_unknown_setting_is_refused():
          "--distributed-optimizer shards over all of them"),
         # two stages of two devices in each of two replicas
         ("r=2,pp=2", "tp=1", "--pin r=2,pp=2 --forbid tp=1: expected a plan "
-         "that fulfils all of it on 4 devices"),
+         "that fulfills all of it on 4 devices"),
     ],
 )  # fmt: skip
 def test_pins_that_contradict_each_other_or_the_problem(pin, forbid, reason):

@@ -95,11 +95,11 @@ def test_collectives_go_to_their_pass_and_count():
 @pytest.mark.parametrize(
     ("axis", "key", "strategy", "expected"),
     [
-        # tp ranks are neighbours: 20 + 200
+        # tp ranks are neighbors: 20 + 200
         ("tp", {"tp": 2}, Strategy(tp=2), 220),
         # cp ranks are tp apart, across pairs: 200 + 2000
         ("cp", {"tp": 2, "cp": 2}, Strategy(tp=2, cp=2), 2200),
-        # without tp they are neighbours
+        # without tp they are neighbors
         ("cp", {"cp": 2}, Strategy(cp=2), 220),
         # dp ranks are tp * cp apart
         ("dp", {"tp": 2}, Strategy(dp=2, tp=2), 2200),
@@ -581,7 +581,7 @@ def test_every_tensor_that_passes_is_rounded_up():
     assert kept == [100, 100 + 2, 100 + 2 + 1, 100]
 
 
-# ZeRO, synchronisation, optimiser
+# ZeRO, synchronization, optimizer
 
 
 def zero_stage(zero, *, strategy=None, replicas=1, topology=PAIRS, **fields):

@@ -80,7 +80,7 @@ def test_the_whole_of_a_small_plan():
     Edge of 20 bytes, 40 per micro-batch, across pairs at 10 ns per byte:
     b receives on one shard 100 + 400, a on two 100 + 200.
     a: F = 100, G = 200 + 300; b: F = 540, G = 90. Loads 600 and 630.
-    Sync of a: all-reduce of 60 on two neighbours: 20 + 60. b: none.
+    Sync of a: all-reduce of 60 on two neighbors: 20 + 60. b: none.
     T = 1230 + 630 + 80. Memory: 480 + 2*5, 240 + 1*7.
     """
     problem = make_problem(
@@ -119,7 +119,7 @@ def test_idle_devices_change_the_pitch():
     assert score(problem, plan).step_quanta == 300
 
 
-# Throughput and utilisation
+# Throughput and utilization
 
 
 def test_throughput_is_samples_per_second():

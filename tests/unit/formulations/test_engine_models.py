@@ -255,7 +255,7 @@ def test_the_head_of_a_file_says_what_its_numbers_mean(tmp_path):
     head = (tmp_path / about["file"]).read_text()
     for text in (
         f"\\ Sub-problem {about['sub_problem']}; a quantum is 500 ps.",
-        f"\\ Minimise T: one is {about['objective_quanta']} quanta, the "
+        f"\\ Minimize T: one is {about['objective_quanta']} quanta, the "
         f"offset is 0.",
         f"plans that take {about['least_quanta']} to {about['most_quanta']} ",
     ):

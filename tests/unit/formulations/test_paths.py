@@ -226,7 +226,7 @@ def test_the_example_is_solved_in_its_second_window(name, monkeypatch):
     assert asked == [141, 148]
 
 
-# Levels, places, neighbours
+# Levels, places, neighbors
 
 
 def test_levels_are_as_many_as_the_memory_needs():

@@ -282,7 +282,7 @@ BROKEN = [
      "interleaved pipeline stages divide, got 2 micro-batches"),
     ("chunks", "args.sh", "pipeline-rank 2", "pipeline-rank 3",
      "--num-virtual-stages-per-pipeline-rank: expected a divisor of the 2"),
-    # Megatron: optimiser, experts, hosts
+    # Megatron: optimizer, experts, hosts
     # * 3 instances on 16 data ranks
     ("wide", "args.sh", "optimizer-instances 2", "optimizer-instances 3",
      "--num-distributed-optimizer-instances: expected a divisor of the 16 "
@@ -990,7 +990,7 @@ def test_small_problems_have_the_blocks_they_say():
     assert placement_of(small_problem().graph).layers == LAYERS
 
 
-def optimised(name, state_bytes):
+def optimized(name, state_bytes):
     problem, plan, target, known = base("wide")
     own = replace(problem.job.optimizer, name=name, state_bytes=state_bytes)
     job = replace(problem.job, optimizer=own)
@@ -999,9 +999,9 @@ def optimised(name, state_bytes):
 
 def test_sgd_is_written_with_its_momentum():
     """A copy in fp32 and one moment: 4 + 4 bytes."""
-    text = export(*optimised("sgd", 8))["args.sh"]
+    text = export(*optimized("sgd", 8))["args.sh"]
     assert "  --optimizer sgd\n  --sgd-momentum 0.9\n" in text
-    assert "--optimizer" not in export(*optimised("adam", 12))["args.sh"]
+    assert "--optimizer" not in export(*optimized("adam", 12))["args.sh"]
 
 
 @pytest.mark.parametrize(
@@ -1017,4 +1017,4 @@ def test_optimisers_that_megatron_has_not_so_are_refused(
     name, state_bytes, message
 ):
     with pytest.raises(InvalidPlanError, match=message):
-        export(*optimised(name, state_bytes))
+        export(*optimized(name, state_bytes))

@@ -324,9 +324,9 @@ def test_batches_that_grow_are_named():
          r"or pass --say model.normalization=VALUE or --model NAME"),
         ("bridge", "mixed_precision: bf16_mixed\n", "",
          r"mixed_precision.bf16: expected a value, got none"),
-        ("megatron", "vocab_size: 1024", "vocab_size: null",
-         r"run.yaml: --vocab-size: expected a value, got none; add it, or "
-         r"pass --say vocab-size=N"),
+        ("megatron", "seq_length: ${SEQ}", "seq_length: null",
+         r"run.yaml: --seq-length: expected a value, got none; add it, or "
+         r"pass --say seq-length=N"),
         ("megatron", "${SEQ}", "${LENGTH}",
          r"run.yaml:30: seq_length: expected a value that the file states, "
          r"got \$LENGTH, which the file does not set; say it with --set "
@@ -378,7 +378,7 @@ def test_batches_that_grow_are_named():
          r"got neither"),
         ("nemo", "megatron_amp_O2: True", "megatron_amp_O2: False",
          r"run.yaml:29: model.megatron_amp_O2: expected true with a sharded "
-         r"optimiser, got false"),
+         r"optimizer, got false"),
         ("nemo", "megatron_amp_O2: True", "megatron_amp_O2: often",
          r"model.megatron_amp_O2: expected true or false, got often"),
         ("nemo", "accumulate_grad_batches: 1", "accumulate_grad_batches: 4",

@@ -17,7 +17,7 @@ from nest.frameworks.hosts import read_hosts
 from nest.frameworks.importing import Site, build, overlap_of, placed
 from nest.frameworks.launch import launch_of
 from nest.frameworks.layers import Chunk, placement_of
-from nest.frameworks.scripts import read_launch
+from nest.frameworks.scripts import in_variables, read_launch
 from nest.frameworks.settings import Settings
 from nest.frameworks.shell import read_script
 from nest.hardware import machine
@@ -356,8 +356,8 @@ def test_what_may_hide_arguments_is_named():
          r"2: expected devices for 64 ranks of a data rank \(run.sh:14: "
          r"--tensor-model-parallel-size 2, run.sh:15: "
          r"--pipeline-model-parallel-size 32\), got 16"),
-        ("--vocab-size 1024", "", r"--vocab-size: expected a value, got none; "
-         r"add it, or pass --say vocab-size=N"),
+        ("--hidden-size 256", "", r"--hidden-size: expected a value, got "
+         r"none; add it, or pass --say hidden-size=N"),
         ("--vocab-size 1024", "--vocab-size $V", r"run.sh:10: --vocab-size: "
          r"expected a value that the script states, got \$V, which the "
          r"script does not set; say it with --set V=VALUE"),
@@ -596,6 +596,54 @@ def test_a_model_fills_in_the_shape():
     assert reading.launch.dp == 8
 
 
+@pytest.mark.parametrize(
+    ("hidden", "heads", "vocabulary", "model"),
+    [(256, 8, 50257, "gpt2"), (3072, 32, 51200, "megatron-3.6b")],
+)
+def test_a_vocabulary_is_assumed(hidden, heads, vocabulary, model):
+    """It is that of a known model with these dimensions, else GPT-2's."""
+    text = (
+        "python x.py --num-layers 30 --seq-length 4096 --bf16 "
+        f"--hidden-size {hidden} --num-attention-heads {heads} "
+        "--micro-batch-size 1"
+    )
+    read = launched(text, world=8)
+    assert read.reading.model.towers[0].vocabulary == vocabulary
+    assert read.reading.model.head.outputs == vocabulary
+    assert read.notes[0] == (
+        f"--vocab-size {vocabulary}, as {model} has it; --say vocab-size=N "
+        f"gives another"
+    )
+
+
+def test_of_models_with_equal_dimensions_the_largest_vocabulary_counts():
+    """Mistral-7B has 32,000 tokens, Llama-3-8B 128,256."""
+    text = (
+        "python x.py --num-layers 32 --hidden-size 4096 --swiglu --bf16 "
+        "--num-attention-heads 32 --ffn-hidden-size 14336 --seq-length 4096 "
+        "--group-query-attention --num-query-groups 8 --micro-batch-size 1"
+    )
+    model = launched(text, world=8).reading.model
+    assert model.head.outputs == 128256
+
+
+def test_arguments_are_named_as_a_script_sets_them():
+    """Not where it computes with a variable, or has it in two arguments."""
+    text = (
+        "TP=2; MBS=1; PP=4\n# x.py --tensor-model-parallel-size $OLD\n"
+        'x.py --tensor-model-parallel-size "${TP:-1}" '
+        "--micro-batch-size=$MBS --global-batch-size $((8 * MBS)) "
+        "--pipeline-model-parallel-size $PP --virtual ${PP} "
+        "--save $DIR/$NAME"
+    )
+    lines = ["--micro-batch-size 2", "--pipeline-model-parallel-size 8"]
+    kept = [*lines, "--bf16", "--save here"]
+    assert in_variables(text, ["--tensor-model-parallel-size 4", *kept]) == [
+        "TP=4",
+        *kept,
+    ]
+
+
 def test_arguments_can_be_said_beside_the_script():
     text = SCRIPT.replace("--vocab-size 1024", "")
     reading = launched(text, overrides=[("vocab-size", "1024")]).reading
@@ -728,7 +776,7 @@ def test_torchtitan_there_and_back_scores_the_same(experts, overlap):
         except InvalidPlanError:
             continue
         devices = read_hosts(files)
-        launch, model = torchtitan.read_foreign(
+        launch, model, _ = torchtitan.read_foreign(
             files["job.toml"], "job.toml", len(devices), model=settings.model
         )
         shares = problem.job.overlap
@@ -883,7 +931,7 @@ mode = "full"
 
 
 def titan(text=OLD, world=8, **more):
-    return torchtitan.read_foreign(text, "job.toml", world, **more)
+    return torchtitan.read_foreign(text, "job.toml", world, **more)[:2]
 
 
 def test_older_job_files_are_read():
@@ -1012,7 +1060,10 @@ CONFIG = {
 def speed(changes=None, world=8, **more):
     text = json.dumps({**CONFIG, **(changes or {})})
     model = architecture("llama2-7b")
-    return deepspeed.read_foreign(text, "ds.json", world, model, 4096, **more)
+    launch, _ = deepspeed.read_foreign(
+        text, "ds.json", world, model, 4096, **more
+    )
+    return launch
 
 
 def test_configurations_are_read():

@@ -8,6 +8,7 @@ import pytest
 
 from nest.errors import InvalidPlanError
 from nest.frameworks import deepspeed, torchtitan
+from nest.models.zoo import architecture
 from tests.unit.frameworks.test_launch_scripts import (
     CONFIG,
     OLD,
@@ -305,12 +306,16 @@ def test_what_the_optimiser_of_deepspeed_keeps_is_counted(optimizer, state):
 def test_other_keys_of_deepspeed_are_listed():
     changes = zero(reduce_bucket_size=1, offload_param={"device": "none"})
     document = {**CONFIG, **changes, "scheduler": {}}
-    assert deepspeed.unread(json.dumps(document), "ds.json") == (
+    model = architecture("llama2-7b")
+    launch, notes = deepspeed.read_foreign(
+        json.dumps(document), "ds.json", 8, model, 4096
+    )
+    assert notes == (
         "ds.json: ignored 3 keys that nest does not read: "
         "zero_optimization.reduce_bucket_size, "
         "zero_optimization.offload_param, scheduler",
     )
-    assert speed(changes).zero == 2
+    assert launch.zero == 2
 
 
 @pytest.mark.parametrize(
@@ -351,9 +356,10 @@ def test_offloading_of_job_files_is_refused():
 
 def test_other_keys_of_job_files_are_listed():
     text = f"{OLD}[optimizer]\nname = 'AdamW'\n[compile]\nbackend = 'x'\n"
-    assert torchtitan.unread(text, "job.toml") == (
+    launch, _, notes = torchtitan.read_foreign(text, "job.toml", 8)
+    assert notes == (
         "job.toml: ignored 2 keys that nest does not read: optimizer, "
         "compile.backend",
     )
-    assert titan(text)[0].tp == 2
-    assert torchtitan.unread(OLD, "job.toml") == ()
+    assert launch.tp == 2
+    assert torchtitan.read_foreign(OLD, "job.toml", 8)[2] == ()

@@ -603,7 +603,7 @@ def test_the_hash_changes_with_every_value():
         hashes[path] = problem_hash(problem)
     assert len(set(hashes.values())) == len(hashes)
     # what cannot be changed on its own: names that others refer to, tags,
-    # and values that have no legal neighbour of this kind
+    # and values that have no legal neighbor of this kind
     assert {path[-1] for path in refused if isinstance(path[-1], str)} <= {
         "schema",
         "kind",

@@ -1,4 +1,4 @@
-"""What PyTorch allocates for weights, gradients, optimiser and activations.
+"""What PyTorch allocates for weights, gradients, optimizer and activations.
 
 Against what the score charges: to the byte for what stays, within 2 % for
 what a layer keeps from its forward to its backward pass.
@@ -195,7 +195,7 @@ def kept_of(case: Case, part: Any) -> Bytes:
                 continue
 
             def sharded(tensors, stage, more=1, ranks=ranks[kind]):
-                # The distributed optimiser is ZeRO 1, over replicas too.
+                # The distributed optimizer is ZeRO 1, over replicas too.
                 zero = max(strategy.zero, int(case.distributed))
                 if zero < stage:
                     return tensors
@@ -231,7 +231,7 @@ CASES = {
         )
         for zero in range(4)
     },
-    "distributed optimiser": Case(
+    "distributed optimizer": Case(
         Strategy(dp=2, tp=2), (5, 3), replicas=2, distributed=True
     ),
     "fp32 gradients": Case(Strategy(dp=2, zero=2), (5, 3), gradients="fp32"),

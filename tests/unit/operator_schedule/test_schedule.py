@@ -32,7 +32,7 @@ from nest.operator_schedule import (
 from nest.operator_schedule.blocks import schedule_part as in_blocks
 from nest.operator_schedule.bounds import lower_bound_ticks, work_ticks
 from nest.operator_schedule.checks import MAX_OPERATORS, MAX_TICKS
-from nest.operator_schedule.layer_file import decode_layer, read_layer
+from nest.operator_schedule.layer_file import decode_layer
 from nest.operator_schedule.pack import shortest_block
 from nest.operator_schedule.parts import JobGroup, in_series
 from nest.operator_schedule.reduce import (
@@ -678,10 +678,8 @@ def document(**changes: Any) -> dict[str, Any]:
     return {**fields, **changes}
 
 
-def test_layers_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "layer.json"
-    path.write_text(json.dumps(document()))
-    layer = read_layer(path)
+def test_layers_are_read() -> None:
+    layer = decode_layer(json.dumps(document()).encode())
     assert (layer.name, layer.unit) == ("toy", "cycles")
     assert layer.passes == {"forward": (tensor("a", 3), free("b", ["a"]))}
     text = b"schema: nest-layer/1\npasses:\n  x: [{name: a, engine: none}]\n"

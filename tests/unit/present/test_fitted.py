@@ -13,6 +13,7 @@ from rich.text import Text
 from nest.present.fitted import FittedTable, fit, wrap
 from nest.present.table import key_lines, show, terminal_table
 from nest.present.verbosity import VERBOSE
+from nest.util import terminal
 from nest.util.tables import Column, Table
 from nest.util.terminal import columns_of
 
@@ -157,6 +158,7 @@ def test_texts_that_may_not_be_broken_are_not(shown) -> None:
 
 
 def test_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "USUAL_COLUMNS", 80)
     monkeypatch.setenv("COLUMNS", "33")
     assert columns_of(io.StringIO()) == 33
     for text in ("0", "wide", "", "-5", "²", "1e2", "100001", "9" * 5000):
@@ -165,22 +167,25 @@ def test_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What COLUMNS says; else a row is a line, and rules end at 100."""
+    """What COLUMNS says, else 80 columns."""
     table = terminal_table(
         Table(
             (Column("solver"), Column("note", rank=1, min_width=20)),
-            [("dp", "word " * 30)],
+            [("dp", " ".join(["word"] * 30))],
         )
     )
-    for text, width in (("40", 40), ("007", 7), ("0", 155), ("wide", 155)):
+    monkeypatch.setattr(terminal, "USUAL_COLUMNS", 80)
+    # dp, three blanks, and thirty words with a blank between two.
+    natural = 2 + 4 + 3 + 30 * 5 - 1
+    for text, width in (
+        *(("40", 40), ("007", 7), ("0", 80), ("wide", 80)),
+        ("200", natural),
+    ):
         monkeypatch.setenv("COLUMNS", text)
         file = io.StringIO()
         show(file, table)
-        lines = file.getvalue().splitlines()
-        # dp, three blanks, and thirty words with a blank between two.
-        natural = 2 + 4 + 3 + 30 * 5 - 1
-        widest = max(map(len, lines))
-        assert widest == natural if width == 155 else widest <= width, text
+        widest = max(map(len, file.getvalue().splitlines()))
+        assert widest == natural if width == natural else widest <= width
 
 
 def test_narrow_pipes_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,11 +77,18 @@ def test_rows_that_are_not_known_are_left_out() -> None:
     assert text.endswith("\n\n# what starts it\n")
 
 
+OF_1F1B = "1F1B plans without overlap"
+
+
 @pytest.mark.parametrize(
     ("bound", "limit", "line"),
     [
-        (870, None, "within 25.00 % of the best plan"),
-        (870, Limit.TIME, "within 25.00 % of the best plan (time limit)"),
+        (870, None, f"within 25.00 % of the best of {OF_1F1B}"),
+        (
+            870,
+            Limit.TIME,
+            f"within 25.00 % of the best of {OF_1F1B} (time limit)",
+        ),
         (None, Limit.TIME, "nothing proven, feasible (time limit)"),
         (None, None, "nothing proven, feasible"),
     ],
@@ -100,10 +107,12 @@ def test_how_much_is_proven(
         limit=limit,
         detail="",
     )
-    assert f"proof      {line}; dp, " in screen(problem, found)
-    under = line.replace("plan", "plan under --pin tp=1").replace(
-        "feasible", "feasible under --pin tp=1"
-    )
+    text = " ".join(screen(problem, found).split())
+    assert f" proof {line}; dp, " in f" {text} "
+    for end in (OF_1F1B, "feasible"):
+        under = line.replace(end, f"{end} under --pin tp=1")
+        if under != line:
+            break
     text = screen(problem, found, "--pin tp=1")
     assert f" proof {under}; dp, " in f"{' '.join(text.split())} "
 
@@ -169,6 +178,10 @@ def test_degrees_are_those_of_frameworks() -> None:
         "recomputation · micro-batch size 2 or 4 per data-parallel rank, "
         "1 microbatch · stages differ, see --verbose"
     )
+    interleaved = structs.replace(plan, virtual_stages=2)
+    assert interleaved.degrees_text == (
+        "TP 2 · PP 4 · VP 2 · DP 4 · CP 1 · ZeRO 1 · selective recomputation"
+    )
 
 
 def test_a_run_has_the_interval_of_its_step() -> None:
@@ -189,7 +202,7 @@ def test_a_run_has_the_interval_of_its_step() -> None:
     days = steps * verdict.step_time_ns / 8.64e13
     usd = steps * step_usd
     assert run(2e12, 2.0) == (
-        f"2,000 billion tokens take {digits(days, 3)} days "
+        f"2 trillion tokens take {digits(days, 3)} days "
         f"({digits(days * low, 3)} – {digits(days * high, 3)}) and "
         f"{digits(usd, 3)} USD ({digits(usd * low, 3)} – "
         f"{digits(usd * high, 3)})"

@@ -469,6 +469,17 @@ def test_rows_stand_in_the_order_of_the_first_screen():
     assert "<pre><code>nest export x</code></pre>" in text
 
 
+def test_further_figures_stand_in_the_same_card():
+    """Of ``--verbose``; a label of a card is on one card."""
+    rows = [("speed", "9 tokens/s, 3 per device"), ("speed", "2 samples/s")]
+    (part,) = sections_of(document(rows=rows), {"answer"})
+    (fact,) = part.facts
+    assert (fact.value, fact.remark) == (
+        "9 tokens/s",
+        "3 per device; 2 samples/s",
+    )
+
+
 def test_the_mark_of_an_equal_plan_is_on_the_page():
     text = to_html(full())
     assert "10.0 *" in text
@@ -517,8 +528,9 @@ def test_tables_have_the_figures_of_the_document(made: Any, text: str):
         assert row[-2] == f"{block['capacity_bytes'] / GIB:.2f}"
     scale = TimeScale.fitting(scored().step_time_ns)
     for term in made["terms"]["step"]:
-        (row,) = [row for row in rows if row[0] == term["name"]]
-        assert row[1:3] == [term["meaning"], scale(term["time_ns"])]
+        named = [term["name"], term["meaning"]]
+        (row,) = [row for row in rows if row[:2] == named]
+        assert row[2] == scale(term["time_ns"])
 
 
 def test_the_same_document_gives_the_same_page(made: Any, text: str):
@@ -707,7 +719,7 @@ def test_units_of_a_large_level_are_one_bar():
 
 
 def test_dots_of_many_families_are_told_apart():
-    """By colour and shape; bars by colour alone."""
+    """By color and shape; bars by color alone."""
     runs = [
         {
             **{"family": f"family {n}", "model": "m", "device": "d"},
@@ -716,14 +728,14 @@ def test_dots_of_many_families_are_told_apart():
         for n in range(20)
     ]
     _, dots = charts.scatter(runs)["layer"]
-    colour, shape = (
+    color, shape = (
         dots["encoding"][channel] for channel in ("color", "shape")
     )
-    assert colour["scale"]["domain"] == shape["scale"]["domain"]
-    pairs = zip(colour["scale"]["range"], shape["scale"]["range"], strict=True)
+    assert color["scale"]["domain"] == shape["scale"]["domain"]
+    pairs = zip(color["scale"]["range"], shape["scale"]["range"], strict=True)
     assert len(set(pairs)) == 20
-    assert len({charts.colour_of(n) for n in range(33)}) == 33
-    assert [charts.colour_of(n) for n in range(11)] == [*charts.COLOURS]
+    assert len({charts.color_of(n) for n in range(33)}) == 33
+    assert [charts.color_of(n) for n in range(11)] == [*charts.COLORS]
 
 
 def test_a_map_of_many_replicas_shows_the_first(

@@ -203,14 +203,13 @@ def test_a_bound_without_a_plan_is_kept(bound: int | None, text: str) -> None:
     assert rows[5] == f"slow: interrupted by the user{text}"
 
 
-def test_a_rule_is_as_long_as_the_headers_above_it() -> None:
-    """Or 100 where a text is longer."""
+def test_a_rule_is_as_long_as_the_widest_line() -> None:
     names = [f"a column of {n:02}" for n in range(10)]
     table = texts(names, ["x"] * 10)
     header, rule, _ = text_of(table)
     assert len(rule) == len(header) > 100
     _, rule, _ = text_of(texts(["name"], ["x" * 300]))
-    assert len(rule) == 100
+    assert len(rule) == 300
     _, rule, _ = text_of(texts(["name"], ["x" * 30]))
     assert len(rule) == 30
 

@@ -104,7 +104,7 @@ def test_what_is_not_known_is_left_out_of_the_file():
     ("changes", "message"),
     [
         ({"schema": "nest-profile/2"}, r"expected 'nest-profile/1', got"),
-        ({"colour": 1}, r"\$: expected a known key, got 'colour'; remove"),
+        ({"color": 1}, r"\$: expected a known key, got 'color'; remove"),
         ({"device": None}, r"\$.device: expected `str`, got `null`"),
         ({"dtype": "int8"}, r"dtype: expected one of bf16, fp16, fp32, got"),
         ({"warm_up": -1}, r"warm_up: expected >= 0, got -1"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -118,3 +121,23 @@ def test_every_page_is_in_the_index() -> None:
     index = page_path("index").read_text(encoding="utf-8")
     for path in page_path("index").parent.glob("*.md"):
         assert path.name == "index.md" or f"({path.name})" in index
+
+
+def test_commits_that_pages_name_are_in_the_history() -> None:
+    """Results come from clones; readers have this repository."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no clone")
+    if (ROOT / ".git" / "shallow").exists():
+        pytest.skip("the history of this clone is cut")
+    text = " ".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "docs").rglob("*.md")
+    )
+    named = re.findall(r"\bcommits?\s+([0-9a-f]{7,})\b", text)
+    named += re.findall(r"\b(?:to|of)\s+([0-9a-f]{7,})\b", text)
+    assert len(named) > 15
+    git = ["git", "-C", str(ROOT), "cat-file", "--batch-check"]
+    done = subprocess.run(
+        git, input="\n".join(named), capture_output=True, text=True, check=True
+    )
+    assert [x for x in done.stdout.splitlines() if "commit" not in x] == []

@@ -10,6 +10,7 @@ import tempfile
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -156,6 +157,25 @@ def test_without_a_browser_no_picture_is_taken_and_it_says_so(
     )
     assert list(tmp_path.iterdir()) == []
     assert pictures.shown(tmp_path, "x.html") == ""
+
+
+def test_pictures_are_taken_without_sphinx(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``make pictures`` runs in the environment of nest."""
+    monkeypatch.setitem(sys.modules, "docutils", None)
+    pages, pictures = load("gallery_pages"), load("pictures")
+    monkeypatch.setitem(sys.modules, "gallery_pages", pages)
+    monkeypatch.setattr(pages, "write_page", lambda report, _: report.file)
+    taken: dict[Path, list[str]] = {}
+
+    def take(wanted: list[tuple[str, Any]], folder: Path) -> bool:
+        taken[folder] = [page for page, _ in wanted]
+        return True
+
+    monkeypatch.setattr(pictures, "take", take)
+    pictures.main()
+    assert taken == {DOCS / "images": ["llama3-70b.html"] * 3}
 
 
 def test_pictures_of_a_page_are_links_to_it(tmp_path: Path) -> None:

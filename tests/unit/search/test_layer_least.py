@@ -86,7 +86,7 @@ kinds = st.lists(
 @given(kinds=kinds, capacity=st.integers(1, 40))
 @examples(40, full=2000)
 def test_least_cost_is_that_of_all_choices(most, kinds, capacity):
-    """Exact, and where neighbours are put together no more."""
+    """Exact, and where neighbors are put together no more."""
     counts = [[1, 0], [0, 2], [2, 1], [3, 2]]
     rooms = list(range(capacity + 1))
     kinds = [kind or ((0, capacity + 1, 0),) for kind in kinds]

@@ -176,7 +176,7 @@ def test_a_preferred_setting_may_be_impossible():
         explain(chain(), ONE, prefer={"pp": (3,)})
     with pytest.raises(
         InvalidOptionError,
-        match=r"--prefer pp=2,r=2: expected a plan that fulfils all of it",
+        match=r"--prefer pp=2,r=2: expected a plan that fulfills all of it",
     ):
         explain(chain(), ONE, prefer={"pp": (2,), "r": (2,)})
 

@@ -230,7 +230,7 @@ def test_equal_prices_are_equal_keys():
 
 
 def test_blocks_use_the_devices_in_their_order():
-    """Devices 0, 2, 1, 3 in this order: neighbours are on different leaves."""
+    """Devices 0, 2, 1, 3 in this order: neighbors are on different leaves."""
     clos = NETWORKS["clos"]
     turned = GraphNetwork(
         GraphTopology(

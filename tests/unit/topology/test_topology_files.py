@@ -63,7 +63,7 @@ INSIDE = (9e11, 100)
 
 Links = dict[tuple[str, str], tuple[float, float]]
 
-#: How to recognise and read every file: its format, and its options.
+#: How to recognize and read every file: its format, and its options.
 HOW: dict[str, tuple[str, dict[str, Any]]] = {
     name: (form, options)
     for name, (form, options) in yaml.safe_load(

@@ -92,10 +92,10 @@ def test_switches_stand_as_high_as_they_are_far():
 def test_a_plan_colours_its_devices():
     graph = generate("leaf-spine:leaves=2,hosts=8")
     text = network_svg(graph, plan=PLAN)
-    colours = [shape.get("fill") for shape in drawn(text, "device")]
-    first, second, idle = colours[0], colours[4], colours[6]
+    colors = [shape.get("fill") for shape in drawn(text, "device")]
+    first, second, idle = colors[0], colors[4], colors[6]
     assert len({first, second, idle}) == 3
-    assert colours == 2 * ([first] * 4 + [second] * 2 + [idle] * 2)
+    assert colors == 2 * ([first] * 4 + [second] * 2 + [idle] * 2)
     assert [
         (entry.find(f"{SVG}rect").get("fill"), entry.findtext(f"{SVG}text"))
         for entry in drawn(text, "legend")

@@ -7,17 +7,20 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from nest.cost.score import score
 from nest.errors import InvalidOptionError
 from nest.ir import Device, DeviceRange
+from nest.solvers.base import SolverOutput, Status
+from nest.solvers.judge import over_memory
 from nest.uncertainty.headroom import (
     DEFAULT_HEADROOM,
     chance_text,
+    fullest_device,
     with_headroom,
     within_memory,
-    word_for,
 )
 from nest.uncertainty.intervals import stored_deviations
-from tests.builders import make_cost, make_problem
+from tests.builders import SINGLE, make_cost, make_plan, make_problem
 
 
 def on(memory_bytes: int, other_bytes: int):
@@ -131,16 +134,27 @@ def test_chances_are_those_that_people_say(probability, text):
     assert chance_text(probability) == text
 
 
-@pytest.mark.parametrize(
-    ("probability", "word"),
-    [
-        (0.96, "yes"),
-        (0.95, "yes"),
-        (0.94, "likely"),
-        (0.75, "likely"),
-        (0.74, "doubtful"),
-        (0.0, "doubtful"),
-    ],
-)
-def test_a_word_says_whether_a_plan_fits(probability, word):
-    assert word_for(probability) == word
+def test_the_fullest_device_has_its_own_numbers():
+    """The first stage needs more, the second has less to spare."""
+    costs = {
+        "a": make_cost(1, 1, kept_bytes=1000),
+        "b": make_cost(1, 1, kept_bytes=400),
+    }
+    problem = make_problem(
+        costs, edges=(("a", "b", 0),), devices=2, memory_bytes=2000
+    )
+    second = Device(name="second", memory_bytes=420, headroom_bytes=30)
+    others = (DeviceRange(first=1, count=1, device=second),)
+    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    plan = make_plan(("a", SINGLE), ("b", SINGLE))
+    verdict = score(problem, plan)
+    assert fullest_device(problem, plan, verdict) == ("yes", 400, 450, 420)
+    small = replace(second, memory_bytes=399)
+    others = (DeviceRange(first=1, count=1, device=small),)
+    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    verdict = score(problem, plan)
+    assert fullest_device(problem, plan, verdict) == ("no", 400, 429, 399)
+    claim = SolverOutput(status=Status.FEASIBLE, plan=plan)
+    judged = over_memory(problem, claim, plan, verdict)
+    assert judged.over_memory_bytes == 1
+    assert judged.detail == "1 byte (0.3 %) too much memory"

@@ -9,10 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from nest.errors import NestError
-from nest.models import zoo
+from nest.models.zoo import ARCHITECTURES
 from nest.present.table import show
 from nest.util.text import clipped, closest, nearby, printable, whole_number
 from tests.rows import rows
+
+MODELS = tuple(model.name for model in ARCHITECTURES)
 
 #: ESC, BEL, a C1 control that begins a sequence, DEL, a carriage return, an
 #: override of direction, the separator of paragraphs, half a character.
@@ -37,7 +39,7 @@ def test_tables_and_lines_show_no_control_characters(
     table = Table(name, "b")
     table.add_row(Text(name), name)
     show(file, name, Text(name), table)
-    # Styles of the table's own are no colours.
+    # Styles of the table's own are no colors.
     said = file.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")
     # rich drops some of them itself.
     wanted = HARMLESS
@@ -106,10 +108,10 @@ def test_whole_numbers(text: str, number: int | None) -> None:
     rows("texts", "meant"),
 )
 def test_models_that_were_meant(wrong: str, meant: str | None) -> None:
-    assert closest(wrong, zoo.names()) == meant
+    assert closest(wrong, MODELS) == meant
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", MODELS)
 def test_a_wrong_letter_leaves_the_family(name: str) -> None:
     """One letter left out, doubled, or swapped with the next one."""
     for i, letter in enumerate(name):
@@ -119,7 +121,7 @@ def test_a_wrong_letter_leaves_the_family(name: str) -> None:
             front + 2 * letter + back,
             front + back[:1] + letter + back[1:],
         ):
-            found = closest(wrong, zoo.names())
+            found = closest(wrong, MODELS)
             assert found is not None, wrong
             assert found[:2] == name[:2], wrong
 

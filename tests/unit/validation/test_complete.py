@@ -192,7 +192,7 @@ def test_names_of_software_are_distinct_and_known() -> None:
     assert all(entry.based_on in ("", *names) for entry in SOFTWARE)
     assert SOFTWARE[-1].matches(Row())
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"name": "x", "colour": 1}, type(SOFTWARE[0]))
+        msgspec.convert({"name": "x", "color": 1}, type(SOFTWARE[0]))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from nest.uncertainty.headroom import MEAN_ERROR
 from nest.units import GIB
 from nest.validation.complete import complete
 from nest.validation.predict import (
-    ModelledRun,
+    ModeledRun,
     Prediction,
     PredictOptions,
     Skip,
@@ -71,22 +71,22 @@ def row(**changes: Any) -> Row:
 
 def built(
     row: Row, recompute: Recompute = "none", *rest: Any, **more: Any
-) -> ModelledRun:
+) -> ModeledRun:
     run = build(row, recompute, *rest, **more)
-    assert isinstance(run, ModelledRun), run
+    assert isinstance(run, ModeledRun), run
     return run
 
 
-def case(**changes: Any) -> ModelledRun:
+def case(**changes: Any) -> ModeledRun:
     return built(row(**changes))
 
 
-def decoder_cost(run: ModelledRun) -> LayerCost:
+def decoder_cost(run: ModeledRun) -> LayerCost:
     """Return the cost of a run's first kind of block."""
     return run.problem.graph.kinds[1].costs[0]
 
 
-def chosen(run: ModelledRun) -> list[str]:
+def chosen(run: ModeledRun) -> list[str]:
     """Return what the layers of a plan of one stage recompute."""
     (stage,) = run.plan.stages
     return [strategy.recompute for strategy in stage.strategies or ()]

@@ -231,8 +231,8 @@ def test_rows_of_the_wrong_length_are_unusable():
             "expected one of the columns precision_class, precision, got none",
         ),
         (
-            text_of(CELLS | {"colour": "red"}),
-            "expected the columns of docs/validation.md, got 'colour'; "
+            text_of(CELLS | {"shade": "red"}),
+            "expected the columns of docs/validation.md, got 'shade'; "
             "rename or remove it",
         ),
         (

@@ -82,9 +82,9 @@ CLASSES = {
 def test_rows_and_fits_of_each_file(documents):
     """Of three rows that ran two fit, none with headroom."""
     assert rooms(documents[TOGETHER]) == (
-        "Of 3 runs that ran, 66.7 % are predicted to fit, and 0.0 % if the "
-        "model's mean memory error stays free. Of 1 runs that ran out of "
-        "memory, 1 are predicted not to fit, and 1 with that memory free."
+        "3 runs fit in memory. nest predicts that 66.7 % of them fit, and 0.0 "
+        "% if it keeps its mean memory error free. 1 runs ran out of memory. "
+        "nest predicts that 1 of them do not fit, and 1 with that memory free."
     )
 
 

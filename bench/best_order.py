@@ -17,7 +17,7 @@ import networkx as nx
 
 from formulations.cp_sat import new_solver, solve_interruptibly
 from nest.errors import SolverError
-from nest.topology.order import Combine, Group, OrderCosts
+from nest.topology.order import Group, OrderCosts
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar
@@ -70,7 +70,6 @@ class OrderLoss:
 def best_order(
     graph: nx.Graph,
     groups: Sequence[Group],
-    combine: Combine = "sum",
     time_limit_s: float | None = None,
 ) -> BestOrder:
     """Return the cheapest of all orders of the devices of a graph.
@@ -81,8 +80,6 @@ def best_order(
         The network.
     groups
         Groups of a plan, by position.
-    combine
-        Whether their costs are added up or the largest counts.
     time_limit_s
         Ends the search with what it has; the order that comes with the graph
         is where it starts.
@@ -96,7 +93,7 @@ def best_order(
     """
     from ortools.sat.python import cp_model
 
-    costs = OrderCosts(graph, groups, combine)
+    costs = OrderCosts(graph, groups)
     if not costs.groups:
         return BestOrder(tuple(costs.devices), 0, 0)
     model = cp_model.CpModel()
@@ -135,7 +132,6 @@ def order_loss(
     graph: nx.Graph,
     order: Sequence[Any],
     groups: Sequence[Group],
-    combine: Combine = "sum",
     time_limit_s: float | None = None,
 ) -> OrderLoss:
     """Return what an order loses against the best of all orders.
@@ -148,8 +144,8 @@ def order_loss(
     SolverError
         If the engine fails.
     """
-    cost_ns = OrderCosts(graph, groups, combine).order_ns(order)
-    return OrderLoss(cost_ns, best_order(graph, groups, combine, time_limit_s))
+    cost_ns = OrderCosts(graph, groups).order_ns(order)
+    return OrderLoss(cost_ns, best_order(graph, groups, time_limit_s))
 
 
 def one_device_per_position(model: CpModel, num_devices: int) -> Assignment:
@@ -188,19 +184,10 @@ def group_span(
 def set_objective(
     model: CpModel, costs: OrderCosts, spans: Sequence[IntVar]
 ) -> None:
-    """Minimise ``Σ_g w_g t_g``, or ``T >= w_g t_g`` for all groups (O1)."""
-    terms = [
-        group.weight * span
-        for group, span in zip(costs.groups, spans, strict=True)
-    ]
-    if costs.combine == "sum":
-        model.minimize(sum(terms))
-        return
-    most = max(
-        group.weight * int(table.max())
-        for group, table in zip(costs.groups, costs.pair_costs_ns, strict=True)
+    """Minimize ``Σ_g w_g t_g`` (O1)."""
+    model.minimize(
+        sum(
+            group.weight * span
+            for group, span in zip(costs.groups, spans, strict=True)
+        )
     )
-    longest = model.new_int_var(0, most, "T")
-    for term in terms:
-        model.add(longest >= term)
-    model.minimize(longest)
