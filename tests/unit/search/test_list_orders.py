@@ -217,7 +217,7 @@ def test_a_delay_holds_a_pass_back() -> None:
     assert texts(list_order(scope, early)) == ["0F0 0I0 0W0 0F1 0I1 0W1"]
     inputs = plain(scope)._replace(inputs=(1,))
     assert texts(list_order(scope, inputs)) == ["0F0 0F1 0I0 0W0 0I1 0W1"]
-    one = plain(scope, forward_first=True)._replace(most=(1,))
+    one = plain(scope, forward_first=True)._replace(max_in_flight=(1,))
     assert texts(list_order(scope, one)) == ["0F0 0I0 0W0 0F1 0I1 0W1"]
 
 
@@ -294,7 +294,7 @@ def test_first_delays_are_of_gradients_of_weights() -> None:
     delays = first_delays(scope)
     assert delays[0] == Delays(True, (0, 0), (0, 0), (2, 0), (4, 4))
     assert delays[1] == delays[0]._replace(forward_first=False)
-    assert {x.most for x in delays} == {(4, 4), balanced(scope)}
+    assert {x.max_in_flight for x in delays} == {(4, 4), balanced(scope)}
     assert {x.weights[0] for x in delays} == {
         *(0, 1, 2, 3, 4, 5, 7, 10, 15, 20, 40)
     }
