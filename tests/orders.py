@@ -1,7 +1,7 @@
 """Random passes to order, and the best of all their orders.
 
 Nothing here is computed by :mod:`nest.search`: orders are replayed, all of
-them searched where they are few, and modelled for CP-SAT elsewhere.
+them searched where they are few, and modeled for CP-SAT elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nest.search.order_bounds import order_bound
 NUM_ORDERS = 400
 
 #: Passes of a step, three per chunk and micro-batch, whose orders are all
-#: searched; more are modelled.
+#: searched; more are modeled.
 FEW_PASSES = 18
 
 #: Deterministic time of CP-SAT per problem, about as many seconds.
@@ -380,7 +380,7 @@ class _Model:
         self.model.add_cumulative(stays, sizes, free)
 
 
-def modelled_end(
+def modeled_end(
     scope: OrderScope, hint: ListOrder | None, max_time: float = MAX_TIME
 ) -> tuple[int | None, int]:
     """Return the end of the best order that CP-SAT knows, and its bound.
@@ -491,7 +491,7 @@ def compare(
         end = least_end(scope)
         assert end is not None
         return Compared(bound, best, end, end, seconds)
-    upper, lower = modelled_end(scope, search.best, max_time)
+    upper, lower = modeled_end(scope, search.best, max_time)
     return Compared(
         *(bound, best, min(lower, best)),
         best if upper is None else min(best, upper),

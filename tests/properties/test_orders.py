@@ -25,7 +25,7 @@ from tests.orders import (
     draw_scope,
     drawn,
     least_end,
-    modelled_end,
+    modeled_end,
     replayed,
 )
 from tests.properties.profiles import PROFILE, examples
@@ -55,7 +55,7 @@ def test_no_bound_is_above_the_best_of_few_orders(first: int) -> None:
         assert end is not None
         assert order_bound(scope) <= end
         if seed % 4 == 0 and len(scope.times) < 6:
-            assert modelled_end(scope, None) == (end, end), f"seed {seed}"
+            assert modeled_end(scope, None) == (end, end), f"seed {seed}"
 
 
 def draw_delays(random: Random, scope: OrderScope) -> Delays:
