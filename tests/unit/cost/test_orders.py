@@ -406,6 +406,16 @@ def test_the_chunk_that_recomputes_all_is_named() -> None:
     )
 
 
+def test_names_say_whether_passes_split_without_all_of_them() -> None:
+    """A billion micro-batches would not end."""
+    chosen = make_plan(("a", FULL), ("b", FULL))
+    for name, split in (("1f1b", False), ("gpipe", False), ("zb-h1", True)):
+        reason = why_not_split_passes(
+            job("any"), replace(chosen, order=name), 10**9
+        )
+        assert (reason is not None) == split
+
+
 def test_one_layer_that_recomputes_all_makes_its_chunk_whole() -> None:
     stage = Stage(layers=("a", "b"), devices=1, strategies=(SINGLE, FULL))
     chosen = Plan(
