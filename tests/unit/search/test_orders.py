@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def chain(num_layers: int = 4, **job: Any) -> Problem:
     names = "abcdefgh"[:num_layers]
     return make_problem(
         dict.fromkeys(names, make_cost(10, 20, kept_bytes=1)),
-        edges=tuple((x, y, 1) for x, y in zip(names, names[1:])),  # noqa: B905, RUF007
+        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
         topology=FREE,
         **{"global_batch": 2, "schedule": "any", **job},
     )
