@@ -49,6 +49,7 @@ _PLAN = (
     "report problem.json FILE -o OUT.html",
     "certify proven.json FILE -o OUT.json",
     "export problem.json FILE --to chakra -o OUT",
+    "export problem.json FILE --to csv -o OUT",
     "export problem.json FILE --to megatron --model gpt2 -o OUT",
     "check problem.json FILE",
 )
@@ -76,6 +77,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "problem in yaml": _PROBLEM,
     "plan": _PLAN,
     "plan in yaml": _PLAN,
+    "order of passes": (
+        "import schedule-csv FILE --plan plan.json -o OUT.json",
+        "simulate problem.json plan.json --schedule FILE --json OUT.json",
+    ),
     "certificate": ("nest-check proven.json FILE",),
     "cluster": (
         *(_TOPOLOGY[:2] * 4),

@@ -40,6 +40,7 @@ from nest.frameworks import deepspeed, torchtitan
 from nest.frameworks.export import export, target_of
 from nest.frameworks.importing import Site, build
 from nest.frameworks.megatron_configs import read_config
+from nest.frameworks.schedule_csv import with_passes
 from nest.frameworks.scripts import read_launch
 from nest.hardware import read_cluster
 from nest.hardware.calibration import stored_calibration
@@ -134,6 +135,11 @@ def _check(path: Path) -> None:
 
 def _plan(path: Path) -> None:
     score(tiny_problem(), read_plan(path))
+
+
+def _order(path: Path) -> None:
+    text = read_text(path, NestError)
+    with_passes(good_plan(), text, str(path))
 
 
 # Certificates: a program of its own, with its own exit codes.
@@ -430,6 +436,14 @@ READERS: dict[str, Reader] = {
         ".yaml", _blocks("files.md", "yaml", "nest-problem/1"), _check
     ),
     "plan": Reader(".json", lambda: [encode(good_plan())], _plan),
+    "order of passes": Reader(
+        ".csv",
+        lambda: [
+            b"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
+            b"0F0,0F1,,0I0,0W0,0B1\n1RECV_F0,1F0,1I0,1SEND_B0,1F1,1W0,1B1\n",
+        ],
+        _order,
+    ),
     "plan in yaml": Reader(
         ".yaml",
         lambda: [

@@ -23,7 +23,8 @@ def export_command(request: ExportRequest) -> int:
     refused by the name of the field, or replaced with --nearest.
 
     With --to chakra any plan's step is written as execution traces, which
-    must take what 'nest simulate' says.
+    must take what 'nest simulate' says; with --to csv its order of passes as
+    a schedule for PyTorch, a row per pipeline rank.
     """
     from nest.frameworks.export import write_folder
 

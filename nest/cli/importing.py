@@ -10,6 +10,7 @@ from nest.cli.declare import option, output_option
 from nest.cli.inputs import Group, write_record
 from nest.cli.options import Files, takes
 from nest.cli.saying import say
+from nest.errors import InvalidPlanError
 from nest.requests.launch_files import (
     DeepSpeedRequest,
     LaunchFileRequest,
@@ -144,3 +145,22 @@ def deepspeed_command(request: DeepSpeedRequest, output: str) -> int:
     beside it.
     """
     return _import(request, output)
+
+
+@import_group.command("schedule-csv")
+@click.argument("path", metavar="FILE")
+@option("--plan FILE", "The plan whose stages run the passes.", required=True)
+@output_option("plan")
+def schedule_csv_command(path: str, plan: str, output: str) -> int:
+    """Import an order of passes, a CSV file of PyTorch: a plan that has it.
+
+    The plan is one for jobs whose schedule is 'any'; 'nest simulate
+    --schedule FILE' prices it under other jobs, too.
+    """
+    from nest.frameworks.schedule_csv import with_passes
+    from nest.ir.io import read_plan, read_text
+
+    Files(output=output).check(reads={"FILE": path, "--plan": plan})
+    text = read_text(path, InvalidPlanError)
+    write_record(output, with_passes(read_plan(plan), text, path))
+    return 0

@@ -23,12 +23,14 @@ def simulate_command(request: SimulateRequest, files: Files) -> int:
     Shows the simulated step beside the step time of the score, and how long
     every block works and idles. Exits with 1 if the plan is infeasible and
     with 2 if it is no plan for this problem.
+
+    With --schedule FILE the plan's stages run the passes that a file lists.
     """
     from nest.present.simulation import simulation_block, simulation_document
     from nest.present.table import show
     from nest.simulation.events import Simulation
 
-    files.check(request)
+    files.check(request, {"--schedule": request.schedule_path})
     simulation = Simulation(*request.find_problem_and_plan(TALK))
     document = simulation_document(simulation)
     show(files.people, *simulation_block(simulation, document))

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from msgspec.structs import replace
 
-from nest.constraints.targets import inexpressible, optimizer_of
+from nest.constraints.targets import has_schedule, inexpressible, optimizer_of
 from nest.constraints.targets import target as find
 from nest.cost.orders import with_named_order
 from nest.errors import InvalidPlanError, NestError, UnknownNameError
@@ -41,7 +41,7 @@ TARGETS = {
 }
 
 #: What else plans are written as: no framework's files, so any plan's.
-TRACES = ("chakra",)
+TRACES = ("chakra", "csv")
 
 
 class ExportModule(Protocol):
@@ -107,12 +107,14 @@ def as_run_by(
     rules = framework.rules
     assert rules is not None
     schedule, optimizer = job.schedule, job.optimizer
-    if schedule not in rules.schedule.value:
+    if not has_schedule(rules, schedule):
         schedule = rules.schedule.value[0]
     if optimizer == Optimizer():
         gradients = "bf16" if "bf16" in rules.gradients.value else None
         optimizer = optimizer_of(framework, gradients)
-    virtual = job.virtual_stages if schedule == "1f1b" else (1,)
+    virtual = job.virtual_stages
+    if schedule not in ("1f1b", job.schedule):
+        virtual = (1,)
     if schedule != job.schedule and not FIXED_CHUNKS.keys().isdisjoint(
         job.schedules
     ):
@@ -150,9 +152,11 @@ def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
     rules, schedule = find(target).rules, problem.job.schedule_text
     assert rules is not None
     schedules = rules.schedule.value
+    if has_schedule(rules, problem.job.schedule):
+        return
     if plan.order is not None:
         schedule = "an order of its own"
-    elif schedule not in SPLIT_BACKWARD or schedule in schedules:
+    elif schedule not in SPLIT_BACKWARD:
         return
     if plan.num_blocks > 1:
         raise InvalidPlanError(

@@ -10,16 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, product
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
 from nest.frameworks.layers import Chunk, Placement, chunks_of, with_ends
+from nest.frameworks.schedule_csv import cells_of
 from nest.ir.base import Struct
-from nest.ir.job import SCHEDULES, Job, Schedule
-from nest.ir.plan import OVERLAP, Overlap, Plan, Recompute, Stage, Strategy
+from nest.ir.job import ANY_ORDER, Job, Schedule
+from nest.ir.plan import (
+    OVERLAP,
+    Overlap,
+    PassLists,
+    Plan,
+    Recompute,
+    Stage,
+    Strategy,
+)
 from nest.ir.problem import Problem
 
 #: Groups of devices, by what they are for.
@@ -43,6 +53,9 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
         ``S v`` chunks.
     schedule
         Of the pipeline; without one ``1f1b``.
+    placement, order
+        Where chunks sit, and the passes of every block, with the schedule
+        ``any``; as of a plan.
     zero, distributed_optimizer
         ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimizer that is
         sharded over replicas too. 0 where it shards over one rank.
@@ -72,7 +85,9 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     stages: int = 1
     virtual_stages: int = 1
     chunks: tuple[Chunk, ...]
-    schedule: Schedule = "1f1b"
+    schedule: Schedule | Literal["any"] = "1f1b"
+    placement: Literal["loop", "v"] = "loop"
+    order: PassLists | None = None
     zero: int = 0
     distributed_optimizer: bool = False
     recompute: Recompute = "none"
@@ -178,12 +193,7 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
             f"{plan.replicas} * {plan.micro_batch}, got {job.global_batch}; "
             f"choose another micro-batch"
         )
-    schedule = "1f1b" if plan.num_blocks == 1 else job.schedule
-    if schedule == "any" or not isinstance(schedule, str):
-        raise InvalidPlanError(
-            f"order: expected a schedule with a name, got "
-            f"{job.schedule_text}; solve with one of {', '.join(SCHEDULES)}"
-        )
+    schedule, order = _schedule_of(job, plan)
     ranks = first.data_ranks
     distributed = plan.distributed_optimizer and plan.replicas > 1
     zero = _zero_stage(first, plan.distributed_optimizer, distributed)
@@ -208,6 +218,8 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
         virtual_stages=plan.virtual_stages,
         chunks=chunks_of(plan, placement),
         schedule=schedule,
+        placement=plan.placement,
+        order=order,
         zero=zero,
         distributed_optimizer=distributed,
         recompute=first.recompute,
@@ -224,6 +236,17 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
         state_bytes=job.optimizer.state_bytes,
         optimizer=_optimizer(job),
     )
+
+
+def _schedule_of(job: Job, plan: Plan) -> tuple[Any, PassLists | None]:
+    """Return the schedule of a plan, and its passes if files say those."""
+    if plan.num_blocks == 1:
+        return "1f1b", None
+    if job.schedule in ("1f1b", "gpipe"):
+        return job.schedule, None
+    count = job.global_batch // (plan.replicas * plan.micro_batch)
+    schedule = plan_schedule(job, plan, count)
+    return ANY_ORDER, cells_of(schedule, plan.num_blocks, count)
 
 
 def _optimizer(job: Job) -> str:
@@ -546,6 +569,8 @@ def plan_of(launch: Launch, placement: Placement) -> Plan:
         micro_batch=launch.micro_batch,
         stages=tuple(stages),
         virtual_stages=launch.virtual_stages,
+        placement=launch.placement,
+        order=launch.order,
         overlap=launch.overlap,
         distributed_optimizer=launch.distributed_optimizer,
     )

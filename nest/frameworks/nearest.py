@@ -84,7 +84,7 @@ def nearest(
     before = score(problem, plan)
     as_run, changes = as_run_by(problem, target)
     # No framework's chunks turn back but under the schedule of the plan.
-    suits = (
+    suits = plan.order is not None or (
         plan.placement
         == schedule_of(as_run.job.schedule, plan.virtual_stages).placement
     )
@@ -97,6 +97,9 @@ def nearest(
             after = score(as_run, plan)
             return Nearest(as_run, plan, changes, files, before, after)
     targeted = for_target(as_run, target, as_run.job.optimizer)
+    if targeted.job.schedule != as_run.job.schedule:
+        theirs, ours = targeted.job.schedule_text, as_run.job.schedule_text
+        changes = (f"schedule is {theirs}, not {ours}", *changes)
     costs = CostModel(targeted)
     refusal: InvalidPlanError | None = None
     for group in _candidates(targeted, plan):
@@ -136,6 +139,7 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
         plan,
         virtual_stages=virtual,
         placement="loop",
+        order=None,
         overlap=tuple(name for name in plan.overlap if name in job.overlap),
         distributed_optimizer=(
             plan.distributed_optimizer and job.distributed_optimizer

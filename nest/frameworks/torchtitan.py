@@ -11,12 +11,13 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.frameworks import schedule_csv
 from nest.frameworks.arguments import ignored_note
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
@@ -63,11 +64,15 @@ FLAVORS = {
     "deepseek-v3": "deepseek_v3/671B",
 }
 _RESHARD = {2: "never", 3: "always"}
-_SCHEDULES: dict[tuple[Schedule, bool], str] = {
+_SCHEDULES: dict[tuple[Schedule | Literal["any"], bool], str] = {
     ("1f1b", False): "1F1B",
     ("1f1b", True): "Interleaved1F1B",
     ("gpipe", False): "GPipe",
 }
+#: With an order of passes, the name says where the parts of a rank sit.
+_LOOP, _TURN = "PipelineScheduleMulti", "ZBVZeroBubble"
+#: Of these a rank has one part by default, of others two.
+_SINGLE = ("1F1B", "GPipe", "PipelineScheduleSingle")
 _FLOAT8 = "quantize.linear.float8"
 
 #: Maximum number of dots in a line.
@@ -77,6 +82,7 @@ TABLE = read_data(NAME, KeyTable)
 _DATA = "parallelism.data_parallel_shard_degree"
 _PARTS = "parallelism.module_fqns_per_model_part"
 _SCHEDULE = "parallelism.pipeline_parallel_schedule"
+_ORDER = "parallelism.pipeline_parallel_schedule_csv"
 _MICRO_BATCH = "parallelism.pipeline_parallel_microbatch_size"
 _LOCAL_BATCH = "training.local_batch_size"
 _GLOBAL_BATCH = "training.global_batch_size"
@@ -157,24 +163,37 @@ def write(
         },
         "activation_checkpoint": {"mode": run.recompute},
     }
-    split = values["parallelism"]
+    split, files = values["parallelism"], dict[str, str]()
     if run.zero:
         split["fsdp_reshard_after_forward"] = _RESHARD[run.zero]
     if run.ep > 1:
         split["expert_parallel_degree"] = run.ep
         split["expert_tensor_parallel_degree"] = run.tp
     if piped:
-        kind = (run.schedule, run.virtual_stages > 1)
-        split["pipeline_parallel_schedule"] = _SCHEDULES[kind]
+        if run.order is None:
+            kind = (run.schedule, run.virtual_stages > 1)
+            split["pipeline_parallel_schedule"] = _SCHEDULES[kind]
+        else:
+            name = _TURN if run.placement == "v" else _LOOP
+            split["pipeline_parallel_schedule"] = name
+            split["pipeline_parallel_schedule_csv"] = schedule_csv.FILE
+            files[schedule_csv.FILE] = schedule_csv.csv_text(run.order)
         split["pipeline_parallel_microbatch_size"] = run.samples
     if "tp" in run.overlap:
+        if any("W" in cell for row in run.order or () for cell in row):
+            raise InvalidPlanError(
+                "overlap: expected none of tp where gradients of weights are "
+                "computed apart, as torch.compile cannot, got tp; choose "
+                "another plan"
+            )
         split["enable_async_tensor_parallel"] = True
         values["compile"] = {"enable": True}
     if run.dtype == "fp8":
         values["model"]["converters"] = [_FLOAT8]
     hidden = [name for name in run.overlap if name in _BY_ITSELF]
     overlap = f"# {_OVERLAP}{', '.join(hidden) or 'none'}\n"
-    return {FILE: f"# {heading}\n{overlap}{_toml(values)}"}
+    start = "# Start it in this folder: it names a file.\n" * bool(files)
+    return {FILE: f"# {heading}\n{overlap}{start}{_toml(values)}", **files}
 
 
 def _toml(values: Mapping[str, Mapping[str, Any]]) -> str:
@@ -228,7 +247,9 @@ def read(
     devices = read_hosts(files)
     job = job_file(files[FILE], FILE)
     job.check_written()
-    reading = read_job(job, len(devices), model.layers)
+    reading = read_job(
+        job, len(devices), model.layers, lambda name: files.get(name, "")
+    )
     return reading.launch, usual_groups(reading.launch, devices)
 
 
@@ -271,7 +292,9 @@ def _line(text: str, path: str) -> int | None:
     return None
 
 
-def read_job(job: KeyedFile, world: int, layers: int) -> Reading:
+def read_job(
+    job: KeyedFile, world: int, layers: int, read_file: Callable[[str], str]
+) -> Reading:
     """Return the launch that a job file describes on ``world`` devices.
 
     Parameters
@@ -282,6 +305,8 @@ def read_job(job: KeyedFile, world: int, layers: int) -> Reading:
         Devices.
     layers
         Blocks of the model.
+    read_file
+        Returns the text of another file that it names.
 
     Raises
     ------
@@ -321,7 +346,6 @@ def read_job(job: KeyedFile, world: int, layers: int) -> Reading:
         stages=stages,
         virtual_stages=virtual,
         chunks=chunks,
-        schedule=_schedule(job, stages, virtual),
         zero=(3 if policy == "always" else 2) if sharded else 0,
         recompute=job.get("activation_checkpoint.mode"),
         micro_batch=samples * (shard if sharded else replicas),
@@ -336,13 +360,7 @@ def read_job(job: KeyedFile, world: int, layers: int) -> Reading:
     reason = why_not_data(launch)
     if reason is not None:
         raise job.refuse(_DATA, "what can run together", reason)
-    micro = launch.micro_batches
-    if stages > 1 and (
-        micro < stages or (virtual > 1 and micro % max(1, micro // stages))
-    ):
-        raise job.refuse(
-            _LOCAL_BATCH, f"micro-batches that {stages} stages can take", micro
-        )
+    launch = _with_schedule(job, launch, read_file)
     name, flavor = (job.get(f"model.{key}") for key in ("name", "flavor"))
     if not name or not flavor:
         raise job.refuse("model.flavor", "name and flavor", "none")
@@ -355,6 +373,7 @@ def read_foreign(
     world: int,
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
+    read_file: Callable[[str], str] = lambda _: "",
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a job file of a user, of torchtitan 0.1 or later.
 
@@ -371,6 +390,8 @@ def read_foreign(
         ``activation_checkpoint.mode``, with their values.
     model
         The model, where the flavor is not known.
+    read_file
+        Returns the text of another file that it names.
 
     Raises
     ------
@@ -400,7 +421,7 @@ def read_foreign(
     _split_points(job, model.layers)
     if not is_old:
         _default_split(job, model.layers)
-    launch = read_job(job, world, model.layers).launch
+    launch = read_job(job, world, model.layers, read_file).launch
     overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
     return replace(launch, overlap=overlap), model, notes
 
@@ -495,7 +516,7 @@ def _default_split(job: KeyedFile, layers: int) -> None:
         for end in ("first", "last")
     ]
     name = job.get(_SCHEDULE)
-    several = name == _SCHEDULES["1f1b", True]
+    several = name not in _SINGLE
     num_parts = stages * (2 if several else 1)
     path = "parallelism.pipeline_parallel_layers_per_stage"
     max_layers = job.get(path)
@@ -544,14 +565,39 @@ def _expert_degree(job: KeyedFile, tp: int, ranks: int) -> int:
     return ep
 
 
-def _schedule(job: KeyedFile, stages: int, virtual: int) -> Schedule:
-    name = job.get(_SCHEDULE)
-    for (schedule, interleaved), title in _SCHEDULES.items():
-        if title == name and interleaved == (virtual > 1):
-            return schedule if stages > 1 else "1f1b"
-    raise job.refuse(
-        _SCHEDULE, f"a schedule of {virtual} parts per stage", repr(name)
-    )
+def _with_schedule(
+    job: KeyedFile, launch: Launch, read_file: Callable[[str], str]
+) -> Launch:
+    """Return a launch with its schedule: by name, or pass by pass."""
+    path, name = job.get(_ORDER), job.get(_SCHEDULE)
+    stages, virtual = launch.stages, launch.virtual_stages
+    count = launch.micro_batches
+    if path and stages > 1:
+        placement, order = schedule_csv.read(
+            read_file(path), path, stages, virtual, count
+        )
+        expected = _TURN if placement == "v" else _LOOP
+        if (expected == _TURN) != (name == _TURN):
+            where = f"{expected} with chunks placed as {placement!r} in {path}"
+            raise job.refuse(_SCHEDULE, where, repr(name))
+        passes = {"placement": placement, "order": order}
+        return replace(launch, schedule="any", **passes)
+    schedules = {
+        title: schedule
+        for (schedule, interleaved), title in _SCHEDULES.items()
+        if interleaved == (virtual > 1)
+    }
+    if name not in schedules:
+        raise job.refuse(
+            _SCHEDULE, f"a schedule of {virtual} parts per stage", repr(name)
+        )
+    if stages == 1:
+        return launch
+    if count < stages or (virtual > 1 and count % max(1, count // stages)):
+        raise job.refuse(
+            _LOCAL_BATCH, f"micro-batches that {stages} stages can take", count
+        )
+    return replace(launch, schedule=schedules[name])
 
 
 def _asynchronous(job: KeyedFile, tp: int) -> bool:

@@ -23,7 +23,7 @@ Schedule = Literal["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
 
 #: What a job says where a plan may run its passes in any order.
-ANY_ORDER = "any"
+ANY_ORDER: Literal["any"] = "any"
 
 #: What jobs say of schedules: one, several that plans choose from, or any.
 Schedules = Schedule | Literal["any"] | tuple[Schedule, ...]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nest.constraints.pins import parse
+from nest.errors import InvalidPlanError
+from nest.ir.job import ANY_ORDER
 from nest.requests.fitting import QUESTION_LIMIT
-from nest.requests.plans import PlanRequest
+from nest.requests.plans import SILENT, PlanRequest, Talk
+from nest.requests.problems import ScheduleFile, schedule_or_file
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import (
@@ -35,6 +39,42 @@ class ScoreRequest(PlanRequest, command="nest score"):
 @dataclass(frozen=True, kw_only=True)
 class SimulateRequest(PlanRequest, command="nest simulate"):
     """A plan's step, pass by pass."""
+
+    schedule: str | tuple[str, ...] | None = setting(
+        "--schedule FILE|NAME,…",
+        "A CSV file of PyTorch with the order of passes that the plan's "
+        "stages run instead of the plan's own; or as of --model.",
+        schedule_or_file,
+    )
+
+    @property
+    def schedule_path(self) -> str | None:
+        """The file of ``schedule``, if it is one."""
+        path = self.schedule
+        return path if isinstance(path, ScheduleFile) else None
+
+    def find_problem_and_plan(
+        self, talk: Talk = SILENT
+    ) -> tuple[Problem, Plan]:
+        """Return the problem and the plan, with the passes of the file."""
+        from nest.cost.space import make_split
+        from nest.frameworks.schedule_csv import with_passes
+        from nest.ir.io import read_text
+
+        path = self.schedule_path
+        if path is None:
+            return super().find_problem_and_plan(talk)
+        self.check_plan_choice()
+        others = dataclasses.replace(self, schedule=None)
+        plan = others.find_plan(others.find_problem(), talk, warn=False)
+        assert plan is not None
+        problem = dataclasses.replace(
+            self, schedule=ANY_ORDER, virtual_stages=(plan.virtual_stages,)
+        ).find_problem()
+        split = make_split(problem, plan.replicas, plan.micro_batch)
+        text = read_text(path, InvalidPlanError)
+        plan = with_passes(plan, text, path, split.num_micro_batches)
+        return problem, plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -235,6 +235,7 @@ class TorchtitanRequest(LaunchFileRequest):
             *read_foreign(
                 *(self.text, self.path, num_ranks, [*self.say]),
                 self.architecture,
+                lambda name: read_text(str(Path(self.path).parent / name)),
             )
         )
 

@@ -30,7 +30,7 @@ class ExportRequest(PlanRequest, command="nest export"):
 
     to: str = setting(
         "--to TARGET",
-        "A framework, or chakra; see docs/exports.md.",
+        "A framework, chakra or csv; see docs/exports.md.",
         required=True,
     )
     output: PathText | None = setting(
@@ -114,7 +114,7 @@ def export(
         problem = replace(request, target=None).find_problem()
     _refuse_foreign(problem, plan, to, made_for)
     if is_trace:
-        return {**_traces(problem, plan, tell)}
+        return {**_traces(problem, plan, to, tell)}
     shape = None
     if model is not None:
         modules = placement_of(problem.graph).mtp
@@ -207,14 +207,16 @@ def _refuse_foreign(
 
 
 def _traces(
-    problem: Problem, plan: Plan, tell: Tell
+    problem: Problem, plan: Plan, to: str, tell: Tell
 ) -> Mapping[str, str | bytes]:
-    """Return the traces of a plan's step."""
-    from nest.frameworks import chakra
+    """Return the traces of a plan's step, or its order of passes."""
+    from nest.frameworks import chakra, schedule_csv
     from nest.simulation.events import Simulation
 
     simulation = Simulation(problem, plan)
     _warn_if_infeasible(simulation.score, tell)
+    if to == schedule_csv.NAME:
+        return schedule_csv.export(simulation)
     return chakra.export(simulation)
 
 

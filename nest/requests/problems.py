@@ -95,6 +95,18 @@ def _schedules(value: Any) -> str | tuple[str, ...]:
     return several[0] if len(several) == 1 else several
 
 
+class ScheduleFile(str):
+    """The path of a file with an order of passes."""
+
+
+def schedule_or_file(value: Any) -> str | tuple[str, ...]:
+    """Read schedules, or the path of a file, which no name looks like."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
+    if "." in path or os.sep in path:
+        return ScheduleFile(path)
+    return _schedules(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(Request, group="Model, cluster and job"):
     """The job of a model, and what its costs rest on.

@@ -259,7 +259,7 @@ def test_the_nearest_plan_is_written_with_its_price(cli, plans):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--to megatrom", "--to: expected one of chakra, deepspe"),
+        ("--to megatrom", "--to: expected one of chakra, csv, deep"),
         ("", "nest export: expected --to, got none"),
         (
             "--to megatron --model llama2-13b",

@@ -105,6 +105,7 @@ import megatron-args run.sh --cluster h100x16 -o imported.json
 import torchtitan train.toml --cluster h100x8 -o imported.json
 import deepspeed ds.json --cluster h100x8 --model gpt2 -o imported.json
 import profile-csv ops.csv --model gpt2 --device V100-16GB -o profile.json
+import schedule-csv order.csv --plan plan.json -o ordered.json
 export {FOR_GPT2} --plan tp=1,pp=1 --nearest --to megatron -o out
 topology show torus:2x2 --plot network.svg
 topology bench dgx:nodes=1
@@ -132,6 +133,7 @@ FILES = {
     "ops.csv": "aceso",
     "layer.json": "layer",
     "case.json": "price",
+    "order.csv": "order of passes",
 }
 GRID = """\
 schema: nest-sweep/1

@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from nest.ir import write
+from nest.ir import read_plan, write
 from nest.models import builtin
 from tests.builders import SINGLE, make_cost, make_levels, make_plan
 from tests.builders import make_problem as build
 from tests.cli.conftest import Cli
-from tests.loopback import good_plan
+from tests.loopback import good_plan, tiny_problem
 
 pytestmark = pytest.mark.usefixtures("files")
 
@@ -88,6 +89,75 @@ def test_score_and_compare_show_the_simulated_step(cli: Cli) -> None:
     (cell,) = json.loads(cli.out)["cells"]
     assert cell["simulated_step_time_ns"] == 90
     assert cell["score"]["simulated_step_time_ns"] == 90
+
+
+#: The tiny problem's two stages: F 10, G 20, two micro-batches.
+ORDER = "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
+
+
+def test_an_order_of_somebody_else_is_simulated_and_imported(cli: Cli) -> None:
+    """The second stage starts its backward passes at 30: 30 + 2·20 + 20.
+
+    Gradients of weights behind the last input gradients, 10 of 20: the first
+    stage has its last input gradients at 60, and the weights of both by 80.
+    """
+    Path("s.csv").write_text(ORDER)
+    command = "simulate problem.json plan.json --json - --schedule"
+    cli.succeeds(f"{command} s.csv")
+    document = json.loads(cli.out)
+    assert document["simulated_step_time_ns"] == 90
+    assert document["step_time_ns"] == 90
+    assert document["schedule"] == "order"
+    apart = "0F0,0F1,0I0,0I1,0W0,0W1\n1F0,1F1,1I0,1I1,1W0,1W1\n"
+    Path("s.csv").write_text(apart)
+    cli.succeeds(f"{command} s.csv")
+    assert json.loads(cli.out)["simulated_step_time_ns"] == 80
+    cli.succeeds("import schedule-csv s.csv --plan plan.json -o ordered.json")
+    order = tuple(tuple(row.split(",")) for row in apart.split())
+    assert read_plan("ordered.json") == replace(good_plan(), order=order)
+    assert cli.refuses("simulate problem.json ordered.json").startswith(
+        "order: expected none, as the job's schedule is '1f1b', got a list"
+    )
+    job = replace(tiny_problem().job, schedule="any")
+    write("any.json", replace(tiny_problem(), job=job))
+    cli.succeeds("simulate any.json ordered.json --json -")
+    assert json.loads(cli.out)["simulated_step_time_ns"] == 80
+    Path("s.csv").write_text(ORDER)
+    cli.succeeds("simulate any.json ordered.json --json - --schedule s.csv")
+    assert json.loads(cli.out)["simulated_step_time_ns"] == 90
+    cli.succeeds("export any.json ordered.json --to csv -o out")
+    assert Path("out/schedule.csv").read_text() == apart
+    assert cli.out == Path("out/README").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("1B1", "1B0", "row 2: expected every pass once, got 1B0 again"),
+        ("1B1", "2B1", "row 2: expected stages 0 to 1, those of the plan"),
+        ("1B1", "1Z1", "row 2: expected single passes such as 3F5"),
+    ],
+)
+def test_bad_orders_are_refused_by_row_and_pass(
+    cli: Cli, old: str, new: str, message: str
+) -> None:
+    Path("s.csv").write_text(ORDER.replace(old, new))
+    for command in (
+        "simulate problem.json plan.json --schedule s.csv",
+        "import schedule-csv s.csv --plan plan.json -o -",
+    ):
+        assert cli.refuses(command).startswith(f"s.csv, {message}")
+
+
+def test_names_of_schedules_are_no_files(cli: Cli) -> None:
+    command = "simulate problem.json plan.json --schedule"
+    assert cli.refuses(f"{command} none.csv").startswith(
+        "none.csv: expected a readable file, got No such file"
+    )
+    assert cli.refuses(f"{command} zb-h9").startswith(
+        "--schedule: expected one of 1f1b, gpipe"
+    )
+    cli.succeeds(f"{command} zb-h1")
 
 
 @pytest.mark.parametrize("command", ["simulate", "trace"])

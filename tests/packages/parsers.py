@@ -159,16 +159,71 @@ def deepspeed(folder: Path, world: int, data: int) -> object:
 
 
 def torchtitan_split() -> Callable[[int, int, int, int], list[list[str]]]:
-    """Return how torchtitan splits layers over parts.
+    """Return how torchtitan splits layers over parts."""
+    name = "generate_llm_fqn_per_model_part"
+    split: Callable[[int, int, int, int], list[list[str]]]
+    split = _of_pipelines((name,), {})[name]
+    return split
 
-    The function alone: its module imports loaders of data.
+
+def _of_pipelines(
+    names: tuple[str, ...], known: dict[str, Any]
+) -> dict[str, Any]:
+    """Return functions of torchtitan's pipelines, given what they use.
+
+    These alone: their module imports loaders of data.
     """
     (root,) = importlib.util.find_spec("torchtitan").submodule_search_locations
     path = Path(root, "distributed", "pipeline_parallel.py")
-    name = "generate_llm_fqn_per_model_part"
     tree = ast.parse(path.read_text())
-    tree.body = [x for x in tree.body if getattr(x, "name", None) == name]
-    found: dict[str, Any] = {}
-    exec(compile(tree, str(path), "exec"), found)
-    split: Callable[[int, int, int, int], list[list[str]]] = found[name]
-    return split
+    tree.body = [x for x in tree.body if getattr(x, "name", None) in names]
+    exec(compile(tree, str(path), "exec"), known)
+    return known
+
+
+def torchtitan_pipeline(config: Any, rank: int, layers: int) -> Any:
+    """Return the schedule that torchtitan makes on a rank of a job file.
+
+    The working directory is that of the file. The model is one of so many
+    layers, each with its number in a buffer.
+    """
+    import copy
+    import logging
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage, schedules
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    split = config.parallelism
+    size = split.pipeline_parallel_degree
+    known = {
+        **vars(schedules),
+        **{"copy": copy, "os": os, "torch": torch, "nn": torch.nn},
+        **{"PipelineStage": PipelineStage, "Callable": Callable},
+        **{"DeviceMesh": Any, "JobConfig": Any, "LossFunction": Any},
+        "logger": logging.getLogger("torchtitan"),
+    }
+    names = ("pipeline_module_split", "build_pipeline_schedule")
+    functions = _of_pipelines(names, known)
+    dist.init_process_group(
+        "fake", store=FakeStore(), rank=rank, world_size=size
+    )
+    try:
+        mesh = mock.Mock()
+        mesh.get_local_rank.return_value = rank
+        mesh.size.return_value = size
+        mesh.get_group.return_value = None
+        model = torch.nn.Module()
+        for name in ("tok_embeddings", "norm", "output"):
+            setattr(model, name, torch.nn.Identity())
+        model.layers = torch.nn.ModuleDict(
+            {str(index): torch.nn.Identity() for index in range(layers)}
+        )
+        stages, _ = functions[names[0]](
+            *(model, mesh, split.pipeline_parallel_schedule),
+            *(torch.device("cpu"), split.module_fqns_per_model_part),
+        )
+        return functions[names[1]](config, stages, None)
+    finally:
+        dist.destroy_process_group()

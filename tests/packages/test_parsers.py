@@ -16,18 +16,21 @@ import pytest
 
 from nest.cli.main import cli
 from nest.constraints.targets import for_target
+from nest.cost.schedules import schedule_of
 from nest.errors import InvalidPlanError, NestError
 from nest.frameworks import megatron
-from nest.frameworks.export import export, write_folder
+from nest.frameworks.export import as_run_by, export, write_folder
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.launch import launch_of
 from nest.frameworks.layers import placement_of
 from nest.frameworks.nearest import nearest
+from nest.frameworks.schedule_csv import cells_of
 from nest.frameworks.settings import Settings
 from nest.ir import Plan, Stage, Strategy, read_problem
 from nest.models import builtin
 from tests.exports import small_model, small_problem, uniform_plans
 from tests.packages import parsers
+from tests.unit.frameworks.test_export import BY_PASSES, ordered
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -291,6 +294,37 @@ def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
         return
     found = nearest(problem, plan, target, settings)
     parse(target, tmp_path / "out", found.problem, found.plan, found.files)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "counts", "placement", "listed", "_"), BY_PASSES
+)
+def test_torchtitan_runs_the_order_of_a_plan(
+    name, counts, placement, listed, _, rank, tmp_path, monkeypatch
+):
+    """Its own code puts the plan's layers and passes on every rank."""
+    problem, plan = ordered(name, counts, placement, listed)
+    settings = Settings(model=small_model(), flavor="llama3/8B")
+    files = export(problem, plan, "torchtitan", settings)
+    there, _ = as_run_by(problem, "torchtitan")
+    config = parse("torchtitan", tmp_path / "out", there, plan, files)
+    monkeypatch.chdir(tmp_path / "out")
+    schedule = parsers.torchtitan_pipeline(config, rank, sum(counts))
+    virtual = plan.virtual_stages
+    order = cells_of(schedule_of(name, virtual), 2, 8)
+    ran = schedule.pipeline_order
+    assert tuple(tuple(map(str, ran[block])) for block in (0, 1)) == order
+    assert type(schedule).__name__ == "_PipelineScheduleRuntime"
+    held = {}
+    for stage in schedule._stages:
+        layers = stage.submod.layers
+        held[stage.stage_index] = [int(index) for index in layers]
+    firsts = [0, *itertools.accumulate(counts)]
+    assert held == {
+        chunk: [*range(firsts[chunk], firsts[chunk + 1])]
+        for chunk in plan.chunks_of(rank)
+    }
 
 
 def test_default_stages_are_those_of_torchtitan():

@@ -15,6 +15,7 @@ from nest.constraints.targets.records import (
     Framework,
     Rule,
     Rules,
+    has_schedule,
     names,
     target,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Rule",
     "Rules",
     "for_target",
+    "has_schedule",
     "inexpressible",
     "names",
     "optimizer_of",

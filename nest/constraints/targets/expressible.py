@@ -12,6 +12,7 @@ from nest.constraints.targets.records import (
     Framework,
     Rule,
     Rules,
+    has_schedule,
     overlap_rule,
     rules_of_plans,
     sequence_rule,
@@ -114,7 +115,7 @@ def _of_job(rules: Rules, problem: Problem) -> Iterator[_Check]:
     schedule, gradients = rules.schedule, rules.gradients
     job = problem.job
     yield _Check(
-        job.schedule in schedule.value,
+        has_schedule(rules, job.schedule),
         "schedule",
         job.schedule_text,
         _listed(schedule.value),

@@ -10,9 +10,11 @@ import msgspec
 
 from nest.errors import UnknownNameError
 from nest.ir.job import (
+    PAIRED,
     MicroBatchCount,
     OverlapNeed,
     Schedule,
+    Schedules,
     Several,
     Sharding,
     Shared,
@@ -67,6 +69,8 @@ class Rules(Record, frozen=True, kw_only=True):
         Values that exist there; ``None`` for every value.
     schedule
         Schedules that exist there; the first one is the usual.
+    orders
+        Whether exports can say any order of single passes.
     interleaving
         Whether a stage may have several chunks.
     uneven_batches
@@ -100,6 +104,7 @@ class Rules(Record, frozen=True, kw_only=True):
     sharded_with: Rule[tuple[Sharding, ...]]
     recompute: Rule[tuple[Recompute, ...]]
     schedule: Rule[tuple[Schedule, ...]]
+    orders: Rule[bool]
     interleaving: Rule[bool]
     micro_batch_count: Rule[MicroBatchCount]
     uneven_batches: Rule[bool]
@@ -113,6 +118,13 @@ class Rules(Record, frozen=True, kw_only=True):
     gradients: Rule[tuple[Gradients, ...]]
     master_bytes: Rule[int]
     rank_order: Rule[tuple[str, ...]]
+
+
+def has_schedule(rules: Rules, schedule: Schedules) -> bool:
+    """Return whether plans of a schedule can be said, if pass by pass."""
+    if schedule in rules.schedule.value:
+        return True
+    return rules.orders.value and schedule not in PAIRED
 
 
 def rules_of_plans(rules: Rules, problem: Problem) -> dict[str, Any]:

@@ -101,8 +101,11 @@ def read_order(
     virtual_stages: int,
     placement: Placement,
     num_micro_batches: int,
+    where: str = "order, block",
 ) -> OrderedSchedule:
     """Return the schedule of a plan's list of passes.
+
+    Messages call a block ``where``, before its number.
 
     Raises
     ------
@@ -116,7 +119,7 @@ def read_order(
             f"blocks, got {len(order)}; add or remove lists"
         )
     lists = tuple(
-        tuple(_read_pass(text, f"order, block {block}") for text in texts)
+        tuple(_read_pass(text, f"{where} {block}") for text in texts)
         for block, texts in enumerate(order, 1)
     )
     schedule = OrderedSchedule(lists, virtual_stages, placement)
@@ -126,15 +129,16 @@ def read_order(
             for chunk in range(num_blocks * virtual_stages)
             if schedule.block_of(chunk, num_blocks) == block
         ]
-        _check_block(block + 1, passes, chunks, num_micro_batches)
+        _check_block(where, block + 1, passes, chunks, num_micro_batches)
     times = [Times(1, 2, 1)] * (num_blocks * virtual_stages)
     try:
         run(schedule, times, num_micro_batches)
     except ValueError:
+        source, _, block_word = where.rpartition(", ")
+        stuck = _stuck(lists, num_blocks * virtual_stages, block_word)
         raise InvalidPlanError(
-            f"order: expected passes that can all run, got some that wait for "
-            f"each other: {_stuck(lists, num_blocks * virtual_stages)}; "
-            f"reorder them"
+            f"{source}: expected passes that can all run, got some that wait "
+            f"for each other: {stuck}; reorder them"
         ) from None
     return schedule
 
@@ -154,13 +158,15 @@ def _read_pass(text: str, where: str) -> Pass:
 
 
 def _check_block(
+    where: str,
     block_number: int,
     passes: tuple[Pass, ...],
     chunks: list[int],
     num_micro_batches: int,
 ) -> None:
     """Check that a block runs every pass of its chunks once, and in turn."""
-    where, done = f"order, block {block_number}", set()
+    done, block_word = set(), where.rpartition(", ")[2]
+    where = f"{where} {block_number}"
     for one in passes:
         text = pass_text(one)
         chunk, micro_batch, is_backward, gradients, _ = one
@@ -168,7 +174,7 @@ def _check_block(
         if chunk not in chunks:
             raise InvalidPlanError(
                 f"{where}: expected passes of its chunks {chunks}, got "
-                f"{text}; move it to the block of chunk {chunk}"
+                f"{text}; move it to the {block_word} of chunk {chunk}"
             )
         if micro_batch >= num_micro_batches:
             raise InvalidPlanError(
@@ -191,7 +197,7 @@ def _check_block(
     for chunk in chunks:
         for micro_batch in range(num_micro_batches):
             here = chunk, micro_batch
-            for letters in ("F", "BI", "BW"):
+            for letters in ("F", "IWB", "BI", "BW"):
                 if not any((*here, x) in done for x in letters):
                     raise InvalidPlanError(
                         f"{where}: expected every pass of chunk {chunk}, got "
@@ -199,7 +205,9 @@ def _check_block(
                     )
 
 
-def _stuck(lists: tuple[tuple[Pass, ...], ...], num_chunks: int) -> str:
+def _stuck(
+    lists: tuple[tuple[Pass, ...], ...], num_chunks: int, block_word: str
+) -> str:
     """Return the first passes that cannot run, as text."""
     ended: set[tuple[int, int, bool]] = set()
     position = [0] * len(lists)
@@ -217,7 +225,7 @@ def _stuck(lists: tuple[tuple[Pass, ...], ...], num_chunks: int) -> str:
                 position[block] += 1
                 moved = True
     return ", ".join(
-        f"{pass_text(passes[at])} on block {block}"
+        f"{pass_text(passes[at])} on {block_word} {block}"
         for block, (passes, at) in enumerate(
             zip(lists, position, strict=True), 1
         )

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.constraints.targets import for_target
+from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import strategies
 from nest.errors import (
@@ -17,17 +18,22 @@ from nest.errors import (
     NestError,
     UnknownNameError,
 )
+from nest.frameworks import torchtitan
 from nest.frameworks.export import (
     TARGETS,
+    as_run_by,
     check,
     export,
     target_of,
     write_folder,
 )
+from nest.frameworks.importing import Site, build
 from nest.frameworks.launch import launch_of
 from nest.frameworks.layers import Chunk, placement_of
 from nest.frameworks.nearest import nearest
+from nest.frameworks.schedule_csv import cells_of, csv_text
 from nest.frameworks.settings import Settings
+from nest.hardware import machine
 from nest.ir import Edge, Optimizer, Strategy
 from nest.models import builtin
 from tests.exports import (
@@ -950,9 +956,12 @@ def test_schedules_that_split_backward_passes_are_replaced_or_refused(
             placement="v",
             micro_batch=4,
         )
+    by_passes = target == "torchtitan" and schedule != "dualpipe-v"
     with pytest.raises(
         InvalidPlanError,
-        match=rf"^schedule: expected .*, got {schedule} \(.*\); solve with "
+        match=r"^stage 1: expected zero 0 or 2 or 3, got zero=1"
+        if by_passes
+        else rf"^schedule: expected .*, got {schedule} \(.*\); solve with "
         rf"--target {target}, or --nearest$",
     ):
         export(problem, plan, target, settings())
@@ -962,6 +971,127 @@ def test_schedules_that_split_backward_passes_are_replaced_or_refused(
     assert found.plan.placement == "loop"
     assert found.after == score(found.problem, found.plan)
     assert found.before == score(problem, plan)
+
+
+def ordered(name, counts=(4, 4), placement="loop", listed=True):
+    """Return a problem and a plan with the passes of a schedule."""
+    virtual = len(counts) // 2
+    problem = small_problem()
+    job = replace(
+        problem.job,
+        schedule="any" if listed else name,
+        recompute=("none",),
+        virtual_stages=(virtual,),
+        overlap={"tp": 0.5},
+    )
+    schedule = schedule_of(name, virtual)
+    plan = small_plan(
+        problem,
+        Strategy(dp=4, zero=2),
+        counts,
+        virtual_stages=virtual,
+        placement=placement,
+        order=cells_of(schedule, 2, 8) if listed else None,
+    )
+    return replace(problem, job=job), plan
+
+
+#: Schedules whose passes torchtitan reads, with what it calls the parts of a
+#: rank.
+BY_PASSES = [
+    ("zb-h1", (5, 3), "loop", True, "PipelineScheduleMulti"),
+    ("zb-h1", (5, 3), "loop", False, "PipelineScheduleMulti"),
+    ("1f1b", (2, 1, 3, 2), "loop", True, "PipelineScheduleMulti"),
+    ("zb-v", (2, 1, 3, 2), "v", True, "ZBVZeroBubble"),
+    ("zb-v", (2, 1, 3, 2), "v", False, "ZBVZeroBubble"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "placement", "listed", "title"), BY_PASSES
+)
+def test_orders_of_passes_are_written_for_torchtitan(
+    name, counts, placement, listed, title
+):
+    problem, plan = ordered(name, counts, placement, listed)
+    files = export(problem, plan, "torchtitan", settings())
+    job = files["job.toml"]
+    assert f'pipeline_parallel_schedule = "{title}"' in job
+    assert 'pipeline_parallel_schedule_csv = "schedule.csv"' in job
+    order = cells_of(schedule_of(name, len(counts) // 2), 2, 8)
+    assert files["schedule.csv"] == csv_text(order)
+    found = nearest(problem, plan, "torchtitan", settings())
+    assert (found.plan, found.files) == (plan, files)
+    for target in ("megatron", "deepspeed", "maxtext"):
+        got = "an order of its own" if listed else name
+        with pytest.raises(InvalidPlanError, match=f"^schedule: .* got {got}"):
+            export(problem, plan, target, settings())
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("job.toml", "PipelineScheduleMulti", "ZBVZeroBubble",
+         r"pipeline_parallel_schedule: expected PipelineScheduleMulti with "
+         r"chunks placed as 'loop' in schedule.csv, got 'ZBVZeroBubble'"),
+        ("job.toml", '"schedule.csv"', '"other.csv"',
+         r"other.csv: expected 2 rows, one for each block of the plan, got 0"),
+        ("job.toml", 'schedule_csv = "schedule.csv"', 'schedule_csv = ""',
+         r"pipeline_parallel_schedule: expected a schedule of 1 parts"),
+        ("schedule.csv", "1W7", "1W6",
+         r"schedule.csv, row 2: expected every pass once, got 1W6 again"),
+        # This runs: it is another order than the plan's.
+        ("schedule.csv", "1F1,1I1,1W0", "1F1,1W0,1I1",
+         r"export: order: expected .*; the files do not say the plan"),
+    ],
+)  # fmt: skip
+def test_broken_orders_for_torchtitan_are_refused(name, old, new, message):
+    problem, plan = ordered("zb-h1", (5, 3))
+    files = export(problem, plan, "torchtitan", settings())
+    assert old in files[name]
+    files[name] = files[name].replace(old, new)
+    there, _ = as_run_by(problem, "torchtitan")
+    launch = launch_of(there, plan, placement_of(problem.graph))
+    with pytest.raises(InvalidPlanError, match=message):
+        check(
+            *(there, plan, launch, small_model()),
+            *(target_of("torchtitan"), files),
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "placement"),
+    [("zb-h1", (5, 3), "loop"), ("zb-v", (2, 1, 3, 2), "v")],
+)
+def test_imports_of_orders_score_the_same(name, counts, placement):
+    problem, plan = ordered(name, counts, placement)
+    files = export(problem, plan, "torchtitan", settings())
+    launch, model, _ = torchtitan.read_foreign(
+        *(files["job.toml"], "job.toml", 8, (), small_model()),
+        files.__getitem__,
+    )
+    made = build(launch, model, Site([(machine("dgx-h100"), 8)]))
+    assert made.plan.order == plan.order
+    assert made.plan.placement == placement
+    assert made.problem.job.schedule == "any"
+    there, _ = as_run_by(problem, "torchtitan")
+    after = score(made.problem, made.plan)
+    assert after.step_time_ns == score(there, plan).step_time_ns
+
+
+def test_torch_compile_cannot_compute_weights_apart():
+    problem, plan = ordered("zb-h1")
+    wide = Strategy(dp=2, tp=2, zero=2)
+    plan = replace(
+        plan,
+        stages=tuple(replace(x, strategy=wide) for x in plan.stages),
+        overlap=("tp",),
+    )
+    job = replace(problem.job, sequence_parallel=True)
+    with pytest.raises(
+        InvalidPlanError, match=r"^overlap: expected none of tp where"
+    ):
+        export(replace(problem, job=job), plan, "torchtitan", settings())
 
 
 def test_nearest_says_what_the_framework_keeps_otherwise():

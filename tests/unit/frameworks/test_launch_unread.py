@@ -333,8 +333,6 @@ def test_other_keys_of_deepspeed_are_listed():
         ("[optimizer]\nearly_step_in_backward = true",
          "early_step_in_backward: expected false, got true; plans keep all"),
         ("[parallelism]\ndisable_loss_parallel = true", "split the logits"),
-        ("[parallelism]\npipeline_parallel_schedule_csv = 'a.csv'",
-         "no schedules from files"),
         ("[parallelism]\npipeline_parallel_expert_parallel_overlap = true",
          "do not overlap two passes"),
     ],

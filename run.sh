@@ -1,1 +1,0 @@
-torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --bf16 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --lr 1 --micro-batch-size 4 --global-batch-size 64 --overlap-grad-reduce --tensor-model-parallel-size 4 --save here --load there --log-interval 9
