@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from nest.cost.schedules import Schedule, schedule_of, timed_schedule
 from nest.cost.schedules.ordered import read_order
-from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, Job
+from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, SPLIT_BACKWARD, Job
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 
@@ -82,6 +82,8 @@ def why_not_split_passes(
 ) -> str | None:
     """Return which chunk may not compute gradients of weights apart."""
     if not job.plans_order_passes:
+        return None
+    if isinstance(plan.order, str) and plan.order not in SPLIT_BACKWARD:
         return None
     schedule = plan_schedule(job, plan, num_micro_batches)
     for index, stage in enumerate(plan.stages):

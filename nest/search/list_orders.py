@@ -1,12 +1,13 @@
 """Orders of passes for one plan, by list scheduling and local search.
 
 Again and again the pass that can start first, over all blocks, runs next. A
-forward pass runs only where what it keeps fits, and leaves room for one
-micro-batch in every later chunk of its block that has none. So no order runs
-dead: the oldest micro-batch always has room in its next chunk, and gradients
-of weights release the rest. Of two passes that can start together the order
-of their kinds decides, and *delays* shift when a pass seems able to start: a
-search over delays is a search over orders, each of which is legal.
+forward pass runs only where what it keeps fits, and where those that have not
+passed all chunks of its block leave room for one in each of these. So no
+order runs dead: the oldest micro-batch always has room in its next chunk, and
+those in front of it return and release the rest. Of two passes that can start
+together the order of their kinds decides, and *delays* shift when a pass
+seems able to start: a search over delays is a search over orders, each of
+which is legal.
 
 Micro-batches are equal, so the passes of one kind of a chunk run in order
 (exchange argument: the k-th pass of a neighbor needs k of them).
@@ -337,18 +338,21 @@ class _Maker:
         return ends[micro_batch] if len(ends) > micro_batch else None
 
     def _fits(self, block: int, chunk: int) -> bool:
-        """Whether a forward pass fits, with room for the later chunks."""
+        """Whether a forward pass fits, with room for the later chunks.
+
+        Micro-batches that the block's last chunk has passed on need none.
+        """
         forward, _, weights = self.started[chunk]
         if forward - weights >= self.delays.max_in_flight[chunk]:
             return False
-        kept_bytes = self.scope.kept_bytes
+        kept_bytes, members = self.scope.kept_bytes, self.scope.members[block]
+        passed = self.started[members[-1]][0]
+        needed_bytes = sum(
+            kept_bytes[x] * max(1, self.started[x][0] + (x == chunk) - passed)
+            for x in members
+        )
         held_bytes = self.held_bytes[block] + kept_bytes[chunk]
-        for later in self.scope.members[block]:
-            if later > chunk:
-                counts = self.started[later]
-                if counts[0] == counts[2]:
-                    held_bytes += kept_bytes[later]
-        return held_bytes <= self.scope.free_bytes[block]
+        return max(held_bytes, needed_bytes) <= self.scope.free_bytes[block]
 
     def _start(self, block: int, chunk: int, kind: int) -> None:
         """Run the next pass of a chunk."""

@@ -306,8 +306,8 @@ def _named(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """
     job = problem.job
     for name in job.schedules:
-        fixed = FIXED_CHUNKS.get(name)
-        if fixed is not None and fixed not in job.chunk_counts:
+        fixed = FIXED_CHUNKS.get(name, 1)
+        if name != "1f1b" and fixed not in job.chunk_counts:
             continue
         recompute = job.recompute
         if name in SPLIT_BACKWARD:

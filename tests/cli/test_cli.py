@@ -387,6 +387,32 @@ def test_check(cli: Cli) -> None:
         assert re.search(f"^{line}", cli.out, re.MULTILINE), line
 
 
+@pytest.mark.parametrize("command", ["score", "check", "simulate"])
+def test_a_plan_with_an_order_of_its_own(cli: Cli, command: str) -> None:
+    """Two stages; the second order runs a backward pass before its input."""
+    problem = json.loads(Path("problem.json").read_text())
+    problem["job"]["schedule"] = "any"
+    Path("any.json").write_text(json.dumps(problem))
+    plan = json.loads(Path("plan.json").read_text())
+    plan |= {"problem_hash": None, "order": "gpipe"}
+    num_stages = len(plan["stages"])
+    count = problem["job"]["global_batch"] // plan["replicas"]
+    Path("named.json").write_text(json.dumps(plan))
+    cli.succeeds(f"{command} any.json named.json")
+    plan["order"] = [
+        [f"{chunk}{kind}{m}" for kind in "FB" for m in range(count)]
+        for chunk in range(num_stages)
+    ]
+    Path("listed.json").write_text(json.dumps(plan))
+    cli.succeeds(f"{command} any.json listed.json")
+    plan["order"][0].insert(0, plan["order"][0].pop())
+    Path("wrong.json").write_text(json.dumps(plan))
+    assert cli.refuses(command, "any.json", "wrong.json").endswith(
+        f"order, block 1: expected 0F{count - 1} in front of 0B{count - 1}, "
+        f"got it later or not at all; reorder them"
+    )
+
+
 # Lists
 
 

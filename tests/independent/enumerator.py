@@ -10,11 +10,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from nest.ir import Plan, Problem, Stage, Strategy
 from tests.independent.rules import (
     activations_of,
+    allowed_chunks,
+    batches,
+    block_of,
     broken_rules,
     cost_of,
+    leaves_order,
+    num_blocks,
+    schedule_names,
     sequence_choices,
 )
 from tests.independent.scorer import score
@@ -32,8 +40,13 @@ def optimum(problem: Problem) -> tuple[int | None, int]:
     return best, count
 
 
-def plans(problem: Problem) -> Iterator[Plan]:
-    """List every legal plan that a solver has to consider."""
+def plans(problem: Problem, *, listed: bool = False) -> Iterator[Plan]:
+    """List every legal plan that a solver has to consider.
+
+    With every schedule that has a name, where the job leaves it to plans; or
+    ``listed``, where it allows any order, once with an order that runs one
+    micro-batch at a time.
+    """
     job = problem.job
     names = sorted(job.overlap)
     overlaps = [
@@ -51,17 +64,27 @@ def plans(problem: Problem) -> Iterator[Plan]:
             continue
         pitch = problem.cluster.num_devices // replicas
         usable = strategies(problem, micro_batch)
-        in_v = job.schedule in ("zb-v", "dualpipe-v")
-        for pieces, virtual in itertools.product(
-            cuts(problem, frozenset()), (2,) if in_v else job.virtual_stages
+        names_and_shapes: list[tuple[str | None, bool]] = [
+            (name, name in ("zb-v", "dualpipe-v"))
+            for name in schedule_names(problem)
+        ]
+        if listed:
+            names_and_shapes = [(None, False), (None, True)]
+        for pieces, (name, in_v) in itertools.product(
+            cuts(problem, frozenset()), names_and_shapes
         ):
-            if len(pieces) % virtual or len(pieces) // virtual > pitch:
-                continue
-            for stages in with_strategies(
-                problem, micro_batch, pieces, usable, pitch, virtual
-            ):
-                for overlap, distributed in itertools.product(
-                    overlaps, sharded
+            for virtual in allowed_chunks(problem, name):
+                if in_v and virtual != 2:
+                    continue
+                if len(pieces) % virtual or len(pieces) // virtual > pitch:
+                    continue
+                for stages, overlap, distributed in itertools.product(
+                    with_strategies(
+                        *(problem, micro_batch, pieces, usable, pitch),
+                        *(virtual, in_v),
+                    ),
+                    overlaps,
+                    sharded,
                 ):
                     plan = Plan(
                         replicas=replicas,
@@ -69,11 +92,29 @@ def plans(problem: Problem) -> Iterator[Plan]:
                         stages=stages,
                         virtual_stages=virtual,
                         placement="v" if in_v else "loop",
+                        order=name if leaves_order(problem) else None,
                         overlap=overlap,
                         distributed_optimizer=distributed,
                     )
+                    if listed:
+                        plan = replace(plan, order=in_turn(problem, plan))
                     if not broken_rules(problem, plan):
                         yield plan
+
+
+def in_turn(problem: Problem, plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """Return the order that runs one micro-batch at a time."""
+    chunks = range(len(plan.stages))
+    return tuple(
+        tuple(
+            f"{chunk}{kind}{number}"
+            for number in range(batches(problem, plan))
+            for kind, own in (("F", chunks), ("B", reversed(chunks)))
+            for chunk in own
+            if block_of(plan, chunk) == block
+        )
+        for block in range(num_blocks(plan))
+    )
 
 
 def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
@@ -157,6 +198,7 @@ def with_strategies(
     usable: list[Strategy],
     pitch: int,
     virtual: int,
+    in_v: bool,
 ) -> Iterator[tuple[Stage, ...]]:
     """List every choice of strategies for the stages of a cut.
 
@@ -178,7 +220,7 @@ def with_strategies(
         for stage in options[number]:
             if number >= blocks:
                 block = number % blocks
-                if problem.job.schedule in ("zb-v", "dualpipe-v"):
+                if in_v:
                     block = len(pieces) - 1 - number
                 fits = stage.devices == chosen[block].devices
             else:

@@ -47,8 +47,14 @@ from tests.independent.enumerator import plans
 from tests.independent.rules import (
     IllegalPlan,
     activations_of,
+    allowed_chunks,
+    block_of,
     cost_of,
+    leaves_order,
+    num_blocks,
+    schedule_names,
     sequence_choices,
+    strategies_of,
 )
 from tests.independent.scorer import score
 
@@ -310,6 +316,35 @@ def draw_job(random: Random, preset: str) -> Job:
     return Job(**fields)
 
 
+def with_schedules(random: Random, job: Job) -> Job:
+    """Return the job with several schedules, or any.
+
+    Mostly without what makes most plans illegal for other reasons.
+    """
+    if not chance(random, 4):
+        job = replace(
+            job, replicas=None, pipeline_parallel=None, overlap_needs={}
+        )
+    if chance(random, 2):
+        virtual = some(random, (1, 1, 2, 2, 3))
+        return replace(
+            job,
+            schedule="any",
+            virtual_stages=tuple(sorted(set(virtual))),
+        )
+    while True:
+        names = some(random, ("1f1b", "gpipe", "zb-h1", "zb-v"))
+        virtual = some(random, (1, 2)) if "1f1b" in names else (1,)
+        try:
+            return replace(
+                job,
+                schedule=tuple(random.sample(names, len(names))),
+                virtual_stages=virtual,
+            )
+        except ValueError:
+            continue  # what only split schedules do not recompute
+
+
 def draw_keys(
     random: Random, job: Job, preset: str, num_devices: int
 ) -> list[tuple[int, int, int, int]]:
@@ -345,14 +380,21 @@ def draw_problem(
     most_devices: int = 24,
     most_layers: int = 8,
     sequences: bool = False,
+    orders: bool = False,
 ) -> Problem:
-    """Draw a problem; its plans choose ``sequences`` to be split or not."""
+    """Draw a problem; its plans choose ``sequences`` to be split or not.
+
+    And the ``orders`` of their passes.
+    """
     job = draw_job(random, preset)
+    if orders:
+        job = with_schedules(random, job)
     num_devices = random.choice(
         [n for n in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24) if n <= most_devices]
     )
     num_layers = random.randint(1, most_layers)
-    if max(job.virtual_stages) > 1 or job.schedule in ("zb-v", "dualpipe-v"):
+    in_v = not {"zb-v", "dualpipe-v"}.isdisjoint((job.schedule, *job.schedule))
+    if max(job.virtual_stages) > 1 or in_v:
         num_layers = max(num_layers, min(6, most_layers))
     keys = draw_keys(random, job, preset, num_devices)
     kinds = tuple(
@@ -660,14 +702,22 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
     pitch = num_devices // replicas
     order = draw_order(random, problem.graph)
     virtual = random.choice(job.virtual_stages)
-    in_v = job.schedule in ("zb-v", "dualpipe-v")
-    if in_v:
+    name: str | None = str(job.schedule)
+    if leaves_order(problem):
+        name = random.choice(schedule_names(problem))
+        if job.schedule == "any" and not chance(random, 4):
+            name = None
+        virtual = random.choice(allowed_chunks(problem, name) or (1,))
+    in_v = name in ("zb-v", "dualpipe-v")
+    if name is None and virtual == 2:
+        in_v = chance(random, 2)
+    elif in_v:
         virtual = 2
     if virtual > 1:
         sizes = [
             s
             for s in range(2, len(order) // virtual + 1)
-            if (in_v or count % s == 0) and s <= pitch
+            if (in_v or name is None or count % s == 0) and s <= pitch
         ]
         if not sizes:
             return None
@@ -756,7 +806,7 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
             )
         if number < num_blocks:
             left -= devices
-    return Plan(
+    plan = Plan(
         replicas=replicas,
         micro_batch=micro_batch,
         stages=tuple(stages),
@@ -764,7 +814,88 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
         placement="v" if in_v else "loop",
         overlap=some(random, tuple(job.overlap)) if job.overlap else (),
         distributed_optimizer=distributed,
+        order=name if leaves_order(problem) else None,
     )
+    if name is None:
+        plan = replace(plan, order=draw_passes(random, plan, count))
+    return plan
+
+
+def draw_passes(
+    random: Random, plan: Plan, count: int
+) -> tuple[tuple[str, ...], ...]:
+    """Draw an order that can run: again and again any pass that is next.
+
+    Some micro-batches overtake others; chunks that recompute all run whole
+    backward passes, mostly.
+    """
+    num_chunks, blocks = len(plan.stages), num_blocks(plan)
+    whole = [
+        chance(random, 3)
+        or any(x.recompute == "full" for x in strategies_of(stage).values())
+        for stage in plan.stages
+    ]
+    lists: list[list[str]] = [[] for _ in range(blocks)]
+    ready = [(0, "F", number) for number in range(count)]
+    in_turn = chance(random, 2)
+    while ready:
+        one = random.choice(ready)
+        if in_turn:
+            one = min(x for x in ready if x[:2] == one[:2])
+        ready.remove(one)
+        chunk, kind, number = one
+        block = block_of(plan, chunk)
+        lists[block].append(f"{chunk}{kind}{number}")
+        back = "B" if whole[chunk] else random.choice("IIIB")
+        if kind == "F" and chunk + 1 < num_chunks:
+            ready.append((chunk + 1, "F", number))
+        elif kind == "F":
+            ready.append((chunk, back, number))
+        elif kind in "BI" and chunk > 0:
+            back = "B" if whole[chunk - 1] else random.choice("IIIB")
+            ready.append((chunk - 1, back, number))
+        if kind == "I":
+            ready.append((chunk, "W", number))
+    return tuple(map(tuple, lists))
+
+
+def spoil_passes(random: Random, plan: Plan) -> Plan:
+    """Change one thing of an order, which may or may not break a rule."""
+    order = plan.order
+    if not isinstance(order, tuple):
+        other = random.choice(
+            (None, "1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v", "any", "")
+        )
+        return replace(plan, order=other)
+    lists = [list(texts) for texts in order]
+    own = random.choice(lists)
+    other = random.choice(lists)
+    at = random.randrange(len(own))
+    what = random.randrange(9)
+    if what == 0:
+        own.pop(at)
+    elif what == 1:
+        other.insert(random.randrange(len(other) + 1), own[at])
+    elif what == 2:
+        other.insert(random.randrange(len(other) + 1), own.pop(at))
+    elif what in (3, 4):
+        to = random.randrange(len(own))
+        own[at], own[to] = own[to], own[at]
+    elif what == 5:
+        text = own[at]
+        new = (
+            *("B" + text[1:], "-1F0", "0F", "F0", "0X0", "", f"{text} "),
+            *("99F0", "0F99", "0F1234567890", "0\u0663F0", f"0{text}"),
+            *(text.replace(x, y) for x in "FBIW" for y in "FBIW"),
+        )
+        own[at] = random.choice(new)
+    elif what == 6:
+        lists.append(list(own))
+    elif what == 7 and len(lists) > 1:
+        lists.remove(own)
+    else:
+        return replace(plan, order=random.choice((None, "1f1b", "zb-v")))
+    return replace(plan, order=tuple(map(tuple, lists)))
 
 
 def _have_costs(
@@ -868,7 +999,12 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:  # noqa: C901
 
 
 def draw_tiny(
-    random: Random, preset: str, most_plans: int, *, sequences: bool = False
+    random: Random,
+    preset: str,
+    most_plans: int,
+    *,
+    sequences: bool = False,
+    orders: bool = False,
 ) -> Problem:
     """Draw a problem with some plans, but not too many to list.
 
@@ -880,6 +1016,7 @@ def draw_tiny(
             most_devices=4,
             most_layers=4,
             sequences=sequences,
+            orders=orders,
         )
         job = problem.job
         few = replace(
@@ -943,7 +1080,11 @@ def draw_spread(random: Random, most_plans: int = 300) -> Problem:
 
 
 def draw_pair(
-    random: Random, preset: str | None = None, *, sequences: bool = False
+    random: Random,
+    preset: str | None = None,
+    *,
+    sequences: bool = False,
+    orders: bool = False,
 ) -> tuple[Problem, Plan]:
     """Draw a problem and a plan; about one in eight plans is illegal.
 
@@ -955,13 +1096,17 @@ def draw_pair(
         )
     plan = None
     while plan is None:
-        problem = draw_problem(random, preset, sequences=sequences)
+        problem = draw_problem(
+            random, preset, sequences=sequences, orders=orders
+        )
         for _ in range(4):
             plan = draw_plan(random, problem)
             if plan is not None:
                 break
     if chance(random, 6):
         plan = spoil(random, problem, plan)
+    if orders and chance(random, 4):
+        plan = spoil_passes(random, plan)
     capacity = random.choice(("plenty", "plenty", "exact", "short"))
     if capacity != "plenty":
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from nest.ir import Activations, LayerCost, Plan, Problem, Stage, Strategy
@@ -27,6 +28,41 @@ def block_of(plan: Plan, chunk: int) -> int:
     if plan.placement == "v" and chunk >= blocks:
         return 2 * blocks - 1 - chunk
     return chunk % blocks
+
+
+def leaves_order(problem: Problem) -> bool:
+    """Return whether plans say in which order passes run, not the job."""
+    schedule = problem.job.schedule
+    return schedule == "any" or isinstance(schedule, tuple)
+
+
+def schedule_names(problem: Problem) -> tuple[str, ...]:
+    """Return the schedules with a name that plans may have."""
+    schedule = problem.job.schedule
+    if schedule == "any":
+        return ("1f1b", "gpipe", "zb-h1", "zb-v")
+    return schedule if isinstance(schedule, tuple) else (schedule,)
+
+
+def schedule_name(problem: Problem, plan: Plan) -> str | None:
+    """Return the schedule of a plan; ``None`` if it lists its passes."""
+    if not leaves_order(problem):
+        return str(problem.job.schedule)
+    return plan.order if isinstance(plan.order, str) else None
+
+
+def allowed_chunks(problem: Problem, name: str | None) -> tuple[int, ...]:
+    """Return how many chunks a block may have under a schedule.
+
+    ``any`` allows those of the job alone; a list, what its names allow.
+    """
+    job = problem.job
+    own: tuple[int, ...] = (2,) if name in ("zb-v", "dualpipe-v") else (1,)
+    if name in ("1f1b", None):
+        own = job.virtual_stages
+    if job.schedule == "any":
+        return tuple(x for x in own if x in job.virtual_stages)
+    return own
 
 
 def strategies_of(stage: Stage) -> dict[str, Strategy]:
@@ -81,7 +117,7 @@ def samples_per_rank(problem: Problem, plan: Plan, strategy: Strategy) -> int:
     return plan.micro_batch // strategy.dp
 
 
-def broken_rules(problem: Problem, plan: Plan) -> list[str]:  # noqa: C901
+def broken_rules(problem: Problem, plan: Plan) -> list[str]:
     """Return what makes the plan illegal; nothing if it is legal."""
     job = problem.job
     broken = []
@@ -125,19 +161,7 @@ def broken_rules(problem: Problem, plan: Plan) -> list[str]:  # noqa: C901
             if layer in known:
                 broken += _broken_by(problem, plan, layer, strategy)
     # extensions
-    in_v = job.schedule in ("zb-v", "dualpipe-v")
-    rule("placement", plan.placement == ("v" if in_v else "loop"))
-    if in_v:
-        rule("virtual_stages", plan.virtual_stages == 2)
-        rule("V: S >= 2", blocks >= 2)
-        if job.schedule == "dualpipe-v":
-            rule("M >= 2S", batches(problem, plan) >= 2 * blocks)
-    else:
-        rule("virtual_stages", plan.virtual_stages in job.virtual_stages)
-    if plan.virtual_stages > 1 and not in_v:
-        rule("interleaved: 1f1b", job.schedule == "1f1b")
-        rule("interleaved: S >= 2", blocks >= 2)
-        rule("interleaved: S divides M", batches(problem, plan) % blocks == 0)
+    _schedule_rules(problem, plan, rule)
     rule("overlap", set(plan.overlap) <= set(job.overlap))
     everywhere = [
         strategy
@@ -162,6 +186,115 @@ def broken_rules(problem: Problem, plan: Plan) -> list[str]:  # noqa: C901
             degrees.append(next(iter(shared))[0])
         rule("dp of all stages <= M", sum(degrees) <= batches(problem, plan))
     return broken
+
+
+def _schedule_rules(
+    problem: Problem, plan: Plan, rule: Callable[[str, bool], None]
+) -> None:
+    """Check the order of passes, and the chunks that it needs."""
+    name = schedule_name(problem, plan)
+    count, blocks = batches(problem, plan), num_blocks(plan)
+    in_v = name in ("zb-v", "dualpipe-v")
+    if leaves_order(problem):
+        listed = not isinstance(plan.order, str) and plan.order is not None
+        if listed:
+            rule("order: any", problem.job.schedule == "any")
+            for fault in order_faults(plan, count):
+                rule(fault, False)
+        else:
+            rule("order", name in schedule_names(problem))
+    else:
+        listed = False
+        rule("no order", plan.order is None)
+    if not listed:
+        rule("placement", plan.placement == ("v" if in_v else "loop"))
+    rule(
+        "virtual_stages",
+        plan.virtual_stages in allowed_chunks(problem, name),
+    )
+    if in_v:
+        rule("V: S >= 2", blocks >= 2)
+        if name == "dualpipe-v":
+            rule("M >= 2S", count >= 2 * blocks)
+    if plan.virtual_stages > 1 and not in_v and not listed:
+        rule("interleaved: 1f1b", name == "1f1b")
+        rule("interleaved: S >= 2", blocks >= 2)
+        rule("interleaved: S divides M", count % blocks == 0)
+    if leaves_order(problem):
+        for number, stage in enumerate(plan.stages):
+            used_kinds = {x.recompute for x in strategies_of(stage).values()}
+            if "full" in used_kinds:
+                rule("whole", not splits(plan, name, number))
+
+
+def splits(plan: Plan, name: str | None, chunk: int) -> bool:
+    """Return whether a chunk computes gradients of weights apart."""
+    if name is not None:
+        return name in ("zb-h1", "zb-v")
+    return any(
+        re.fullmatch(f"{chunk}[IW][0-9]+", text)
+        for texts in plan.order or ()
+        for text in texts
+    )
+
+
+def order_faults(plan: Plan, count: int) -> list[str]:  # noqa: C901
+    """Return what is wrong with a plan's lists of passes.
+
+    Every block runs each pass of its own chunks once: F, then either B, or I
+    and later W. Passes wait for the same micro-batch: forward for the chunk
+    in front, back for the chunk behind.
+    """
+    lists, blocks, last = plan.order, num_blocks(plan), len(plan.stages) - 1
+    assert isinstance(lists, tuple)
+    if len(lists) != blocks:
+        return ["order: one list per block"]
+    faults = []
+    for block, texts in enumerate(lists):
+        ran: list[tuple[int, str, int]] = []
+        for text in texts:
+            # int() reads more digits than 9, and other than ASCII ones
+            if not re.fullmatch("[0-9]{1,9}[FBIW][0-9]{1,9}", text):
+                return [f"order: {text!r} is no pass"]
+            chunk, kind, number = re.split("([FBIW])", text)
+            ran.append((int(chunk), kind, int(number)))
+        for chunk, _, number in ran:
+            if chunk > last or block_of(plan, chunk) != block:
+                faults.append("order: on another block")
+            if number >= count:
+                faults.append("order: no such micro-batch")
+        for chunk in range(last + 1):
+            if block_of(plan, chunk) != block:
+                continue
+            for number in range(count):
+                kinds = [k for c, k, m in ran if (c, m) == (chunk, number)]
+                if kinds not in (["F", "B"], ["F", "I", "W"]):
+                    faults.append("order: not F and B, or F, I and W")
+    if faults:
+        return faults
+    ended: set[tuple[int, bool, int]] = set()
+    todo = [[re.split("([FBIW])", text) for text in texts] for texts in lists]
+    moved = True
+    while moved:
+        moved = False
+        for own in todo:
+            if not own:
+                continue
+            chunk, kind, number = int(own[0][0]), own[0][1], int(own[0][2])
+            if kind == "F":
+                waits = chunk > 0 and (chunk - 1, True, number) not in ended
+            elif kind == "W":
+                waits = False
+            elif chunk == last:
+                waits = (chunk, True, number) not in ended
+            else:
+                waits = (chunk + 1, False, number) not in ended
+            if not waits:
+                if kind != "W":
+                    ended.add((chunk, kind == "F", number))
+                own.pop(0)
+                moved = True
+    return ["order: passes wait for each other"] if any(todo) else []
 
 
 def _whole_plan(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -36,6 +37,7 @@ from tests.independent.rules import (
     cost_of,
     num_blocks,
     samples_per_rank,
+    schedule_name,
     strategies_of,
 )
 
@@ -748,7 +750,9 @@ def pass_list(
 def pass_lists(problem: Problem, plan: Plan) -> list[list[Item]]:
     """Return what every block runs, whatever the schedule."""
     count, blocks = batches(problem, plan), num_blocks(plan)
-    name = problem.job.schedule
+    name = schedule_name(problem, plan)
+    if name is None:
+        return read_lists(plan)
     lists: list[list[Item]] = []
     for block in range(blocks):
         if name == "zb-v":
@@ -764,6 +768,21 @@ def pass_lists(problem: Problem, plan: Plan) -> list[list[Item]]:
                 passes = plain(name, blocks, count, block)
             lists.append([(one,) for one in passes])
     return lists
+
+
+def read_lists(plan: Plan) -> list[list[Item]]:
+    """Return the passes that a plan lists itself."""
+    kinds = {"F": "forward", "B": "backward", "I": "inputs", "W": "weights"}
+    assert isinstance(plan.order, tuple)
+    return [
+        [
+            ((kinds[kind], int(chunk), int(number)),)
+            for chunk, kind, number in (
+                re.split("([FBIW])", text) for text in texts
+            )
+        ]
+        for texts in plan.order
+    ]
 
 
 def plain(name: str, blocks: int, count: int, block: int) -> list[PassOf]:
@@ -974,7 +993,8 @@ def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
         )
     # passes in flight, and the most bytes they keep on a block
     lists = pass_lists(problem, plan)
-    listed = chunks > 1 or job.schedule == "zb-h1"
+    name = schedule_name(problem, plan)
+    listed = chunks > 1 or name == "zb-h1" or plan.order is not None
     kept_of_block = []
     inflight_of_block = []
     for block in range(blocks):
@@ -995,7 +1015,7 @@ def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
             inflight_of_block.append(most_passes)
             kept_of_block.append(most)
         else:
-            if job.schedule == "gpipe":
+            if name == "gpipe":
                 stages[block].inflight = count
             else:
                 stages[block].inflight = min(count, blocks - block)
@@ -1058,7 +1078,7 @@ def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
     loads = [stage.forward + stage.backward for stage in stages]
     if listed:
         passes = max(block_ends(lists, stages))
-    elif job.schedule == "gpipe":
+    elif name == "gpipe":
         passes = sum(loads) + (count - 1) * (
             max(stage.forward for stage in stages)
             + max(stage.backward for stage in stages)

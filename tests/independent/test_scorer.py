@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -41,11 +42,33 @@ def test_scores_agree_where_plans_split_sequences(first: int) -> None:
         assert not found, f"pair {seed}: {'; '.join(found)}"
 
 
+@pytest.mark.parametrize("first", range(0, COUNT // 2, PER_TEST // 2))
+def test_scores_agree_where_plans_order_passes(first: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + PER_TEST // 2):
+        problem, plan = draw_pair(Random(seed), "standard", orders=True)
+        verdict, found = differences(problem, plan)
+        assert not found, f"pair {seed}: {'; '.join(found)}"
+        kind = "listed" if isinstance(plan.order, tuple) else "named"
+        seen[f"{kind} {verdict}"] += 1
+        seen["v"] += plan.placement == "v" and verdict != "illegal"
+        seen["chunks"] += plan.virtual_stages > 1 and verdict != "illegal"
+    assert min(seen.values()) >= 5, seen
+    assert len(seen) == 8, seen
+
+
 @examples(100, full=3000)
 @given(st.randoms(use_true_random=False))
 def test_scores_agree_on_odd_pairs(random: Random) -> None:
     # Hypothesis looks for extremes, and shrinks what it finds.
     _, found = differences(*draw_pair(random))
+    assert not found
+
+
+@examples(60, full=3000)
+@given(st.randoms(use_true_random=False))
+def test_scores_agree_on_odd_orders(random: Random) -> None:
+    _, found = differences(*draw_pair(random, "standard", orders=True))
     assert not found
 
 

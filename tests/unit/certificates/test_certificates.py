@@ -893,6 +893,10 @@ def with_job(**fields: Any) -> Callable[[Problem], Problem]:
          "job.overlap: expected nothing, for a certificate, got "),
         (with_job(virtual_stages=(1, 2)),
          r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]"),
+        (with_job(schedule="any"),
+         "job.schedule: expected 1f1b or gpipe, for a certificate, got any"),
+        (with_job(schedule=("1f1b",)),
+         "job.schedule: expected 1f1b or gpipe, for a certificate, got "),
         (with_job(uniform=("tp",)),
          "job.uniform: expected nothing, for a certificate, got "),
         (lambda p: replace(
@@ -906,6 +910,8 @@ def test_what_is_not_covered_is_refused_by_name(
 ) -> None:
     problem = change(two_stages(topology=NCCL))
     plan = make_plan(("a b", SINGLE))
+    if problem.job.plans_order_passes:
+        plan = replace(plan, order="1f1b")
     with pytest.raises(UnsupportedProblemError, match=message):
         certify(problem, plan)
 
@@ -1190,6 +1196,22 @@ def test_known_keys_elsewhere_are_bad_input(path: str, value: int) -> None:
         rf"{value}; change or remove it$",
     ):
         documents.parse(json.dumps(document), "problem")
+
+
+@pytest.mark.parametrize("order", ["1f1b", [["0F0", "0B0"]]])
+def test_a_plan_with_an_order_of_its_own_is_bad_input(
+    program: Program, files: tuple[Path, Path], order: object
+) -> None:
+    document = json.loads(files[1].read_text())
+    document["plan"]["order"] = order
+    files[1].write_text(json.dumps(document))
+    code, out, err = program(*files)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(
+        r"nest-check: .*\.plan\.order: expected nothing, for a certificate, "
+        r"got .*; change or remove it\n",
+        err,
+    ), err
 
 
 def test_it_says_how_it_is_used(program: Program) -> None:

@@ -1,0 +1,254 @@
+"""``dp`` where plans order their passes, against all plans in all orders.
+
+Plans are listed by the independent enumerator and scored by its scorer; the
+best of all orders of a plan is found by :mod:`tests.orders`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from nest.cost.model import CostModel
+from nest.cost.schedules import PassTimes, Times
+from nest.cost.score import score as product_score
+from nest.ir import Plan, Problem
+from nest.search.list_orders import OrderScope
+from nest.search.order_bounds import order_bound
+from nest.search.orders import order_scope
+from nest.search.solver import DpSolver
+from nest.solvers.base import SolveOptions, SolverOutput, Status
+from tests.independent.enumerator import in_turn, optimum, plans
+from tests.independent.generate import draw_pair, draw_tiny
+from tests.independent.rules import (
+    allowed_chunks,
+    batches,
+    block_of,
+    broken_rules,
+    schedule_names,
+    strategies_of,
+)
+from tests.independent.scorer import score
+from tests.independent.standard import capacity_bytes
+from tests.orders import least_end
+from tests.properties.profiles import PROFILE, examples
+
+COUNT = {"quick": 2, "dev": 4, "full": 1000}.get(PROFILE, 20)
+PER_TEST = {"quick": 1, "dev": 2}.get(PROFILE, 10)
+MOST_PLANS = 80
+
+#: Passes of a plan, two per chunk and micro-batch.
+MOST_PASSES = 16
+
+
+def solved(problem: Problem) -> SolverOutput:
+    return DpSolver().solve(problem, SolveOptions())
+
+
+def drawn(first: int, wanted: str) -> list[tuple[int, Problem]]:
+    """Draw as many problems as a test takes, of ``any`` or of lists."""
+    problems = []
+    seed = 1000 * first
+    while len(problems) < PER_TEST:
+        seed += 1
+        problem = draw_tiny(
+            Random(f"any order {seed}"), "standard", MOST_PLANS, orders=True
+        )
+        if (problem.job.schedule == "any") == (wanted == "any"):
+            problems.append((seed, problem))
+    return problems
+
+
+def step_of(problem: Problem, output: SolverOutput) -> int | None:
+    """Return the step time of an answer, scored twice."""
+    if output.plan is None:
+        assert output.status in (Status.INFEASIBLE, Status.NO_SOLUTION)
+        return None
+    record = score(problem, output.plan)
+    assert record.feasible
+    verdict = product_score(problem, output.plan)
+    assert record.step == verdict.step_quanta == output.claimed_quanta
+    return record.step
+
+
+def check_bound(output: SolverOutput, best: int | None, said: str) -> None:
+    """Check what is proven against a step time that can be had."""
+    if best is None:
+        return
+    assert output.status is not Status.INFEASIBLE, said
+    if output.lower_bound_quanta is not None:
+        assert output.lower_bound_quanta <= best, said
+    if output.status is Status.OPTIMAL:
+        assert output.claimed_quanta == output.lower_bound_quanta, said
+
+
+# Lists of schedules
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
+def test_lists_of_schedules_agree_with_an_enumeration(first: int) -> None:
+    """Of all plans under each name; a plan is found wherever there is one."""
+    seen: Counter[str] = Counter()
+    for seed, problem in drawn(first, "lists"):
+        best, _ = optimum(problem)
+        output = solved(problem)
+        step = step_of(problem, output)
+        said = f"seed {seed}: {output.status}, {step}, {best}"
+        check_bound(output, best, said)
+        assert (step is None) == (best is None), said
+        if step is not None and best is not None:
+            assert step >= best, said
+            seen["best"] += step == best
+            seen["all"] += 1
+    assert seen["best"] >= 0.9 * seen["all"] - 1
+
+
+# Any order
+
+
+def scope_of(problem: Problem, plan: Plan) -> tuple[OrderScope, int]:
+    """Return what orders of a plan depend on, and its sync."""
+    record = score(problem, plan)
+    blocks = range(len(record.blocks))
+    scope = OrderScope(
+        times=[
+            Times(x.forward, x.backward, x.weight_backward)
+            for x in record.stages
+        ],
+        kept_bytes=tuple(
+            x.memory["kept_bytes"] // x.inflight for x in record.stages
+        ),
+        free_bytes=tuple(
+            capacity_bytes(problem, plan, block)
+            - record.blocks[block].memory_bytes
+            + record.blocks[block].memory["kept_bytes"]
+            for block in blocks
+        ),
+        block_of=tuple(
+            block_of(plan, chunk) for chunk in range(len(plan.stages))
+        ),
+        whole=frozenset(
+            chunk
+            for chunk, stage in enumerate(plan.stages)
+            if any(
+                x.recompute == "full" for x in strategies_of(stage).values()
+            )
+        ),
+        num_micro_batches=batches(problem, plan),
+    )
+    return scope, max(block.sync for block in record.blocks)
+
+
+def best_of_all(problem: Problem) -> tuple[int | None, bool]:
+    """Return the best step of all plans in all orders, and if it is known.
+
+    Plans with many passes count with the order that runs one micro-batch at
+    a time; then it is one that can be had.
+    """
+    best: int | None = None
+    known = True
+    scopes: dict[str, tuple[OrderScope, int]] = {}
+    for plan in plans(problem, listed=True):
+        scope, sync = scope_of(problem, plan)
+        scopes.setdefault(f"{scope} {sync}", (scope, sync))
+    for scope, sync in scopes.values():
+        if min(scope.free_bytes) < 0:
+            continue
+        num_passes = 2 * len(scope.times) * scope.num_micro_batches
+        if num_passes > MOST_PASSES:
+            known = False
+            continue
+        end = least_end(scope)
+        if end is not None and (best is None or end + sync < best):
+            best = end + sync
+    return best, known
+
+
+@examples(30, full=2000)
+@given(st.randoms(use_true_random=False))
+def test_orders_depend_on_what_scores_say(random: Random) -> None:
+    """Of passes, memory and sync; a part of which may hide behind passes."""
+    problem, plan = draw_pair(random, "standard", orders=True)
+    if not isinstance(plan.order, tuple) or broken_rules(problem, plan):
+        return
+    one = replace(plan, order=in_turn(problem, plan))
+    expected, sync = scope_of(problem, one)
+    scope, least = order_scope(
+        problem, replace(plan, order=None), CostModel(problem)
+    )
+    assert [*map(times_of, scope.times)] == [*map(times_of, expected.times)]
+    assert (scope.kept_bytes, scope.free_bytes) == (
+        expected.kept_bytes,
+        expected.free_bytes,
+    )
+    assert (scope.block_of, scope.whole, scope.num_micro_batches) == (
+        *(expected.block_of, expected.whole),
+        expected.num_micro_batches,
+    )
+    assert least == sync or ("gradients" in plan.overlap and least < sync)
+    step = score(problem, plan).step
+    assert (
+        order_bound(scope) + least <= step or not score(problem, plan).feasible
+    )
+
+
+def times_of(passes: PassTimes) -> tuple[int, int, int]:
+    return passes.forward, passes.backward, passes.weight_backward
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
+def test_any_order_is_bounded_and_near_the_best(first: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed, problem in drawn(first, "any"):
+        output = solved(problem)
+        step = step_of(problem, output)
+        best, known = best_of_all(problem)
+        said = f"seed {seed}: {output.status}, {step}, {best}"
+        check_bound(output, best, said)
+        if known:
+            assert (step is None) == (best is None), said
+            assert step is None or best is None or step >= best, said
+        if step is not None and best is not None:
+            seen["near"] += 100 * step <= 101 * best
+            seen["all"] += 1
+    assert seen["near"] >= 0.8 * seen["all"] - 1, seen
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
+def test_any_order_is_never_slower_than_less_choice(first: int) -> None:
+    """One schedule alone, timed pass by pass, and one number of chunks."""
+    for seed, problem in drawn(first, "any"):
+        job = problem.job
+        output = solved(problem)
+        step = step_of(problem, output)
+        for name in schedule_names(problem):
+            chunks = allowed_chunks(problem, name)
+            recompute = job.recompute
+            if name in ("zb-h1", "zb-v"):
+                recompute = tuple(x for x in recompute if x != "full")
+            if not chunks or not recompute:
+                continue
+            alone = replace(
+                job,
+                schedule=name,
+                virtual_stages=chunks if name == "1f1b" else (1,),
+                recompute=recompute,
+            )
+            plan = solved(replace(problem, job=alone)).plan
+            if plan is None:
+                continue
+            record = score(problem, replace(plan, order=name))
+            if record.feasible:
+                said = f"seed {seed}: {step}, {name} {record.step}"
+                assert step is not None, said
+                assert step <= record.step, said
+        for virtual in job.virtual_stages:
+            pinned = replace(job, virtual_stages=(virtual,))
+            less = solved(replace(problem, job=pinned)).claimed_quanta
+            said = f"seed {seed}: {step}, v={virtual} {less}"
+            assert less is None or (step is not None and step <= less), said

@@ -1,0 +1,343 @@
+"""Orders by list scheduling, and what no order is shorter than.
+
+Passes are written (F, I, W): a forward pass, one for gradients of inputs and
+one for gradients of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from nest.cost.schedules import Times
+from nest.cost.schedules.ordered import pass_text
+from nest.search.list_orders import (
+    Delays,
+    ListOrder,
+    OrderScope,
+    OrderSearch,
+    balanced,
+    first_delays,
+    list_order,
+)
+from nest.search.order_bounds import order_bound
+
+Passes = tuple[int, int, int]
+
+
+def scope_of(
+    times: Sequence[Passes],
+    count: int,
+    free: Sequence[int],
+    kept: Sequence[int] = (),
+    placement: str = "loop",
+    whole: Sequence[int] = (),
+) -> OrderScope:
+    """Return what orders depend on; a micro-batch keeps 1 by default."""
+    blocks = len(free)
+    return OrderScope(
+        times=[Times(f, i + w, w) for f, i, w in times],
+        kept_bytes=tuple(kept) or (1,) * len(times),
+        free_bytes=tuple(free),
+        block_of=tuple(
+            min(chunk, 2 * blocks - 1 - chunk)
+            if placement == "v"
+            else chunk % blocks
+            for chunk in range(len(times))
+        ),
+        whole=frozenset(whole),
+        num_micro_batches=count,
+    )
+
+
+def texts(order: ListOrder | None) -> list[str]:
+    assert order is not None
+    return [" ".join(map(pass_text, passes)) for passes in order.lists]
+
+
+def plain(scope: OrderScope, forward_first: bool = False) -> Delays:
+    """Return no delays at all."""
+    none = (0,) * len(scope.times)
+    most = (scope.num_micro_batches,) * len(scope.times)
+    return Delays(forward_first, none, none, none, most)
+
+
+# What a scope knows
+
+
+def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
+    """A whole backward pass keeps it until all of it has ended."""
+    times = [(1, 2, 4), (8, 16, 32), (64, 128, 256)]
+    scope = scope_of(times, 2, (9, 9, 9), whole=(1,))
+    assert scope.weights == [4, 0, 256]
+    assert scope.inputs == [2, 48, 128]
+    # 8 + 64 forward, 128 + 48 back; 1 + 2 more of chunk 1, and its 4.
+    assert [scope.stay(chunk) for chunk in range(3)] == [255, 248, 448]
+
+
+# What no order is shorter than
+
+
+@pytest.mark.parametrize(
+    ("scope", "bound"),
+    [
+        # The work of one block: 3 (1 + 2 + 3).
+        pytest.param(scope_of([(1, 2, 3)], 3, (9,)), 18, id="work"),
+        # Block 2 waits 2, then works 2 (10 + 10 + 10).
+        pytest.param(
+            scope_of([(2, 3, 4), (10, 10, 10)], 2, (9, 9)), 62, id="head"
+        ),
+        # 2 + 2 (10 + 10), and then the 3 of block 1; 2 W of 1 fit in them.
+        pytest.param(
+            scope_of([(2, 3, 4), (10, 10, 1)], 2, (9, 9)), 45, id="front"
+        ),
+        # The trip: 1 + 10 forward, 10 back, then I and W of block 1.
+        pytest.param(
+            scope_of([(1, 1, 1), (10, 10, 0)], 1, (9, 9)), 23, id="trip"
+        ),
+        # Block 2 of a V: 1 + 5 + 5 + 1 forward and 1 back, until it goes back
+        # 5 + 5; then the 1 of chunk 1.
+        pytest.param(
+            scope_of(
+                [(1, 1, 1), (5, 5, 0), (5, 5, 0), (1, 1, 1)],
+                *(1, (9, 9)),
+                placement="v",
+            ),
+            24,
+            id="trip of chunks",
+        ),
+        # A trip of 10 + 3 · 5 forward and 3 · 5 back; of 4 F on block 1 at
+        # most 3 are in flight then: 10, and 4 I of 10.
+        pytest.param(
+            scope_of([(10, 10, 0), *[(5, 5, 0)] * 3], 4, (3, 9, 9, 9)),
+            90,
+            id="ahead",
+        ),
+        # Block 3: 2 until it starts, 2 F and 2 I; of 2 W one comes before
+        # the last I, as one fits. Then the 10 of blocks 1 and 2.
+        pytest.param(
+            scope_of([(1, 5, 0), (1, 5, 0), (1, 1, 4)], 2, (9, 9, 1)),
+            20,
+            id="late",
+        ),
+        # One at a time on block 1: 1 + 1 forward, 1 + 1 back, W: 3 · 5.
+        pytest.param(
+            scope_of([(1, 1, 1), (1, 1, 1)], 3, (1, 1)), 15, id="memory"
+        ),
+        # 3 bytes hold one micro-batch of 2.
+        pytest.param(
+            scope_of([(1, 1, 1), (1, 1, 1)], 3, (3, 3), (2, 2)),
+            15,
+            id="whole micro-batches",
+        ),
+        # Block 2 waits 1; then 3 (2 + 2 + 1) one at a time.
+        pytest.param(
+            scope_of([(1, 1, 1)] * 3, 3, (9, 1, 9)), 16, id="behind head"
+        ),
+        # Two micro-batches through chunks of 1 + 3 + 1 and 1 + 2 + 1.
+        pytest.param(
+            scope_of(
+                [(0, 0, 0), (1, 3, 1), (1, 2, 1), (0, 0, 0)],
+                *(2, (9, 4)),
+                (1, 1, 2, 1),
+                placement="v",
+            ),
+            18,
+            id="work of chunks",
+        ),
+        # Block 1 of a V of 3 blocks: chunk 1 keeps 2 bytes for 6 + 6 + 1,
+        # chunk 6 keeps 1 for 3. 4 (2 · 13 + 3) / 3 is 38.7.
+        pytest.param(
+            scope_of(
+                [(1, 1, 1)] * 6, 4, (3, 9, 9), (2, *[1] * 5), placement="v"
+            ),
+            39,
+            id="memory of chunks",
+        ),
+        # A whole backward pass of block 2 has to end: 1 + 1 + 10, then 2.
+        pytest.param(
+            scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9), whole=(1,)),
+            14,
+            id="whole",
+        ),
+        # 2 + 4, then 2; block 2: 1 + 1 + 4 + 6.
+        pytest.param(
+            scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9)), 12, id="split"
+        ),
+        # Nothing is kept: all fit, as in the third case.
+        pytest.param(
+            scope_of([(2, 3, 4), (10, 10, 1)], 2, (0, 0), (0, 0)),
+            45,
+            id="nothing kept",
+        ),
+        # In 1 byte not even one micro-batch fits: no order is shorter.
+        pytest.param(
+            scope_of([(1, 2, 3)], 3, (1,), (2,)), 19, id="nothing fits"
+        ),
+    ],
+)
+def test_bounds_of_orders(scope: OrderScope, bound: int) -> None:
+    """One case where each of the terms is the largest."""
+    assert order_bound(scope) == bound
+
+
+# Orders
+
+
+def test_the_pass_that_can_start_first_runs_next() -> None:
+    """Two equal blocks: W fills what is idle, I goes before F."""
+    scope = scope_of([(1, 1, 1), (1, 1, 1)], 2, (9, 9))
+    order = list_order(scope, plain(scope))
+    assert texts(order) == [
+        "0F0 0F1 0I0 0W0 0I1 0W1",
+        "1F0 1I0 1F1 1I1 1W0 1W1",
+    ]
+    assert order is not None
+    assert order.end == 7
+    assert order_bound(scope) == 7
+    first = list_order(scope, plain(scope, forward_first=True))
+    assert texts(first)[1] == "1F0 1F1 1I0 1I1 1W0 1W1"
+
+
+def test_memory_holds_forward_passes_back() -> None:
+    """One micro-batch fits on block 1: it waits for its own W."""
+    scope = scope_of([(1, 1, 1), (1, 1, 1)], 2, (1, 9))
+    order = list_order(scope, plain(scope))
+    assert texts(order)[0] == "0F0 0I0 0W0 0F1 0I1 0W1"
+    assert order is not None
+    assert order.end == order_bound(scope) == 10
+
+
+def test_a_delay_holds_a_pass_back() -> None:
+    scope = scope_of([(2, 2, 2)], 2, (9,))
+    late = plain(scope)._replace(weights=(9,))
+    assert texts(list_order(scope, late)) == ["0F0 0I0 0F1 0I1 0W0 0W1"]
+    early = plain(scope)._replace(forward=(5,))
+    assert texts(list_order(scope, early)) == ["0F0 0I0 0W0 0F1 0I1 0W1"]
+    inputs = plain(scope)._replace(inputs=(1,))
+    assert texts(list_order(scope, inputs)) == ["0F0 0F1 0I0 0W0 0I1 0W1"]
+    one = plain(scope, forward_first=True)._replace(max_in_flight=(1,))
+    assert texts(list_order(scope, one)) == ["0F0 0I0 0W0 0F1 0I1 0W1"]
+
+
+def test_what_has_no_gradients_of_weights_runs_whole() -> None:
+    scope = scope_of([(1, 1, 1), (1, 1, 0)], 1, (1, 1), whole=(0,))
+    assert texts(list_order(scope, plain(scope))) == ["0F0 0B0", "1F0 1B0"]
+
+
+@pytest.mark.parametrize("placement", ["loop", "v"])
+def test_no_order_runs_dead(placement: str) -> None:
+    """One micro-batch of each chunk fits to the byte: 3 and 1 of 4.
+
+    So the chunk of 1 byte gets no second one in front of the other.
+    """
+    kept = (3, 1, 3, 1) if placement == "v" else (3, 1, 1, 3)
+    scope = scope_of([(1, 1, 1)] * 4, 3, (4, 4), kept, placement)
+    for delays in first_delays(scope):
+        order = list_order(scope, delays)
+        assert order is not None
+    less = scope_of([(1, 1, 1)] * 4, 3, (4, 3), kept, placement)
+    assert list_order(less, plain(less)) is None
+
+
+def test_a_later_chunk_has_room_while_it_has_none() -> None:
+    """5 bytes: 2 of chunk 1 and 1 of chunk 2, which then runs in turn."""
+    scope = scope_of([(1, 1, 1), (1, 1, 1)], 4, (5,), (2, 1), "v")
+    (passes,) = texts(list_order(scope, plain(scope, forward_first=True)))
+    assert passes.startswith("0F0 1F0 0F1")
+    held = highest = 0
+    for text in passes.split():
+        size = 1 if text[0] == "1" else 2
+        held += {"F": size, "I": 0, "W": -size, "B": -size}[text[1]]
+        highest = max(highest, held)
+    assert highest <= 5
+    assert held == 0
+
+
+def test_what_returns_leaves_its_room_to_others() -> None:
+    """Block 1 of a V holds 2 of 1 byte: chunk 1 and chunk 6 in turn.
+
+    When the first micro-batch has left chunk 6, the second enters chunk 1: it
+    needs chunk 6 after the first is back.
+    """
+    scope = scope_of(
+        [(1, 1, 0)] * 6, 2, (2, 9, 9), placement="v", whole=range(6)
+    )
+    order = list_order(scope, plain(scope, forward_first=True))
+    assert texts(order)[0] == "0F0 5F0 5B0 0F1 0B0 5F1 5B1 0B1"
+
+
+@pytest.mark.parametrize(
+    ("count", "free", "kept", "expected"),
+    [
+        # Stays of 5 and 3, 1 byte each: 10 · 5 / 8 and 10 · 3 / 8.
+        (8, 10, (1, 1), (6, 3)),
+        (4, 10, (1, 1), (4, 3)),  # there are no more
+        (8, 1, (1, 1), (1, 1)),  # one at least
+        # 2 · 5 + 3 per micro-batch: 26 · 5 / 13 and 26 · 3 / 13.
+        (99, 26, (2, 1), (10, 6)),
+        (8, 0, (0, 0), (1, 1)),
+        (8, 7, (0, 0), (8, 8)),
+    ],
+)
+def test_balanced_chunks(
+    count: int, free: int, kept: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    scope = scope_of([(1, 1, 1)] * 2, count, (free,), kept, "v")
+    assert [scope.stay(0), scope.stay(1)] == [5, 3]
+    assert balanced(scope) == expected
+
+
+def test_first_delays_are_of_gradients_of_weights() -> None:
+    scope = scope_of([(1, 1, 20), (1, 1, 1)], 4, (2, 9))
+    delays = first_delays(scope)
+    assert delays[0] == Delays(True, (0, 0), (0, 0), (2, 0), (4, 4))
+    assert delays[1] == delays[0]._replace(forward_first=False)
+    assert {x.max_in_flight for x in delays} == {(4, 4), balanced(scope)}
+    assert {x.weights[0] for x in delays} == {
+        *(0, 1, 2, 3, 4, 5, 7, 10, 15, 20, 40)
+    }
+
+
+# The search for better ones
+
+
+def test_a_search_ends_at_its_floor() -> None:
+    scope = scope_of([(1, 1, 1), (1, 1, 1)], 2, (9, 9))
+    search = OrderSearch(scope, order_bound(scope))
+    assert not search.done
+    search.run(lambda: False, 1000)
+    assert search.done
+    assert search.best is not None
+    assert search.best.end == 7
+
+
+def test_a_search_stops_when_it_is_told() -> None:
+    scope = scope_of([(1, 1, 1), (1, 1, 1)], 2, (9, 9))
+    search = OrderSearch(scope, 0)
+    search.run(lambda: True, 1000)
+    assert search.best is None
+    assert not search.done
+    search.run(lambda: False, 1)
+    assert search.best is not None
+    assert not search.done
+
+
+def test_a_search_is_done_where_nothing_fits() -> None:
+    scope = scope_of([(1, 1, 1)], 2, (1,), (2,))
+    search = OrderSearch(scope, order_bound(scope))
+    search.run(lambda: False, 1000)
+    assert search.best is None
+    assert search.done
+
+
+def test_a_search_goes_on_and_repeats_itself() -> None:
+    """1,000 orders at once or in parts: the same best one."""
+    times = [(3, 7, 2), (5, 1, 9), (4, 4, 4)]
+    scope = scope_of(times, 5, (4, 3, 2))
+    whole, parts = OrderSearch(scope, 0, 1), OrderSearch(scope, 0, 1)
+    whole.run(lambda: False, 120)
+    for _ in range(3):
+        parts.run(lambda: False, 40)
+    assert whole.best == parts.best
