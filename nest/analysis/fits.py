@@ -382,7 +382,8 @@ def _stages(
                 index + 1,
                 ranks,
                 block.memory,
-                problem.cluster.memory_bytes(ranks),
+                problem.cluster.memory_bytes(ranks)
+                + problem.cluster.headroom_bytes(ranks),
                 *intervals,
                 fits_word(problem, block.memory_bytes, ranks),
             )

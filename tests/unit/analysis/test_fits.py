@@ -89,7 +89,10 @@ def test_headroom_is_memory_that_runs_may_use(problem: Problem) -> None:
     narrow = with_headroom(problem, "20%")
     usable_bytes = narrow.cluster.memory_bytes()
     assert fits_word(narrow, usable_bytes) == "yes"
-    assert fits_word(narrow, usable_bytes + 1) == "no"
+    assert fits_word(narrow, usable_bytes + 1) == "yes"
+    device_bytes = problem.cluster.memory_bytes()
+    assert fits_word(narrow, device_bytes) == "doubtful"
+    assert fits_word(narrow, device_bytes + 1) == "no"
 
 
 def test_every_change_fits_and_has_its_score(too_large: Fits) -> None:
