@@ -234,11 +234,11 @@ def _challenged(
 
 
 def over_memory(
-    problem: Problem, claim: SolverOutput, plan: Plan, found: Score
+    problem: Problem, claim: SolverOutput, plan: Plan, plan_score: Score
 ) -> Verdict:
     """Return the verdict on a plan that does not fit: what it lacks."""
-    full = fullest_device(problem, plan, found)
-    capacity, missing_bytes = full.device_bytes, -found.memory_left_bytes
+    full = fullest_device(problem, plan, plan_score)
+    capacity, missing_bytes = full.device_bytes, -plan_score.memory_left_bytes
     excess = full.memory_bytes - capacity
     detail = f"leaves {format_bytes(missing_bytes)} less than the headroom"
     if excess > 0:
@@ -249,7 +249,7 @@ def over_memory(
         status=Status.OVER_MEMORY,
         limit=claim.limit,
         plan=plan,
-        score=found,
+        score=plan_score,
         own_objective_ns=claim.own_objective_ns,
         over_memory_bytes=missing_bytes,
         detail="; ".join(filter(None, (detail, claim.detail))),

@@ -243,8 +243,8 @@ def bars(
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         by_label = dict(zip(labels, handles, strict=True))
-        place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-        axes.legend(by_label.values(), by_label, **place)
+        legend = axes.legend(by_label.values(), by_label, loc="upper left")
+        legend.set_bbox_to_anchor((1.0, 1.0))
     axes.set_title(title)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
