@@ -235,7 +235,11 @@ class Comparison(Tabular):
         """Draw the step times, see :mod:`nest.util.plots`."""
         from nest.util.plots import bars
 
-        return bars(self.to_rows(), axes)
+        rows = self.to_rows()
+        for row, result in zip(rows, self.results, strict=True):
+            if result.status is Status.OVER_MEMORY and result.score:
+                row["step_time_ns"] = result.score.step_time_ns
+        return bars(rows, axes, title=self.problem.name)
 
     def to_rows(self) -> list[Row]:
         """Return a row per solver; how much longer, as a fraction."""

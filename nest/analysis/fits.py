@@ -188,6 +188,11 @@ class Change:
         return self.problem.cluster.num_devices
 
     @property
+    def rank(self) -> tuple[bool, float]:
+        """The key that sorts changes: more devices last, then by cost."""
+        return "devices" in self.names, self.cost
+
+    @property
     def text(self) -> str:
         """The values that differ, for people."""
         return ", ".join(map(str, self.settings))
@@ -218,8 +223,8 @@ class Fits(Tabular):
     intervals
         Of the step time and of the fullest device; ``None`` if not known.
     changes
-        Changes that fit, the cheapest first. If the plan fits, only those
-        that are cheaper than the plan.
+        Changes that fit, the cheapest first, and last those that need more
+        devices. If the plan fits, only those that are cheaper than the plan.
     remedies
         What any plan needs; empty unless no change fits.
     notes
@@ -253,11 +258,17 @@ class Fits(Tabular):
     def smallest(self) -> Change | None:
         """The cheapest of the changes of the fewest settings, if one is due.
 
-        ``None`` if the plan fits as it is, or no change makes it fit.
+        It needs more devices only if every change does. ``None`` if the plan
+        fits as it is, or no change makes it fit.
         """
         if self.fits in _FINE or not self.changes:
             return None
-        return min(self.changes, key=lambda x: (len(x.names), x.cost))
+
+        def size(change: Change) -> tuple[bool, int, float]:
+            more_devices, cost = change.rank
+            return more_devices, len(change.names), cost
+
+        return min(self.changes, key=size)
 
     def to_rows(self) -> list[Row]:
         """Return a row per stage, the fullest first."""
@@ -334,9 +345,9 @@ def fits(
     changes = search.singles()
     if is_fine:
         changes = tuple(x for x in changes if x.cost < -_LEAST_GAIN)
-    elif not changes or changes[0].cost > _DEAR:
+    elif not changes or changes[0].rank > (False, _DEAR):
         changes = (*changes, *search.pairs(changes))
-        changes = tuple(sorted(changes, key=lambda change: change.cost))
+        changes = tuple(sorted(changes, key=lambda change: change.rank))
     remedies: Sequence[str] = ()
     if not changes and not is_fine:
         remedies = remedies_within(problem, _REMEDIES_S, on_progress).lines
@@ -382,7 +393,8 @@ def _stages(
                 index + 1,
                 ranks,
                 block.memory,
-                problem.cluster.memory_bytes(ranks),
+                problem.cluster.memory_bytes(ranks)
+                + problem.cluster.headroom_bytes(ranks),
                 *intervals,
                 fits_word(problem, block.memory_bytes, ranks),
             )
@@ -437,12 +449,12 @@ class _Search:
     def pairs(self, singles: Sequence[Change]) -> tuple[Change, ...]:
         """Return changes of two settings, the cheapest values of each two.
 
-        Only those that are cheaper than all changes of one.
+        Only those that come before all changes of one.
         """
         two = combinations(self.options, 2)
         changes = self._cheapest(x for x in two if x[0].name != x[1].name)
-        cheapest = min((single.cost for single in singles), default=math.inf)
-        cheap = (pair for pair in changes if pair.cost < cheapest)
+        cheapest = min((x.rank for x in singles), default=(True, math.inf))
+        cheap = (pair for pair in changes if pair.rank < cheapest)
         return tuple(islice(cheap, _MAX_PAIRS))
 
     def _cheapest(
@@ -453,7 +465,7 @@ class _Search:
             other = best.setdefault(change.names, change)
             if change.cost < other.cost:
                 best[change.names] = change
-        return tuple(sorted(best.values(), key=lambda change: change.cost))
+        return tuple(sorted(best.values(), key=lambda change: change.rank))
 
     def _change(self, options: Sequence[_Option]) -> Change | None:
         """Return what options lead to, if that is a plan that fits."""

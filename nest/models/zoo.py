@@ -18,6 +18,7 @@ ARCHITECTURES = read_records("nest.models", "architectures", Architecture)
 _DIMENSIONS = attrgetter(
     *("count", "block.hidden", "block.mlp.hidden", "block.attention.heads"),
     *("block.attention.kv_heads", "block.attention.causal"),
+    "block.mlp.experts",
 )
 
 

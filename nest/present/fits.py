@@ -194,6 +194,8 @@ def _change_lines(answer: Fits, name: str) -> list[RenderableType]:
         title = "cheaper changes of one setting that still fit"
     elif all(len(change.names) > 1 for change in changes):
         title += " (no single one does)"
+    if "devices" in changes[-1].names:
+        title += "; more devices last"
     scale, written = _scale(answer), _written(changes[0])
     columns = (
         Column("text", "change", min_width=24),

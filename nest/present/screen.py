@@ -266,7 +266,7 @@ def fits_text(
         return f"no: {text}, {format_bytes(too_much)} too much"
     if full.memory_bytes > full.usable_bytes:
         over = format_bytes(full.memory_bytes - full.usable_bytes)
-        return f"no: {text}, {over} more than --headroom leaves"
+        text += f", {over} more than --headroom leaves"
     if intervals is None:
         return f"yes, as predicted: {text}"
     within_50, _ = memory_interval(full.memory_bytes)

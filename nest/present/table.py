@@ -204,7 +204,8 @@ def note_text(fields: Mapping[str, Any]) -> str:
     if detail:
         texts.append(detail)
     elif fields["over_memory_bytes"]:
-        texts.append(f"{format_bytes(fields['over_memory_bytes'])} too much")
+        size = format_bytes(fields["over_memory_bytes"])
+        texts.append(f"{size} more than a plan may use")
     return ": ".join(texts)
 
 

@@ -234,22 +234,24 @@ def _challenged(
 
 
 def over_memory(
-    problem: Problem, claim: SolverOutput, plan: Plan, found: Score
+    problem: Problem, claim: SolverOutput, plan: Plan, plan_score: Score
 ) -> Verdict:
     """Return the verdict on a plan that does not fit: what it lacks."""
-    full = fullest_device(problem, plan, found)
-    capacity = full.usable_bytes
+    full = fullest_device(problem, plan, plan_score)
+    capacity, missing_bytes = full.device_bytes, -plan_score.memory_left_bytes
     excess = full.memory_bytes - capacity
-    share = f" ({100 * excess / capacity:.1f} %)" if capacity else ""
-    detail = f"{format_bytes(excess)}{share} too much memory"
+    detail = f"leaves {format_bytes(missing_bytes)} less than the headroom"
+    if excess > 0:
+        share = f" ({100 * excess / capacity:.1f} %)" if capacity else ""
+        detail = f"{format_bytes(excess)}{share} too much memory"
     return Verdict(
         outcome=Outcome.SOLVED,
         status=Status.OVER_MEMORY,
         limit=claim.limit,
         plan=plan,
-        score=found,
+        score=plan_score,
         own_objective_ns=claim.own_objective_ns,
-        over_memory_bytes=excess,
+        over_memory_bytes=missing_bytes,
         detail="; ".join(filter(None, (detail, claim.detail))),
         extra=claim.extra,
     )

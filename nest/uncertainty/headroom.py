@@ -108,7 +108,8 @@ def fits_word(
 ) -> FitsWord:
     """Return whether devices have enough memory, and how sure that is.
 
-    Where nothing is known of errors, the prediction counts as exact.
+    Headroom is memory of the devices. Where nothing is known of errors, the
+    prediction counts as exact.
 
     Parameters
     ----------
@@ -120,12 +121,12 @@ def fits_word(
         Which devices; all by default.
     """
     cluster = problem.cluster
-    usable_bytes = cluster.memory_bytes(ranges)
-    if memory_bytes > usable_bytes:
+    device_bytes = cluster.memory_bytes(ranges)
+    device_bytes += cluster.headroom_bytes(ranges)
+    if memory_bytes > device_bytes:
         return "no"
     if why_none(problem):
         return "yes"
-    device_bytes = usable_bytes + cluster.headroom_bytes(ranges)
     within_50, within_90 = memory_interval(memory_bytes)
     if within_90.high <= device_bytes:
         return "yes"

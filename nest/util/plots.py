@@ -208,10 +208,12 @@ def memory(
     return axes
 
 
-def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
+def bars(
+    rows: Sequence[Mapping[str, Any]], axes: Axes | None, title: str
+) -> Axes:
     """Draw the step time of every solver, and its lower bound.
 
-    A plan that does not fit is hatched; a solver without a plan is named.
+    A plan over memory is hatched; a solver without a plan is named.
 
     Parameters
     ----------
@@ -229,7 +231,7 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
             said = row["status"] or row["outcome"]
             axes.annotate(f" no plan: {said}", (0, row["solver"]), va="center")
         elif not row["feasible"]:
-            bar.set(hatch="//", edgecolor="white", label="does not fit")
+            bar.set(hatch="//", edgecolor="white", label="over memory")
     bounds = [
         (row["solver"], row["lower_bound_ns"] / unit_ns)
         for row in rows
@@ -241,7 +243,9 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         by_label = dict(zip(labels, handles, strict=True))
-        axes.legend(by_label.values(), by_label, loc="lower right")
+        legend = axes.legend(by_label.values(), by_label, loc="upper left")
+        legend.set_bbox_to_anchor((1.0, 1.0))
+    axes.set_title(title)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel(f"step time ({unit})")

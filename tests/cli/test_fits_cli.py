@@ -58,6 +58,16 @@ def test_a_script_that_runs_out_of_memory(cli: Cli) -> None:
     assert document["stages"][1]["ranks"] == [[8, 15]]
 
 
+def test_the_screen_says_that_more_devices_come_last(cli: Cli) -> None:
+    document = shows(
+        cli, "fits --model llama3-8b --cluster h100x16 --plan tp=1,pp=1"
+    )
+    assert "the cheapest change first; more devices last\n" in cli.out
+    devices = [change["num_devices"] for change in document["changes"]]
+    assert devices == [*[16] * (len(devices) - 1), 32]
+    assert document["smallest_change"]["num_devices"] == 16
+
+
 def test_the_smallest_change_is_in_the_words_of_the_script(cli: Cli) -> None:
     switches = "--bf16 --use-distributed-optimizer --sequence-parallel"
     Path("run.sh").write_text(SCRIPT.replace("--bf16", switches))

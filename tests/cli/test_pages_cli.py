@@ -250,7 +250,7 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(cli: Cli) -> None:
     assert rows["plan.json"][3:5] == ["90.0000", "fastest"]
     assert rows["big.json"][1] == "no"
     assert rows["big.json"][4] == "–"
-    assert "too much" in rows["big.json"][5]
+    assert "more than a plan may use" in rows["big.json"][5]
     assert "; plan.json" in page.text
 
 

@@ -89,13 +89,16 @@ def test_headroom_is_memory_that_runs_may_use(problem: Problem) -> None:
     narrow = with_headroom(problem, "20%")
     usable_bytes = narrow.cluster.memory_bytes()
     assert fits_word(narrow, usable_bytes) == "yes"
-    assert fits_word(narrow, usable_bytes + 1) == "no"
+    assert fits_word(narrow, usable_bytes + 1) == "yes"
+    device_bytes = problem.cluster.memory_bytes()
+    assert fits_word(narrow, device_bytes) == "doubtful"
+    assert fits_word(narrow, device_bytes + 1) == "no"
 
 
 def test_every_change_fits_and_has_its_score(too_large: Fits) -> None:
     assert too_large.fits == "no"
-    costs = [change.cost for change in too_large.changes]
-    assert costs == sorted(costs)
+    ranks = [change.rank for change in too_large.changes]
+    assert ranks == sorted(ranks)
     assert too_large.changes
     for change in too_large.changes:
         verdict = score(change.problem, change.plan)
@@ -208,6 +211,17 @@ def test_pairs_come_where_no_single_change_does() -> None:
     assert answer.fits == "no"
     assert answer.changes
     assert {len(change.names) for change in answer.changes} == {2}
+
+
+def test_changes_that_need_more_devices_come_last() -> None:
+    """Twice the devices cost 0.4 % more device time, ZeRO 2 5.4 %."""
+    problem = nest.problem(model="llama3-8b", cluster="h100x16")
+    answer = fits(problem, even(problem, 1, 16, dp=16, zero=1))
+    names = [change.names for change in answer.changes]
+    assert names[0] == ("ZeRO stage",)
+    assert names[-1] == ("devices",)
+    assert answer.changes[-1].cost < answer.changes[0].cost
+    assert answer.smallest == answer.changes[0]
 
 
 def test_the_smallest_change_is_the_cheapest_of_one_setting(

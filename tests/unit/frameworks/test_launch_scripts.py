@@ -617,7 +617,10 @@ def test_a_vocabulary_is_assumed(hidden, heads, vocabulary, model):
 
 
 def test_of_models_with_equal_dimensions_the_largest_vocabulary_counts():
-    """Mistral-7B has 32,000 tokens, Llama-3-8B 128,256."""
+    """Mistral-7B has 32,000 tokens, Llama-3-8B 128,256.
+
+    Mixtral-8x7B has these dimensions too, but experts, and 32,000 tokens.
+    """
     text = (
         "python x.py --num-layers 32 --hidden-size 4096 --swiglu --bf16 "
         "--num-attention-heads 32 --ffn-hidden-size 14336 --seq-length 4096 "
@@ -625,6 +628,9 @@ def test_of_models_with_equal_dimensions_the_largest_vocabulary_counts():
     )
     model = launched(text, world=8).reading.model
     assert model.head.outputs == 128256
+    read = launched(f"{text} --num-experts 8", world=8)
+    assert read.reading.model.head.outputs == 32000
+    assert "--vocab-size 32000, as mixtral-8x7b has it" in read.notes[0]
 
 
 def test_arguments_are_named_as_a_script_sets_them():

@@ -1,4 +1,4 @@
-"""Every word of a table's heading or of a screen's label is explained."""
+"""Every label of a screen and every word of a table's heading is explained."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from unittest.mock import patch
 from nest.present.comparison import HEADINGS
 from nest.present.screen import LABELS
 from nest.util import tables
+from nest.util.plots import MEMORY_LABELS
 from tests.tables import TABLES, made
 
 PAGE = Path(__file__).parents[3] / "docs" / "glossary.md"
@@ -26,12 +27,29 @@ when with x
 PLAIN = set(_PLAIN_TEXT.split())
 
 
+#: Labels of the screens of ``nest fits``.
+FITS_LABELS = ("problem", "smallest change", "why")
+
+
+def entries() -> list[str]:
+    return re.findall(r"^\| (.+?) \|", PAGE.read_text(), re.MULTILINE)
+
+
 def words(text: str) -> set[str]:
     return set(re.findall(r"[a-z$%]+", text.lower()))
 
 
+def test_every_label_is_an_entry_of_the_glossary() -> None:
+    """A part of a word or of a term does not explain it."""
+    labels = {*LABELS, *HEADINGS, *FITS_LABELS, *MEMORY_LABELS.values()}
+    terms = {
+        term.strip() for row in entries() for term in re.split("[,()]", row)
+    }
+    assert not labels - terms
+
+
 def test_every_word_of_a_heading_is_in_the_glossary() -> None:
-    headings = {*LABELS, *HEADINGS}
+    headings: set[str] = set()
     original = tables.Table.__init__
 
     def noting(table: tables.Table, *values: object, **fields: object) -> None:
@@ -41,8 +59,7 @@ def test_every_word_of_a_heading_is_in_the_glossary() -> None:
     with patch.object(tables.Table, "__init__", noting):
         for name in TABLES:
             made(name)
-    rows = re.findall(r"^\| (.+?) \|", PAGE.read_text(), re.MULTILINE)
-    explained = set().union(*map(words, rows)) | PLAIN
+    explained = set().union(*map(words, entries())) | PLAIN
     unknown = {
         heading: left
         for heading in sorted(headings)

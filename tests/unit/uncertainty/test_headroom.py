@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import InvalidOptionError
 from nest.ir import Device, DeviceRange
+from nest.present.screen import fits_text
 from nest.solvers.base import SolverOutput, Status
 from nest.solvers.judge import over_memory
 from nest.uncertainty.headroom import (
@@ -153,8 +154,18 @@ def test_the_fullest_device_has_its_own_numbers():
     others = (DeviceRange(first=1, count=1, device=small),)
     problem = replace(problem, cluster=replace(problem.cluster, others=others))
     verdict = score(problem, plan)
-    assert fullest_device(problem, plan, verdict) == ("no", 400, 429, 399)
+    assert fullest_device(problem, plan, verdict) == ("yes", 400, 429, 399)
     claim = SolverOutput(status=Status.FEASIBLE, plan=plan)
     judged = over_memory(problem, claim, plan, verdict)
+    assert judged.over_memory_bytes == 1
+    assert judged.detail == "leaves 1 byte less than the headroom"
+    assert fits_text(problem, plan, verdict, None) == (
+        "yes, as predicted: 400 of 429 bytes on the fullest device, 1 byte "
+        "more than --headroom leaves"
+    )
+    others = (replace(others[0], device=replace(small, headroom_bytes=0)),)
+    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    assert fullest_device(problem, plan, verdict) == ("no", 400, 399, 399)
+    judged = over_memory(problem, claim, plan, score(problem, plan))
     assert judged.over_memory_bytes == 1
     assert judged.detail == "1 byte (0.3 %) too much memory"

@@ -20,7 +20,6 @@ from nest.simulation.events import Simulation
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import GIB
-from nest.util.plots import bars
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 
 if TYPE_CHECKING:
@@ -186,15 +185,31 @@ def test_comparisons_and_frontiers_are_drawn(axes: Axes) -> None:
     assert reason == " no plan: skipped"
     assert not any(bar.get_hatch() for bar in axes.patches)
     assert axes.get_xlim()[0] == 0
-    axes.clear()
-    rows = [{**row, "feasible": False} for row in COMPARISON.to_rows()]
-    bars(rows, axes)
-    assert [bar.get_hatch() for bar in axes.patches] == ["//", None]
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert "does not fit" in legend
+    assert axes.get_title() == PROBLEM.name
     axes.clear()
     FRONTIER.plot(axes)
     assert axes.get_xlabel() == "memory of the fullest device (GiB)"
+
+
+def test_a_plan_over_memory_is_hatched_and_has_its_step_time(
+    axes: Axes,
+) -> None:
+    """The legend stands right of the axes, where no bar is."""
+    over = replace(
+        result("one"),
+        status=Status.OVER_MEMORY,
+        score=replace(SCORE, violations=("stage 1 is too large",)),
+        over_memory_bytes=1,
+    )
+    Comparison(PROBLEM, (over,)).plot(axes)
+    (bar,) = axes.patches
+    assert bar.get_width() == SCORE.step_time_ns
+    assert bar.get_hatch() == "//"
+    assert not axes.texts
+    legend = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["over memory"]
+    axes.figure.canvas.draw()
+    assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
 
 
 def test_new_axes_are_those_of_pyplot() -> None:
