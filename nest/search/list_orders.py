@@ -25,6 +25,9 @@ from typing import NamedTuple
 
 from nest.cost.schedules import Pass, PassTimes
 
+#: How many passes start before it is asked whether to stop.
+_STOP_EVERY = 4096
+
 #: No pass of a block can run yet.
 _NEVER = 2**62
 
@@ -129,9 +132,13 @@ class ListOrder(NamedTuple):
     lists: tuple[tuple[Pass, ...], ...]
 
 
-def list_order(scope: OrderScope, delays: Delays) -> ListOrder | None:
-    """Return the order of some delays; ``None`` if nothing fits."""
-    return _Maker(scope, delays).run()
+def list_order(
+    scope: OrderScope,
+    delays: Delays,
+    stop: Callable[[], bool] = lambda: False,
+) -> ListOrder | None:
+    """Return the order of some delays; ``None`` if none fits, or to stop."""
+    return _Maker(scope, delays).run(stop)
 
 
 def first_delays(scope: OrderScope) -> list[Delays]:
@@ -212,7 +219,7 @@ class OrderSearch:
             if self.done or stop():
                 return
             delays = self._first.pop() if self._first else self._changed()
-            order = list_order(self.scope, delays)
+            order = list_order(self.scope, delays, stop)
             if order is None:
                 continue
             if self.best is None or order.end < self.best.end:
@@ -266,8 +273,9 @@ class _Maker:
         self.held_bytes = [0] * len(scope.free_bytes)
         self.lists: list[list[Pass]] = [[] for _ in scope.free_bytes]
 
-    def run(self) -> ListOrder | None:
+    def run(self, stop: Callable[[], bool]) -> ListOrder | None:
         """Run all passes, each time the one that seems to start first."""
+        num_started = 0
         blocks = range(len(self.lists))
         version = [0] * len(self.lists)
         chosen = [self._choice(block) for block in blocks]
@@ -279,6 +287,9 @@ class _Maker:
                 break
             if made != version[block]:
                 continue
+            num_started += 1
+            if num_started % _STOP_EVERY == 0 and stop():
+                return None
             _, _, _, chunk, kind = chosen[block]
             self._start(block, chunk, kind)
             for other in self._touched(block, chunk, kind):

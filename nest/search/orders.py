@@ -52,6 +52,9 @@ FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 16, 4
 #: A candidate gets all of them if it is slower by less than this part.
 WORTH_MORE = 8
 
+#: Steps of more passes are not ordered: that would take seconds an order.
+MOST_ORDERED = 2**18
+
 #: Settings that are looked at, at most.
 MAX_SETTINGS = 600
 
@@ -230,6 +233,8 @@ class _OrdersSearch:
         if plan in self._candidates:
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
+        if 3 * len(plan.stages) * scope.num_micro_batches > MOST_ORDERED:
+            return None
         candidate = _Candidate(plan, OrderSearch(scope, order_bound(scope)))
         candidate.extra = sync
         self._candidates[plan] = candidate
