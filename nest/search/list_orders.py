@@ -116,6 +116,10 @@ class Delays(NamedTuple):
         By chunk.
     max_in_flight
         How many micro-batches of a chunk may be in flight.
+    is_roomy
+        Whether a forward pass leaves room for one micro-batch in every later
+        chunk of its block that has none; else for all in flight that have
+        yet to pass the last one. No order runs dead either way.
     """
 
     forward_first: bool
@@ -123,6 +127,7 @@ class Delays(NamedTuple):
     inputs: tuple[int, ...]
     weights: tuple[int, ...]
     max_in_flight: tuple[int, ...]
+    is_roomy: bool = False
 
 
 class ListOrder(NamedTuple):
@@ -153,9 +158,11 @@ def first_delays(scope: OrderScope) -> list[Delays]:
             none,
             tuple(int(fraction * weights) for weights in scope.weights),
             max_in_flight,
+            is_roomy,
         )
         for fraction in _FIRST_DELAYS
         for max_in_flight in dict.fromkeys((every, balanced(scope)))
+        for is_roomy in (False, True)
         for forward_first in (True, False)
     ]
 
@@ -234,7 +241,7 @@ class OrderSearch:
         rng, scope = self._random, self.scope
         index = min(int(rng.expovariate(0.7)), len(self._good) - 1)
         _, _, delays = self._good[index]
-        values = [list(x) for x in delays[1:]]
+        values = [list(x) for x in delays[1:5]]
         num_chunks = len(scope.times)
         for _ in range(rng.choice((1, 1, 2, 3))):
             column = rng.choice((0, 1, 2, 2, 3))
@@ -254,7 +261,13 @@ class OrderSearch:
                     row[chunk] = rng.randint(1, scope.num_micro_batches)
                 else:
                     row[chunk] = int(rng.gauss(0, 0.15) * load)
-        return Delays(delays.forward_first, *(tuple(x) for x in values))
+        forward, inputs, by_weights, in_flight = (tuple(x) for x in values)
+        return delays._replace(
+            forward=forward,
+            inputs=inputs,
+            weights=by_weights,
+            max_in_flight=in_flight,
+        )
 
 
 class _Maker:
@@ -357,12 +370,18 @@ class _Maker:
         if forward - weights >= self.delays.max_in_flight[chunk]:
             return False
         kept_bytes, members = self.scope.kept_bytes, self.scope.members[block]
+        held_bytes = self.held_bytes[block] + kept_bytes[chunk]
+        if self.delays.is_roomy:
+            for later in members:
+                counts = self.started[later]
+                if later > chunk and counts[0] == counts[2]:
+                    held_bytes += kept_bytes[later]
+            return held_bytes <= self.scope.free_bytes[block]
         passed = self.started[members[-1]][0]
         needed_bytes = sum(
             kept_bytes[x] * max(1, self.started[x][0] + (x == chunk) - passed)
             for x in members
         )
-        held_bytes = self.held_bytes[block] + kept_bytes[chunk]
         return max(held_bytes, needed_bytes) <= self.scope.free_bytes[block]
 
     def _start(self, block: int, chunk: int, kind: int) -> None:

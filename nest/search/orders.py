@@ -23,6 +23,7 @@ from nest.cost.model import CostModel
 from nest.cost.schedules import AnyOrder
 from nest.cost.schedules.ordered import pass_text
 from nest.cost.score import assemble, locate, score
+from nest.cost.space import make_split
 from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, SPLIT_BACKWARD
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -47,7 +48,7 @@ NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.5, 0.25, 0.15
 LEADING_SHARE = 0.8
 
 #: Orders that every candidate gets, and plans that get better ones.
-FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 16, 4
+FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 20, 4
 
 #: A candidate gets all of them if it is slower by less than this part.
 WORTH_MORE = 8
@@ -177,8 +178,9 @@ class _OrdersSearch:
                 named_deadline = deadline.shortened(share_s)
 
             def report(progress: Progress, name: str = name) -> None:
-                if progress.plan is not None:
-                    self._try_plan(with_fields(progress.plan, order=name))
+                plan = progress.plan
+                if plan is not None and not self._is_long(plan):
+                    self._try_plan(with_fields(plan, order=name))
 
             task = _task_of(self.task, problem, named_deadline)
             output = search_schedule(replace(task, report=report))
@@ -233,12 +235,17 @@ class _OrdersSearch:
         if plan in self._candidates:
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
-        if 3 * len(plan.stages) * scope.num_micro_batches > MOST_ORDERED:
+        if self._is_long(plan):
             return None
         candidate = _Candidate(plan, OrderSearch(scope, order_bound(scope)))
         candidate.extra = sync
         self._candidates[plan] = candidate
         return candidate if min(scope.free_bytes) >= 0 else None
+
+    def _is_long(self, plan: Plan) -> bool:
+        """Whether a step has too many passes to look at them often."""
+        split = make_split(self.problem, plan.replicas, plan.micro_batch)
+        return 3 * len(plan.stages) * split.num_micro_batches > MOST_ORDERED
 
     def _order(self, candidate: _Candidate) -> None:
         """Give a candidate first orders."""

@@ -70,6 +70,7 @@ def draw_delays(random: Random, scope: OrderScope) -> Delays:
         draw(-most),
         draw(0),
         tuple(random.randint(1, scope.num_micro_batches) for _ in scope.times),
+        is_roomy=random.random() < 0.5,
     )
 
 
