@@ -139,6 +139,7 @@ def with_network(problem: Problem, network: Any, where: str) -> Problem:
     """
     from msgspec.structs import replace
 
+    from nest.topology.generators.text import enlarged
     from nest.topology.graph.convert import topology_of
 
     topology = network
@@ -146,10 +147,11 @@ def with_network(problem: Problem, network: Any, where: str) -> Problem:
         topology = topology_of(network, where)
     wanted = problem.cluster.num_devices
     if topology.max_devices < wanted:
+        larger = enlarged(where, wanted) if is_generated(where) else ""
         raise InvalidOptionError(
             f"--topology: expected a network of at least the {wanted} devices "
-            f"of --cluster, got {topology.max_devices} in {where!r}; name "
-            f"fewer devices"
+            f"of --cluster, got {topology.max_devices} in {where!r}; "
+            f"{larger or 'name a larger network, or fewer devices'}"
         )
     cluster = replace(problem.cluster, topology=topology)
     return replace(problem, cluster=cluster)
