@@ -324,7 +324,8 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
     topology: PathText | None = setting(
         "--topology FILE|NAME",
         "Network of these devices instead of the machine's own: a file (see "
-        "docs/topologies.md), or a name such as torus:4x4x4.",
+        "docs/topologies.md), or a name such as torus:4x4x4 or "
+        "dgx:8,nodes_per_leaf=4,oversubscription=2.",
     )
 
     @property
