@@ -37,6 +37,9 @@ _SAME = (
     *("dtype", "optimizer", "price"),
 )
 
+#: Axes that change the network between nodes only.
+_BETWEEN_NODES = ("network", "rails", "oversubscription")
+
 #: Options that count with ``--vary`` only.
 _OF_VARY = ("tokens", "price", "target", "pin", "forbid", "headroom")
 
@@ -189,7 +192,7 @@ def _option(request: SweepRequest, axis: str, value: str) -> _Changed:
 AXES: dict[str, Callable[..., _Changed]] = {
     **dict.fromkeys(("devices", "nodes"), _count),
     "memory": _memory,
-    **dict.fromkeys(("network", "rails", "oversubscription"), _network),
+    **dict.fromkeys(_BETWEEN_NODES, _network),
     **dict.fromkeys((*_OPTIONS, *_SAME), _option),
 }
 
@@ -271,6 +274,18 @@ def solved(
         yield row
 
 
+_NO_EFFECT = "no effect here, because one node or slice has all devices"
+
+
+def _is_one_node(problem: Problem) -> bool:
+    """Return whether the lowest level of a network joins all devices."""
+    network = problem.cluster.topology
+    if network.kind != "hierarchy":
+        return False
+    lowest = next((size for size in network.capacities if size > 1), 1)
+    return problem.cluster.num_devices <= lowest
+
+
 def _answer(
     point: Point, base: dict[str, Any] | None, on_progress: OnProgress | None
 ) -> dict[str, Any]:
@@ -281,6 +296,8 @@ def _answer(
 
     request, problem = point.request.limited(), point.problem
     row: dict[str, Any] = {"axis": point.axis, "value": point.value}
+    unused = point.axis in _BETWEEN_NODES and _is_one_node(problem)
+    row["note"] = _NO_EFFECT if unused else ""
     if point.axis == "price" and base is not None:
         row = base | row
     else:
