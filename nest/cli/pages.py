@@ -238,17 +238,12 @@ def launched(
     """Return rows, and the arguments of a target or commands, to copy."""
     from nest.frameworks.export import export
     from nest.present.launch import launch_texts
-    from nest.present.screen import launch_commands
     from nest.requests.launching import launch_settings
 
-    target, free = restricted.target, restricted.free or restricted
+    target = restricted.target
     plan = structs.replace(plan, problem_hash=None)
     if target is None:
-        named = problem_arguments(request)
-        restricting = problem_arguments(request, *_RESTRICTING)
-        return rows, launch_commands(
-            free.problem, plan, named, restricting, path
-        )
+        return rows, commands_text(request, restricted, plan, path)
     try:
         settings = launch_settings(request, restricted, "--launch")
         files = export(restricted.problem, plan, target.name, settings)
@@ -256,6 +251,29 @@ def launched(
         return [*rows, ("launch", str(error))], ""
     rows = [row for row in rows if row[0] != "launch"]
     return rows, "\n\n".join(launch_texts(files))
+
+
+def commands_text(
+    request: RestrictedRequest,
+    restricted: Restricted,
+    plan: Plan | None,
+    path: str | None = None,
+) -> str:
+    """Return the commands that write what starts a plan without a target.
+
+    ``path`` is the file of the plan, if it has one.
+    """
+    from nest.present.screen import launch_commands
+
+    if plan is None or restricted.target is not None:
+        return ""
+    return launch_commands(
+        (restricted.free or restricted).problem,
+        structs.replace(plan, problem_hash=None),
+        problem_arguments(request),
+        problem_arguments(request, *_RESTRICTING),
+        "" if path in (None, "-") else str(path),
+    )
 
 
 def problem_arguments(request: RestrictedRequest, *more: str) -> str:
