@@ -18,11 +18,16 @@ from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
 from nest.errors import NestError
 from nest.models.named import load_model
-from nest.requests.prices import PRICE_HELP, PRICE_USAGE, mean_price
+from nest.requests.prices import (
+    PRICE_HELP,
+    PRICE_USAGE,
+    mean_price,
+    read_prices,
+)
 from nest.requests.problems import JOB_FIELDS, MODEL_FIELDS
 from nest.requests.restricted import Restricted, RestrictedRequest
 from nest.requests.settings import option_name
-from nest.requests.values import amount
+from nest.requests.values import token_count
 
 if TYPE_CHECKING:
     from nest.analysis.page_facts import Context, Document, Wish
@@ -45,9 +50,9 @@ TOKENS = option(
     "--tokens N",
     "Tokens of the training run, such as 15e12, to show the days that it "
     "takes.",
-    amount,
+    token_count,
 )
-PRICE = option(PRICE_USAGE, PRICE_HELP, None, "prices")
+PRICE = option(PRICE_USAGE, PRICE_HELP, read_prices, "prices")
 
 #: Options that narrow down the plans of a problem.
 _RESTRICTING = ("--pin", "--forbid", "--granularity", "--headroom")

@@ -6,6 +6,7 @@ first values of the other axes.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,14 @@ from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.requests.restricted import restricted_by
 from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
-from nest.requests.values import amount, integer, pairs, settings_text
+from nest.requests.values import (
+    RefusedValueError,
+    amount,
+    integer,
+    pairs,
+    settings_text,
+)
+from nest.units import format_bytes
 from nest.util.quantities import RATE, SIZE, Kind, read_quantity
 from nest.util.versions import provenance
 
@@ -145,6 +153,14 @@ def _memory(request: SweepRequest, axis: str, value: str) -> _Changed:
         if sold and value.strip().endswith("GB"):
             present = float(read_quantity(sold[0], SIZE))
         factor = _factor(value, SIZE, present)
+        reserved = problem.cluster.reserve_bytes()
+        if factor * memory_bytes < reserved:
+            least_gb = 1000 * reserved * Fraction(present) / memory_bytes
+            raise InvalidOptionError(
+                f"expected more than the {format_bytes(reserved)} of a device "
+                f"that no plan can use, got {value}; for example "
+                f"{math.ceil(2 * least_gb / 10**12)}GB"
+            )
         return with_memory(problem, int(factor * memory_bytes))
 
     return request, change
@@ -161,8 +177,17 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
         (site, _), *_ = find_cluster(os.fspath(request.cluster or ""))[0]
         factor = _factor(value, RATE, site.network.bandwidth_bytes_per_s)
     else:
-        factor = amount(value)
-        if axis == "oversubscription":
+        least = 1 if axis == "oversubscription" else 0
+        try:
+            factor = amount(value)
+        except RefusedValueError:
+            factor = Fraction(0)
+        if factor < least or not factor:
+            raise InvalidOptionError(
+                f"expected a number {'of at least 1' if least else '> 0'}, "
+                f"got {value!r}; for example --vary {axis}=1,2"
+            )
+        if least:
             factor = 1 / factor
 
     def change(problem: Problem) -> Problem:
