@@ -619,11 +619,9 @@ def _show_table(session: _Session) -> None:
     notes += [f"{label}{text}" for label, text in more if text]
     if VERBOSE.get():
         notes += repeat_texts(problem, results[0].problem_hash, session.cells)
-    parts = [
-        *compare_screen(problem, results, notes),
-        *unbroken([continued(commands)]),
-    ]
-    show(session.files.people, *parts)
+    screen = compare_screen(problem, results, notes)
+    texts = unbroken([continued(commands)])
+    show(session.files.people, *screen, *texts)
 
 
 def _rows(session: _Session) -> list[tuple[str, str]]:

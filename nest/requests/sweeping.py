@@ -155,11 +155,11 @@ def _memory(request: SweepRequest, axis: str, value: str) -> _Changed:
         factor = _factor(value, SIZE, present)
         reserved = problem.cluster.reserve_bytes()
         if factor * memory_bytes < reserved:
-            least_gb = 1000 * reserved * Fraction(present) / memory_bytes
+            share = Fraction(reserved, memory_bytes)
             raise InvalidOptionError(
-                f"expected more than the {format_bytes(reserved)} of a device "
+                f"expected at least the {format_bytes(reserved)} of a device "
                 f"that no plan can use, got {value}; for example "
-                f"{math.ceil(2 * least_gb / 10**12)}GB"
+                f"{math.ceil(2 * share * Fraction(present) / 10**9)}GB"
             )
         return with_memory(problem, int(factor * memory_bytes))
 
@@ -177,17 +177,17 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
         (site, _), *_ = find_cluster(os.fspath(request.cluster or ""))[0]
         factor = _factor(value, RATE, site.network.bandwidth_bytes_per_s)
     else:
-        least = 1 if axis == "oversubscription" else 0
+        minimum = 1 if axis == "oversubscription" else 0
         try:
             factor = amount(value)
         except RefusedValueError:
             factor = Fraction(0)
-        if factor < least or not factor:
+        if factor < minimum or not factor:
             raise InvalidOptionError(
-                f"expected a number {'of at least 1' if least else '> 0'}, "
+                f"expected a number {'of at least 1' if minimum else '> 0'}, "
                 f"got {value!r}; for example --vary {axis}=1,2"
             )
-        if least:
+        if minimum:
             factor = 1 / factor
 
     def change(problem: Problem) -> Problem:
