@@ -343,6 +343,7 @@ def varied() -> Parts:
     row = {
         "axis": "",
         "value": "devices=8",
+        "note": "",
         "step_time_ns": 2 * 10**9,
         "step_time_90_ns": (1.8e9, 2.3e9),
         "status": "optimal",
@@ -360,12 +361,17 @@ def varied() -> Parts:
         **{"axis": "network", "value": "2x", "step_time_ns": 19 * 10**8},
         **{"tokens_per_s": 1052.6, "speed_up": 1.0526, "fits": "yes"},
     }
+    same = {
+        **row,
+        **{"axis": "rails", "value": "2", "speed_up": 1.0},
+        "note": "no effect here, because one node or slice has all devices",
+    }
     none = dict.fromkeys(row) | {
         **{"axis": "memory", "value": "8GB", "status": "infeasible"},
     }
     document = {
         **{"model": "llama2-7b", "cluster": "h100x8"},
-        "rows": [row, faster, none],
+        "rows": [row, faster, same, none],
     }
     return sweep.sweep_block(document)
 

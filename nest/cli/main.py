@@ -312,6 +312,22 @@ def describe_usage(error: click.ClickException, called: str = "nest") -> str:
     )
 
 
+#: How settings are written that are no options.
+_ELSEWHERE = {
+    "oversubscription": "--topology dgx:nodes=16,nodes_per_leaf=4,"
+    "oversubscription=2, or 'nest sweep' with --vary oversubscription=1,2",
+    "rails": "'nest sweep' with --vary rails=1,2",
+    **dict.fromkeys(
+        ("bandwidth", "network"),
+        "--topology dgx:nodes=16,port_bytes_per_s=50GB/s, or 'nest sweep' "
+        "with --vary network=1x,2x",
+    ),
+    "nodes": "--cluster 16x8xH100, or 'nest sweep' with --vary nodes=8,16",
+    "devices": "--cluster h100x64, or 'nest sweep' with --vary devices=32,64",
+    "memory": "'nest sweep' with --vary memory=80GB,141GB",
+}
+
+
 def _option_hint(error: click.NoSuchOption, otherwise: str) -> str:
     """Return the option that was meant; dashes make no two alike."""
     options = {
@@ -320,7 +336,10 @@ def _option_hint(error: click.NoSuchOption, otherwise: str) -> str:
         for name in parameter.opts
         if name.startswith("--")
     }
-    closest_name = closest(error.option_name.lstrip("-"), (*options, "help"))
+    name = error.option_name.lstrip("-")
+    if name in _ELSEWHERE and "cluster" in options:
+        return f"write {_ELSEWHERE[name]}"
+    closest_name = closest(name, (*options, "help"))
     return f"did you mean '--{closest_name}'?" if closest_name else otherwise
 
 

@@ -18,11 +18,16 @@ from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
 from nest.errors import NestError
 from nest.models.named import load_model
-from nest.requests.prices import PRICE_HELP, PRICE_USAGE, mean_price
+from nest.requests.prices import (
+    PRICE_HELP,
+    PRICE_USAGE,
+    mean_price,
+    read_prices,
+)
 from nest.requests.problems import JOB_FIELDS, MODEL_FIELDS
 from nest.requests.restricted import Restricted, RestrictedRequest
 from nest.requests.settings import option_name
-from nest.requests.values import amount
+from nest.requests.values import token_count
 
 if TYPE_CHECKING:
     from nest.analysis.page_facts import Context, Document, Wish
@@ -45,9 +50,9 @@ TOKENS = option(
     "--tokens N",
     "Tokens of the training run, such as 15e12, to show the days that it "
     "takes.",
-    amount,
+    token_count,
 )
-PRICE = option(PRICE_USAGE, PRICE_HELP, None, "prices")
+PRICE = option(PRICE_USAGE, PRICE_HELP, read_prices, "prices")
 
 #: Options that narrow down the plans of a problem.
 _RESTRICTING = ("--pin", "--forbid", "--granularity", "--headroom")
@@ -238,17 +243,12 @@ def launched(
     """Return rows, and the arguments of a target or commands, to copy."""
     from nest.frameworks.export import export
     from nest.present.launch import launch_texts
-    from nest.present.screen import launch_commands
     from nest.requests.launching import launch_settings
 
-    target, free = restricted.target, restricted.free or restricted
+    target = restricted.target
     plan = structs.replace(plan, problem_hash=None)
     if target is None:
-        named = problem_arguments(request)
-        restricting = problem_arguments(request, *_RESTRICTING)
-        return rows, launch_commands(
-            free.problem, plan, named, restricting, path
-        )
+        return rows, commands_text(request, restricted, plan, path)
     try:
         settings = launch_settings(request, restricted, "--launch")
         files = export(restricted.problem, plan, target.name, settings)
@@ -256,6 +256,29 @@ def launched(
         return [*rows, ("launch", str(error))], ""
     rows = [row for row in rows if row[0] != "launch"]
     return rows, "\n\n".join(launch_texts(files))
+
+
+def commands_text(
+    request: RestrictedRequest,
+    restricted: Restricted,
+    plan: Plan | None,
+    path: str | None = None,
+) -> str:
+    """Return the commands that write what starts a plan without a target.
+
+    ``path`` is the file of the plan, if it has one.
+    """
+    from nest.present.screen import launch_commands
+
+    if plan is None or restricted.target is not None:
+        return ""
+    return launch_commands(
+        (restricted.free or restricted).problem,
+        structs.replace(plan, problem_hash=None),
+        problem_arguments(request),
+        problem_arguments(request, *_RESTRICTING),
+        "" if path in (None, "-") else str(path),
+    )
 
 
 def problem_arguments(request: RestrictedRequest, *more: str) -> str:

@@ -12,7 +12,13 @@ from msgspec import structs
 from nest.cli.declare import option
 from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.options import TALK, Files, takes
-from nest.cli.pages import Paging, Traces, answered_rows, paged
+from nest.cli.pages import (
+    Paging,
+    Traces,
+    answered_rows,
+    commands_text,
+    paged,
+)
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
@@ -574,7 +580,12 @@ def _show_table(session: _Session) -> None:
     """Print the comparison."""
     from nest.analysis.compare import fastest
     from nest.present.comparison import compare_screen, repeat_texts
-    from nest.present.screen import launch_text, run_text
+    from nest.present.screen import (
+        continued,
+        launch_text,
+        run_text,
+        unbroken,
+    )
     from nest.present.table import show
     from nest.solvers.registry import solver_class
 
@@ -596,7 +607,7 @@ def _show_table(session: _Session) -> None:
         *(("", remark) for remark in session.remarks),
         ("stopped before they began: ", ", ".join(waiting)),
     ]
-    best = fastest(results)
+    best, commands = fastest(results), ""
     if best is not None and best.plan is not None and best.score is not None:
         free = session.restricted.free or session.restricted
         plan = structs.replace(best.plan, problem_hash=None)
@@ -604,10 +615,13 @@ def _show_table(session: _Session) -> None:
         wish = session.page.wish(problem)
         run = run_text(problem, best.plan, best.score, wish)
         more += [("launch: ", launch), ("run: ", run)]
+        commands = commands_text(session.request, session.restricted, plan)
     notes += [f"{label}{text}" for label, text in more if text]
     if VERBOSE.get():
         notes += repeat_texts(problem, results[0].problem_hash, session.cells)
-    show(session.files.people, *compare_screen(problem, results, notes))
+    screen = compare_screen(problem, results, notes)
+    texts = unbroken([continued(commands)])
+    show(session.files.people, *screen, *texts)
 
 
 def _rows(session: _Session) -> list[tuple[str, str]]:
@@ -644,23 +658,26 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
     from nest.present.launch import launch_texts
-    from nest.present.screen import screen, stage_parts
+    from nest.present.screen import continued, screen, stage_parts
     from nest.present.table import show
 
     restricted, problem = session.restricted, session.restricted.problem
     session.rows = _rows(session)
     for result in session.results:
-        files = session.launch_files
+        files, plan = session.launch_files, result.plan
         texts = [] if files is None else launch_texts(files)
+        if session.launching is None and result.step_quanta is not None:
+            output = session.files.output
+            commands = commands_text(session.request, restricted, plan, output)
+            texts.append(continued(commands))
         parts = screen(problem, session.rows, texts)
         if session.models is not None:
             parts += ["", *model_lines(session.models)]
-        if VERBOSE.get() and result.plan and result.score:
-            parts += stage_parts(problem, result.plan, result.score)
+        if VERBOSE.get() and plan and result.score:
+            parts += stage_parts(problem, plan, result.score)
         if session.no_launch is not None:
             parts.append(f"\nno launch: {session.no_launch}")
         show(session.files.people, *parts)
-        plan = result.plan
         session.files.write_plan(plan and restricted.adopt(plan))
         folder = session.launching and session.launching.folder
         if folder is not None and session.launch_files is None:

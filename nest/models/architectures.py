@@ -200,10 +200,12 @@ class Architecture(Struct, frozen=True, kw_only=True):
 
         reasons = tensor_reasons(tp)
         if reasons:
-            fits = max(n for n in _powers_below(tp) if not tensor_reasons(n))
+            powers = (2**i for i in range(_MAX_CHOICES))
+            *fitting, last = (str(n) for n in powers if not tensor_reasons(n))
+            choices = f"{', '.join(fitting)} or {last}" if fitting else last
             return (
                 f"tp: expected {reasons[0]} of {self.name}, got {tp}; "
-                f"choose {fits}"
+                f"choose {choices}"
             )
         for block in shapes:
             mixer = block.mixer
@@ -273,6 +275,10 @@ def head_towers(model: Architecture) -> tuple[Tower, ...]:
     read = {tower.reads for tower in model.towers}
     read |= {tower.follows for tower in model.towers}
     return tuple(tower for tower in model.towers if tower.name not in read)
+
+
+#: Degrees that a message may list: powers of two up to 64.
+_MAX_CHOICES = 7
 
 
 def _powers_below(degree: int) -> list[int]:

@@ -6,7 +6,9 @@ figures, and the stages.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any
 
 from rich.console import RenderableType
@@ -80,8 +82,33 @@ def screen(
     return [
         lines([title(problem)]),
         KeyLines(shown, WIDTH),
-        *(Text(f"\n{text}", no_wrap=True) for text in texts),
+        *unbroken(texts),
     ]
+
+
+def continued(commands: str) -> str:
+    """Return commands in lines that a terminal of 80 columns shows whole.
+
+    A quoted word keeps its spaces, and then its command keeps its line.
+    """
+    lines = []
+    for command in commands.splitlines():
+        pieces = [command]
+        if shlex.split(command) == command.split():
+            pieces = wrap(
+                command,
+                WIDTH - 2,
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        lines.append(" \\\n".join(pieces))
+    return "\n".join(lines)
+
+
+def unbroken(texts: Iterable[str]) -> list[Text]:
+    """Return texts to copy, whose lines are not to be broken."""
+    return [Text(f"\n{text}", no_wrap=True) for text in texts if text]
 
 
 def place_of(row: tuple[str, str]) -> int:
@@ -399,10 +426,7 @@ def launch_text(
     if not near[1]:
         able = [x for x, obstacles in (near, *others) if not obstacles]
         titles = ", ".join(x.title for x in able)
-        return (
-            f"{titles} can run it: add -o plan.json, then use 'nest export' "
-            f"with --to {near[0].name}"
-        )
+        return f"{titles} can run it"
     first = near[1][0]
     return (
         f"no framework runs it as it is; {near[0].title}: {first.field}: "

@@ -86,6 +86,7 @@ def sweep_block(document: Mapping[str, Any]) -> list[RenderableType]:
         f"{document['model']} on {document['cluster']}; base: "
         f"{rows[0]['value']}",
         terminal_table(_table(rows)),
+        *(f"{_label(row)}: {row['note']}" for row in rows if row["note"]),
         "speed-up: tokens per second against the base",
         "",
         terminal_table(Table.of((_CHANGE, _PLAN), rows)),
@@ -125,6 +126,8 @@ def sweep_page(document: Mapping[str, Any]) -> str:
 def _gain(axis: str, rows: Sequence[Row]) -> str:
     """Return what the fastest value of an axis buys against the first."""
     best = max(rows, key=lambda row: row["speed_up"] or 0.0)
+    if rows[-1]["note"]:
+        return f"{axis}: {rows[-1]['note']}"
     if (best["speed_up"] or 0.0) <= 1:
         return f"{axis}: no value is faster than {rows[0]['value']}"
     times = f"{best['speed_up']:.3f} times the tokens/s"

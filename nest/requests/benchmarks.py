@@ -31,11 +31,11 @@ from nest.requests.values import (
     Pairs,
     PathText,
     Words,
-    amount,
     dollars,
     integer,
     integers,
     names,
+    token_count,
 )
 from nest.util.versions import num_cpus
 
@@ -184,7 +184,7 @@ class SweepRequest(
         multiple=True,
     )
     tokens: float | str | None = setting(
-        "--tokens N", "Tokens of the training run, for its days.", amount
+        "--tokens N", "Tokens of the training run, for its days.", token_count
     )
     price: float | None = setting(
         "--price USD",

@@ -23,6 +23,7 @@ from nest.requests.values import (
     integer,
     integers,
     pairs,
+    token_count,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class FitRequest(
         unit="days",
     )
     tokens: float | str | None = setting(
-        "--tokens N", "Tokens of the run of --days.", amount, unit="tokens"
+        "--tokens N",
+        "Tokens of the run of --days.",
+        token_count,
+        unit="tokens",
     )
     devices_list: Integers | None = setting(
         "--devices-list N,…",

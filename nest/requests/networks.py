@@ -139,17 +139,21 @@ def with_network(problem: Problem, network: Any, where: str) -> Problem:
     """
     from msgspec.structs import replace
 
+    from nest.topology.generators.text import enlarged
     from nest.topology.graph.convert import topology_of
 
     topology = network
     if getattr(network, "kind", "") != "hierarchy":
         topology = topology_of(network, where)
-    wanted = problem.cluster.num_devices
-    if topology.max_devices < wanted:
+    num_devices = problem.cluster.num_devices
+    if topology.max_devices < num_devices:
+        larger = ""
+        if is_generated(where):
+            larger = enlarged(where, num_devices)
         raise InvalidOptionError(
-            f"--topology: expected a network of at least the {wanted} devices "
-            f"of --cluster, got {topology.max_devices} in {where!r}; name "
-            f"fewer devices"
+            f"--topology: expected a network of at least the {num_devices} "
+            f"devices of --cluster, got {topology.max_devices} in {where!r}; "
+            f"{larger or 'name a larger network, or fewer devices'}"
         )
     cluster = replace(problem.cluster, topology=topology)
     return replace(problem, cluster=cluster)

@@ -21,6 +21,13 @@ PRICE_HELP = (
 )
 
 
+def read_prices(text: str) -> str:
+    """Return the text of prices, each of which must be above 0."""
+    for entry in text.split(","):
+        dollars(entry.rpartition("=")[2])
+    return text
+
+
 def mean_price(problem: Problem, prices: str | None) -> float | None:
     """Return the mean price of a device per hour; ``None`` if none is said."""
     if prices is None:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from nest.constraints.targets import GRADIENTS, OPTIMIZERS
 from nest.cost.axes import AXES
-from nest.errors import InvalidOptionError, InvalidProblemError, NestError
+from nest.errors import (
+    InvalidOptionError,
+    InvalidProblemError,
+    NestError,
+    UnknownNameError,
+)
 from nest.ir.documents import read_stdin
 from nest.ir.io import decode_problem, read_problem
 from nest.ir.job import ANY_ORDER, SCHEDULES, Schedules, named_schedules
@@ -244,7 +249,11 @@ class JobRequest(Request, group="Model, cluster and job"):
         }
         calibration_path: Any = self.calibration
         try:
-            parts, network = find_cluster(cluster)
+            try:
+                parts, network = find_cluster(cluster)
+            except UnknownNameError as error:
+                error.args = (f"--cluster: {error}",)
+                raise
             parts, calibration = with_calibration(parts, calibration_path)
             choices = choose(
                 model,
@@ -324,7 +333,8 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
     topology: PathText | None = setting(
         "--topology FILE|NAME",
         "Network of these devices instead of the machine's own: a file (see "
-        "docs/topologies.md), or a name such as torus:4x4x4.",
+        "docs/topologies.md), or a name such as torus:4x4x4 or "
+        "dgx:8,nodes_per_leaf=4,oversubscription=2.",
     )
 
     @property

@@ -6,6 +6,7 @@ first values of the other axes.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,14 @@ from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.requests.restricted import restricted_by
 from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
-from nest.requests.values import amount, integer, pairs, settings_text
+from nest.requests.values import (
+    RefusedValueError,
+    amount,
+    integer,
+    pairs,
+    settings_text,
+)
+from nest.units import format_bytes
 from nest.util.quantities import RATE, SIZE, Kind, read_quantity
 from nest.util.versions import provenance
 
@@ -36,6 +44,9 @@ _SAME = (
     *("schedule", "target", "topology", "model", "cluster", "headroom"),
     *("dtype", "optimizer", "price"),
 )
+
+#: Axes that change the network between nodes only.
+_BETWEEN_NODES = ("network", "rails", "oversubscription")
 
 #: Options that count with ``--vary`` only.
 _OF_VARY = ("tokens", "price", "target", "pin", "forbid", "headroom")
@@ -142,6 +153,14 @@ def _memory(request: SweepRequest, axis: str, value: str) -> _Changed:
         if sold and value.strip().endswith("GB"):
             present = float(read_quantity(sold[0], SIZE))
         factor = _factor(value, SIZE, present)
+        reserved = problem.cluster.reserve_bytes()
+        if factor * memory_bytes < reserved:
+            share = Fraction(reserved, memory_bytes)
+            raise InvalidOptionError(
+                f"expected at least the {format_bytes(reserved)} of a device "
+                f"that no plan can use, got {value}; for example "
+                f"{math.ceil(2 * share * Fraction(present) / 10**9)}GB"
+            )
         return with_memory(problem, int(factor * memory_bytes))
 
     return request, change
@@ -158,8 +177,17 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
         (site, _), *_ = find_cluster(os.fspath(request.cluster or ""))[0]
         factor = _factor(value, RATE, site.network.bandwidth_bytes_per_s)
     else:
-        factor = amount(value)
-        if axis == "oversubscription":
+        minimum = 1 if axis == "oversubscription" else 0
+        try:
+            factor = amount(value)
+        except RefusedValueError:
+            factor = Fraction(0)
+        if factor < minimum or not factor:
+            raise InvalidOptionError(
+                f"expected a number {'of at least 1' if minimum else '> 0'}, "
+                f"got {value!r}; for example --vary {axis}=1,2"
+            )
+        if minimum:
             factor = 1 / factor
 
     def change(problem: Problem) -> Problem:
@@ -189,7 +217,7 @@ def _option(request: SweepRequest, axis: str, value: str) -> _Changed:
 AXES: dict[str, Callable[..., _Changed]] = {
     **dict.fromkeys(("devices", "nodes"), _count),
     "memory": _memory,
-    **dict.fromkeys(("network", "rails", "oversubscription"), _network),
+    **dict.fromkeys(_BETWEEN_NODES, _network),
     **dict.fromkeys((*_OPTIONS, *_SAME), _option),
 }
 
@@ -271,6 +299,18 @@ def solved(
         yield row
 
 
+_NO_EFFECT = "no effect here, because one node or slice has all devices"
+
+
+def _is_one_node(problem: Problem) -> bool:
+    """Return whether the lowest level of a network joins all devices."""
+    network = problem.cluster.topology
+    if network.kind != "hierarchy":
+        return False
+    lowest = next((size for size in network.capacities if size > 1), 1)
+    return problem.cluster.num_devices <= lowest
+
+
 def _answer(
     point: Point, base: dict[str, Any] | None, on_progress: OnProgress | None
 ) -> dict[str, Any]:
@@ -281,6 +321,8 @@ def _answer(
 
     request, problem = point.request.limited(), point.problem
     row: dict[str, Any] = {"axis": point.axis, "value": point.value}
+    unused = point.axis in _BETWEEN_NODES and _is_one_node(problem)
+    row["note"] = _NO_EFFECT if unused else ""
     if point.axis == "price" and base is not None:
         row = base | row
     else:

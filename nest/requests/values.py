@@ -225,6 +225,14 @@ def amount(value: Any) -> Fraction:
     return Fraction(text)
 
 
+def token_count(value: Any) -> Fraction:
+    """Read a number of tokens, see :func:`amount`."""
+    try:
+        return amount(value)
+    except RefusedValueError as error:
+        raise RefusedValueError(f"{error}, 500M, 500B or 1.5T") from None
+
+
 def percent(value: Any) -> Fraction:
     """Read a relative difference: ``1%``, or 0.01.
 

@@ -104,6 +104,19 @@ def test_oversubscription_divides_it() -> None:
     assert between_nodes(two) == between_nodes(one) / 2
 
 
+@pytest.mark.parametrize("cluster", ["h100x8", "tpu-v5ex8"])
+def test_an_axis_without_an_effect_is_named(cli: Cli, cluster: str) -> None:
+    """The network between nodes is of no use to one node or slice."""
+    base = f"--model config.json --cluster {cluster} {SMALL}"
+    files = "--html page.html --json a.json"
+    assert cli(f"sweep {base} --vary rails=1,2 {files}") == 0
+    note = "no effect here, because one node or slice has all devices"
+    rows = json.loads(Path("a.json").read_text())["rows"]
+    assert [row["note"] for row in rows] == ["", note]
+    assert f"rails: {note}" in Path("page.html").read_text()
+    assert f"rails=2: {note}\n" in cli.out
+
+
 def test_memory_has_a_unit_or_is_a_multiple() -> None:
     sizes = [
         point.problem.cluster.memory_bytes()

@@ -63,6 +63,27 @@ def test_solve_for_a_target(cli: Cli) -> None:
     assert {s.strategy.tp for s in read_plan("plan.json").stages} == {2}
 
 
+@pytest.mark.parametrize(
+    "command", ["solve --solver dp", "compare --solvers dp"]
+)
+def test_the_printed_commands_write_what_starts_a_plan(
+    cli: Cli, config: str, command: str
+) -> None:
+    cli.succeeds(f"{command} --model {config} --cluster h100x8 {SMALL}")
+    _, *rest = cli.out.partition("\nnest solve ")
+    commands = "".join(rest).replace("\\\n", "").split("nest ")[1:]
+    assert len(commands) == 2
+    for printed in commands:
+        cli.succeeds(printed)
+    assert Path("launch/args.sh").exists()
+    if command.startswith("solve"):
+        output = "-o kept.json --cluster h100x8"
+        cli.succeeds(f"{command} {output} --model {config} {SMALL}")
+        assert "nest export" in cli.out
+        assert "full kept.json" in cli.out
+        assert "nest solve" not in cli.out
+
+
 def test_compare_for_a_target(cli: Cli) -> None:
     """Exact solvers agree; the document has the target and the loss."""
     cli.succeeds(

@@ -13,7 +13,12 @@ from msgspec.structs import replace
 from nest.hardware.links import calibrated
 from nest.hardware.machines import Machine
 from nest.ir.cluster import Hierarchy, Level
-from nest.topology.generators.text import build, generate, read_name
+from nest.topology.generators.text import (
+    build,
+    check_spines,
+    generate,
+    read_name,
+)
 
 
 def on_machine(text: str, site: Machine, order: str | None) -> Any:
@@ -72,6 +77,8 @@ def on_machine(text: str, site: Machine, order: str | None) -> Any:
         bandwidth_bytes_per_s=rate / values.get("oversubscription", 1.0),
         latency_ns=leaf.latency_ns + 2 * values["up_latency_ns"],
     )
+    if spine.fan_out == 1:
+        check_spines(generator, stated)
     inside = replace(links.get("nvlink", leaf), fan_out=node)
     levels = [inside, leaf, spine][: 3 if spine.fan_out > 1 else 2]
     return Hierarchy(levels=tuple(levels), algorithms="nccl")

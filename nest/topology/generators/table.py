@@ -165,7 +165,6 @@ _OVERSUBSCRIPTION = Parameter(
     "bandwidth of a leaf's links down by that of its links up",
     float,
     default=1.0,
-    minimum=0.01,
     argument="up",
 )
 _FABRIC = (_SPINES, _OVERSUBSCRIPTION, *_PORT, _UPLINK)
@@ -215,7 +214,11 @@ _RECORDS = (
         leaf_spine,
         (
             _count("leaves", "leaf switches"),
-            _count("hosts", "devices of a leaf"),
+            _count(
+                "hosts",
+                "devices of a leaf, without NVLink; for nodes with NVLink "
+                "write dgx:nodes=16,nodes_per_leaf=4",
+            ),
             *_FABRIC,
         ),
         "leaf-spine:leaves=4,hosts=8,oversubscription=2",

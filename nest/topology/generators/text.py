@@ -48,8 +48,60 @@ def generate(text: str) -> nx.Graph:
     """
     generator, values = read_name(text)
     graph = build(generator, values)
+    if "spine0" not in graph:
+        check_spines(generator, values)
     graph.graph["name"] = text.strip()
     return graph
+
+
+def check_spines(generator: Generator, stated: Mapping[str, Value]) -> None:
+    """Refuse figures of spines, for a network in which spines join nothing.
+
+    Raises
+    ------
+    InvalidOptionError
+        If one is stated that is not the default.
+    """
+    size = generator.parameters[0].name
+    total: Any = stated.get(size)
+    names = {parameter.name for parameter in generator.parameters}
+    remedy, switches, got = f"raise {size}", "leaves", f"one for all {size}"
+    for unit in names & {"nodes_per_leaf", "segment"}:
+        divisors = range(1, math.isqrt(total) + 1)
+        count = max(x for x in divisors if total % x == 0)
+        switches = "segments" if unit == "segment" else "leaves"
+        if total > 1:
+            remedy = f"write {unit}={count}"
+    if stated.get("spines") == 0:
+        remedy, got = "remove spines=0", "none"
+    for parameter in generator.parameters:
+        value = stated.get(parameter.name, parameter.default)
+        if parameter.argument == "up" and value not in (parameter.default, 0):
+            refuse(
+                f"{generator.name}: {parameter.name}={value:g}",
+                f"several {switches} joined by spines",
+                got,
+                remedy,
+            )
+
+
+def enlarged(text: str, num_devices: int) -> str:
+    """Return how a name gets so many devices; empty if that is not simple."""
+    generator, stated = read_name(text)
+    first, *others = generator.parameters
+    *_, parameter = (first, *(x for x in others if x.required))
+    value: Any = stated.get(parameter.name, parameter.default)
+    if parameter.kind is not int:
+        return ""
+    present = len(build(generator, stated).graph["order"])
+    count = -(-value * num_devices // present)
+    try:
+        graph = build(generator, {**stated, parameter.name: count})
+    except InvalidOptionError:
+        return ""
+    if not num_devices <= len(graph.graph["order"]) < 2 * num_devices:
+        return ""
+    return f"write {parameter.name}={count} ({parameter.meaning})"
 
 
 def read_name(text: str) -> tuple[Generator, dict[str, Value]]:

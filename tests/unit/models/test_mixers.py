@@ -246,7 +246,7 @@ def test_short_convolutions_exchange_nothing() -> None:
         (
             (3, 1),
             "tp: expected a divisor of the 128 heads of mamba of m, got 3; "
-            "choose 2",
+            "choose 1, 2, 4, 8, 16, 32 or 64",
         ),
         (
             (2, 3),
@@ -267,7 +267,7 @@ def test_degrees_that_do_not_divide_groups() -> None:
     model = from_hf({**SIZES, **MAMBA2, "num_heads": 12}, name="m")
     assert model.why_not_split(3, 1, 1, 96) == (
         "tp: expected a divisor or a multiple of the 2 groups of mamba2 of "
-        "m, got 3; choose 2"
+        "m, got 3; choose 1, 2 or 4"
     )
 
 
@@ -564,7 +564,7 @@ def test_modules_are_cut_by_columns() -> None:
     )
     assert model.why_not_split(4, 1, 1, 8, sequence_parallel=False) == (
         "tp: expected a divisor of the 66 columns that join tokens of narrow, "
-        "got 4; choose 2"
+        "got 4; choose 1 or 2"
     )
     plain = replace(model, towers=(replace(tower, modules=0),))
     assert plain.why_not_split(4, 1, 1, 8, sequence_parallel=False) is None

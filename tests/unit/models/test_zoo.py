@@ -307,13 +307,13 @@ def test_model_flops_of_two_towers() -> None:
             "gpt3-13b",
             (16, 1, 1),
             "tp: expected a divisor of the 40 attention heads of gpt3-13b, "
-            "got 16; choose 8",
+            "got 16; choose 1, 2, 4 or 8",
         ),
         (
             "llama3-8b",
             (3, 1, 1),
             "tp: expected a divisor of the 32 attention heads of llama3-8b, "
-            "got 3; choose 2",
+            "got 3; choose 1, 2, 4, 8, 16 or 32",
         ),
         (
             "mixtral-8x7b",
@@ -361,13 +361,13 @@ LLAMA3 = block_of("llama3-8b")
             ),
             6,
             "a divisor or a multiple of the 4 key and value heads of "
-            "llama3-8b, got 6; choose 4",
+            "llama3-8b, got 6; choose 1, 2 or 4",
         ),
         (
             replace(LLAMA3, mlp=replace(LLAMA3.mlp, hidden=14338)),
             4,
             "a divisor of the 14338 columns of the MLP of llama3-8b, got 4; "
-            "choose 2",
+            "choose 1 or 2",
         ),
         (
             replace(
@@ -381,7 +381,7 @@ LLAMA3 = block_of("llama3-8b")
             ),
             4,
             "a divisor of the 2050 columns of the shared experts of "
-            "llama3-8b, got 4; choose 2",
+            "llama3-8b, got 4; choose 1 or 2",
         ),
     ],
 )
@@ -858,7 +858,7 @@ def test_named_values_join_the_defaults() -> None:
             "gpt3-13b",
             Request(tp=(1, 3)),
             "tp: expected a divisor of the 40 attention heads of gpt3-13b, "
-            "got 3; choose 2",
+            "got 3; choose 1, 2, 4 or 8",
         ),
         (
             "llama3-8b",

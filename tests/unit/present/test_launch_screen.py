@@ -25,6 +25,7 @@ from nest.present.launch import launch_texts
 from nest.present.screen import (
     LABELS,
     answer_rows,
+    continued,
     degrees,
     launch_text,
     others_text,
@@ -218,7 +219,7 @@ def test_a_run_has_the_interval_of_its_step() -> None:
 def test_the_launch_row_says_who_runs_a_plan() -> None:
     problem, plan = model_problem()
     assert launch_text(one_layer(), plan) == ""
-    assert launch_text(problem, plan).startswith("Megatron-LM can run it: ")
+    assert launch_text(problem, plan) == "Megatron-LM can run it"
     first, *others = plan.stages
     assert first.strategy is not None
     other = structs.replace(first.strategy, recompute="none")
@@ -232,6 +233,18 @@ def test_the_launch_row_says_who_runs_a_plan() -> None:
     assert launch_text(problem, plan, target("megatron")) == (
         "--launch shows the arguments for Megatron-LM"
     )
+
+
+def test_commands_to_copy_are_continued_between_words() -> None:
+    long = "nest solve " + " ".join(["--tp 1,2-3"] * 12)
+    made = continued(f"nest export a\n{long}")
+    first, *others = made.splitlines()
+    assert first == "nest export a"
+    assert all(len(line) < 80 for line in others)
+    assert len(others) == 2
+    assert "".join(others).replace(" \\  ", " ") == long
+    quoted = f"{long} 'a b'"
+    assert continued(quoted) == quoted
 
 
 def test_what_else_is_said_of_a_plan() -> None:

@@ -14,6 +14,7 @@ import pytest
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.topology.generators import GENERATORS, build, generate
 from nest.topology.generators.nodes import DGX1_NVLINKS
+from nest.topology.generators.text import enlarged
 from tests.rows import rows
 
 GB = 1e9
@@ -477,3 +478,41 @@ def test_errors_state_the_place_and_a_remedy(text, message):
 def test_links_that_no_problem_may_have_are_refused(text, message):
     with pytest.raises(InvalidOptionError, match=message):
         generate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("dgx:nodes=1,oversubscription=2", "one for all nodes; raise nodes"),
+        ("dgx:nodes=7,spines=2", "one for all nodes; write nodes_per_leaf=1"),
+        ("nvl72:racks=1,up_latency_ns=9", "one for all racks; raise racks"),
+        (
+            "leaf-spine:leaves=1,hosts=4,spines=4",
+            "one for all leaves; raise leaves",
+        ),
+        (
+            "rail:nodes=4,spines=0,oversubscription=2",
+            "none; remove spines=0",
+        ),
+    ],
+)
+def test_figures_of_spines_without_spines_are_refused(text, got):
+    with pytest.raises(InvalidOptionError, match=f"spines, got {got}"):
+        generate(text)
+
+
+def test_the_example_of_every_remedy_is_a_network():
+    for text, larger in (
+        ("leaf-spine:leaves=4,hosts=4", "leaf-spine:leaves=4,hosts=32"),
+        ("dgx:nodes=4", "dgx:nodes=16"),
+        ("dgx1", "dgx1:nodes=16"),
+    ):
+        remedy = enlarged(text, 128)
+        assert remedy.split()[:2] == [
+            "write",
+            larger.split(":")[1].split(",")[-1],
+        ]
+        assert len(generate(larger).graph["order"]) >= 128
+    assert enlarged("torus:4x4", 128) == ""
+    assert enlarged("fat-tree:k=4", 128) == ""
+    assert enlarged("dgx:nodes=4,nodes_per_leaf=4", 40) == ""

@@ -46,16 +46,11 @@ def links(text, name, order=None):
         *itertools.product(
             ("h100", "a100", "h200", "b200", "mi300x", "gaudi2"),
             (1, 2, 3, 16),
-            (
-                "dgx:nodes={}",
-                "rail:nodes={}",
-                "dgx:nodes={},oversubscription=4",
-            ),
+            ("dgx:nodes={}", "rail:nodes={}"),
         )
     ],
 )
 def test_a_network_like_that_of_the_machine_is_the_same(name, nodes, network):
-    """A leaf of all nodes has no spines that could be oversubscribed."""
     site = machine(name)
     made = on_machine(network.format(nodes), site, "given")
     assert made == site.cluster(8 * nodes).topology
