@@ -2,11 +2,11 @@
 
 Plans of schedules with a name come first, each schedule in a part of the
 time. Where any order may be, plans of one strategy for all blocks get their
-own order by list scheduling (:mod:`nest.search.list_orders`): candidates in
-the order of what even chunks would take, then the best of them for as long as
-their bounds (:mod:`nest.search.order_bounds`) leave something to gain. The
-rest of the time bounds all plans in all orders (:mod:`nest.search.interleaved`
-with :class:`~nest.cost.schedules.AnyOrder`).
+own order by list scheduling (:mod:`nest.search.list_orders`): those of the
+settings near the best plans (:mod:`nest.search.order_settings`), then the best
+of them for as long as their bounds (:mod:`nest.search.order_bounds`) leave
+something to gain. The rest of the time bounds all plans in all orders
+(:mod:`nest.search.interleaved` with :class:`~nest.cost.schedules.AnyOrder`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,6 @@ class _OrdersSearch:
         self.problem = task.model.problem
         self.best = int(INFINITE) if task.upper is None else task.upper
         self.plan = task.plan
-        self.infeasible = True
         self._candidates: dict[Plan, _Candidate] = {}
 
     def run(self) -> SolverOutput:
