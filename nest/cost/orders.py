@@ -30,6 +30,24 @@ def plan_schedule(job: Job, plan: Plan, num_micro_batches: int) -> Schedule:
     )
 
 
+def named_job(job: Job, name: str) -> Job | None:
+    """Return a job of one of its schedules, which has a name.
+
+    Without the choices that the schedule cannot have; ``None`` if nothing is
+    left.
+    """
+    fixed = FIXED_CHUNKS.get(name, 1)
+    recompute = job.recompute
+    if name in SPLIT_BACKWARD:
+        recompute = tuple(x for x in recompute if x != "full")
+    if not recompute or (name != "1f1b" and fixed not in job.chunk_counts):
+        return None
+    chunks = job.virtual_stages if name == "1f1b" else (1,)
+    return replace(
+        job, schedule=name, recompute=recompute, virtual_stages=chunks
+    )
+
+
 def with_named_order(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
     """Return a plan of a named schedule under a job of that schedule.
 
@@ -37,13 +55,10 @@ def with_named_order(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
     """
     if not isinstance(plan.order, str):
         return problem, plan
-    job = replace(
-        problem.job,
-        schedule=plan.order,
-        virtual_stages=(plan.virtual_stages,)
-        if plan.order == "1f1b"
-        else (1,),
-    )
+    job = named_job(problem.job, plan.order)
+    assert job is not None
+    if plan.order == "1f1b":
+        job = replace(job, virtual_stages=(plan.virtual_stages,))
     return replace(problem, job=job), replace(plan, order=None)
 
 

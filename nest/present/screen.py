@@ -6,6 +6,7 @@ figures, and the stages.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
@@ -435,6 +436,10 @@ def launch_text(
     )
 
 
+#: The schedule on a command line: another framework may not have it.
+_SCHEDULE_OPTION = re.compile(r"\s--schedule[ =]\S+")
+
+
 def launch_commands(
     problem: Problem, plan: Plan, named: str, restricted: str, path: str = ""
 ) -> str:
@@ -447,6 +452,7 @@ def launch_commands(
         return ""
     (near, obstacles), *_ = _frameworks(problem, plan)
     if obstacles:
+        restricted = _SCHEDULE_OPTION.sub("", restricted)
         return f"nest solve {restricted} --target {near.name} --launch"
     solve = f"nest solve {restricted} --solver {plan.solver} -o plan.json\n"
     return (

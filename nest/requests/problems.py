@@ -34,6 +34,7 @@ from nest.requests.values import (
     Pairs,
     PathText,
     Reader,
+    RefusedValueError,
     Words,
     integer,
     integers,
@@ -96,6 +97,11 @@ def _schedules(value: Any) -> str | tuple[str, ...]:
     if isinstance(value, str) and "," not in value:
         return one_of(*SCHEDULES, ANY_ORDER)(value)
     names = value.split(",") if isinstance(value, str) else value
+    if len(names) > 1 and ANY_ORDER in names:
+        raise RefusedValueError(
+            f"expected names of schedules, or {ANY_ORDER!r} alone, got "
+            f"{','.join(names)!r}; remove {ANY_ORDER!r} or the others"
+        )
     several = tuple(one_of(*SCHEDULES)(name) for name in names)
     return several[0] if len(several) == 1 else several
 

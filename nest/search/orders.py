@@ -20,11 +20,12 @@ from itertools import count
 from msgspec.structs import replace as with_fields
 
 from nest.cost.model import CostModel
+from nest.cost.orders import named_job
 from nest.cost.schedules import AnyOrder
 from nest.cost.schedules.ordered import pass_text
 from nest.cost.score import assemble, locate, score
 from nest.cost.space import make_split
-from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, SPLIT_BACKWARD
+from nest.ir.job import ANY_ORDER
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.interleaved import bound_all, search_schedule
@@ -315,29 +316,10 @@ def _named(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
     Without the choices that the schedule cannot have.
     """
-    job = problem.job
-    for name in job.schedules:
-        fixed = FIXED_CHUNKS.get(name, 1)
-        if name != "1f1b" and fixed not in job.chunk_counts:
-            continue
-        recompute = job.recompute
-        if name in SPLIT_BACKWARD:
-            recompute = tuple(x for x in recompute if x != "full")
-        if recompute:
-            yield (
-                name,
-                with_fields(
-                    problem,
-                    job=with_fields(
-                        job,
-                        schedule=name,
-                        recompute=recompute,
-                        virtual_stages=job.virtual_stages
-                        if name == "1f1b"
-                        else (1,),
-                    ),
-                ),
-            )
+    for name in problem.job.schedules:
+        job = named_job(problem.job, name)
+        if job is not None:
+            yield name, with_fields(problem, job=job)
 
 
 def _task_of(
