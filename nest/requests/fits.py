@@ -73,9 +73,12 @@ class FitsRequest(PlanRequest, command="nest fits"):
         wrong += ["plan"] * (None not in (self.problem, self.plan))
         wrong += ["target"] * (self.target is not None)
         if wrong:
+            reason = "which is a launch and says it"
+            if wrong[0] == "topology":
+                reason = "as memory does not depend on the network"
             raise InvalidOptionError(
                 f"{option_name(wrong[0])}: expected no such option with "
-                f"{path}, which is a launch and says it, got it; remove it"
+                f"{path}, {reason}, got it; remove it"
             )
         if self.cluster is None:
             raise InvalidOptionError(
