@@ -162,7 +162,7 @@ def first_delays(scope: OrderScope) -> list[Delays]:
         )
         for fraction in _FIRST_DELAYS
         for max_in_flight in dict.fromkeys((every, balanced(scope)))
-        for is_roomy in (False, True)
+        for is_roomy in (True, False)
         for forward_first in (True, False)
     ]
 

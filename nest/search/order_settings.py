@@ -46,18 +46,21 @@ class Setting(NamedTuple):
     runtime: Runtime
 
 
-def setting_of(plan: Plan) -> Setting:
-    """Return the setting of a plan's first stage."""
-    runtime = runtime_of(plan)._replace(virtual_stages=1)
-    return Setting(
-        replicas=plan.replicas,
-        micro_batch=plan.micro_batch,
-        strategy=plan.stages[0].layer_strategies[0],
-        blocks=plan.num_blocks,
-        virtual_stages=plan.virtual_stages,
-        placement=plan.placement,
-        runtime=runtime,
-    )
+def settings_of(plan: Plan) -> list[Setting]:
+    """Return the settings of a plan, one for each strategy of its stages."""
+    strategies = [stage.layer_strategies[0] for stage in plan.stages]
+    return [
+        Setting(
+            replicas=plan.replicas,
+            micro_batch=plan.micro_batch,
+            strategy=strategy,
+            blocks=plan.num_blocks,
+            virtual_stages=plan.virtual_stages,
+            placement=plan.placement,
+            runtime=runtime_of(plan)._replace(virtual_stages=1),
+        )
+        for strategy in dict.fromkeys(strategies)
+    ]
 
 
 class Settings:

@@ -32,7 +32,7 @@ from nest.search.interleaved import bound_all, search_schedule
 from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.options import INFINITE
 from nest.search.order_bounds import order_bound
-from nest.search.order_settings import Setting, Settings, setting_of
+from nest.search.order_settings import Setting, Settings, settings_of
 from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,
@@ -43,10 +43,10 @@ from nest.solvers.base import (
 
 #: Parts of the time for plans of schedules with a name, for first orders of
 #: other plans, and for better ones; what is left bounds all plans.
-NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.5, 0.25, 0.15
+NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.4, 0.35, 0.15
 
 #: The part of it for the first schedule: 1F1B, whose search is exact.
-LEADING_SHARE = 0.8
+LEADING_SHARE = 0.7
 
 #: Orders that every candidate gets, and plans that get better ones.
 FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 20, 4
@@ -209,7 +209,8 @@ class _OrdersSearch:
             heapq.heappush(queue, (step_quanta, next(tie), setting))
 
         for candidate in self._candidates.values():
-            push(candidate.step_quanta, setting_of(candidate.plan))
+            for setting in settings_of(candidate.plan):
+                push(candidate.step_quanta, setting)
         if not queue:
             for setting in settings.plainest():
                 push(int(INFINITE), setting)

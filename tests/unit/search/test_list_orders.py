@@ -292,7 +292,7 @@ def test_balanced_chunks(
 def test_first_delays_are_of_gradients_of_weights() -> None:
     scope = scope_of([(1, 1, 20), (1, 1, 1)], 4, (2, 9))
     delays = first_delays(scope)
-    assert delays[0] == Delays(True, (0, 0), (0, 0), (2, 0), (4, 4))
+    assert delays[0] == Delays(True, (0, 0), (0, 0), (2, 0), (4, 4), True)
     assert delays[1] == delays[0]._replace(forward_first=False)
     assert {x.max_in_flight for x in delays} == {(4, 4), balanced(scope)}
     assert {x.weights[0] for x in delays} == {
