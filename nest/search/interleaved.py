@@ -92,12 +92,17 @@ EXACT_SHARE = 0.6
 TRIED_SHARE = 0.25
 
 
-def search_schedule(task: SearchTask) -> SolverOutput:
-    """Search all plans of one schedule, those timed pass by pass last."""
+def search_schedule(
+    task: SearchTask, with_bounds: bool = True
+) -> SolverOutput:
+    """Search all plans of one schedule, those timed pass by pass last.
+
+    Without bounds these are tried alone, for all the time that is left.
+    """
     if not virtual_stages(task.model.problem):
         return exact.search(task)
     if not has_plain(task.model.problem):
-        return interleave(task, _known(task))
+        return interleave(task, _known(task), with_bounds)
     remaining_s = task.deadline.remaining_s
     limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
     plain = exact.search(
@@ -107,7 +112,7 @@ def search_schedule(task: SearchTask) -> SolverOutput:
             report=without_bounds(task.report),
         )
     )
-    return interleave(task, plain)
+    return interleave(task, plain, with_bounds)
 
 
 def _known(task: SearchTask) -> SolverOutput:
@@ -133,7 +138,9 @@ def has_plain(problem: Problem) -> bool:
     return 1 in job.virtual_stages and not timed_by_passes(job)
 
 
-def interleave(task: SearchTask, plain: SolverOutput) -> SolverOutput:
+def interleave(
+    task: SearchTask, plain: SolverOutput, with_bounds: bool = True
+) -> SolverOutput:
     """Return the better of a result and the best plan timed pass by pass.
 
     Parameters
@@ -162,8 +169,10 @@ def interleave(task: SearchTask, plain: SolverOutput) -> SolverOutput:
         plan, best = better, step_quanta
         task.report(Progress(plan=plan, claimed_quanta=best))
 
-    _try_uniform(task, best, offer)
-    bound, limit = bound_all(task, best, offer)
+    _try_uniform(task, best, offer, TRIED_SHARE if with_bounds else 1.0)
+    bound, limit = 0, None
+    if with_bounds:
+        bound, limit = bound_all(task, best, offer)
     plain_bound = plain.lower_bound_quanta
     if plain_bound is not None or plain.limit is not None:
         bound = min(bound, plain_bound or 0)
@@ -177,13 +186,16 @@ def interleave(task: SearchTask, plain: SolverOutput) -> SolverOutput:
 
 
 def _try_uniform(
-    task: SearchTask, best: int, offer: Callable[[int, Plan], None]
+    task: SearchTask,
+    best: int,
+    offer: Callable[[int, Plan], None],
+    share: float,
 ) -> None:
-    """Try plans with one strategy for all blocks."""
+    """Try plans with one strategy for all blocks, for a share of the time."""
     model, remaining_s = task.model, task.deadline.remaining_s
     deadline = task.deadline
     if remaining_s is not None:
-        deadline = deadline.shortened(TRIED_SHARE * remaining_s)
+        deadline = deadline.shortened(share * remaining_s)
     queue: list[Candidate] = []
     for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:

@@ -166,6 +166,11 @@ class _OrdersSearch:
         form is none.
         """
         problems = list(_named(self.problem))
+        # Bounds of schedules say nothing of other orders, but take time.
+        with_bounds = (
+            self.problem.job.schedule != ANY_ORDER
+            or self.task.deadline.remaining_s is None
+        )
         share = NAMED_SHARE if self.problem.job.schedule == ANY_ORDER else 0.8
         deadline = self._share(share)
         for index, (name, problem) in enumerate(problems):
@@ -183,7 +188,7 @@ class _OrdersSearch:
                     self._try_plan(with_fields(plan, order=name))
 
             task = _task_of(self.task, problem, named_deadline)
-            output = search_schedule(replace(task, report=report))
+            output = search_schedule(replace(task, report=report), with_bounds)
             if output.plan is not None:
                 self._try_plan(with_fields(output.plan, order=name))
                 candidate = self._candidate(output.plan)
