@@ -131,12 +131,7 @@ def moments(
     if isinstance(schedule, AnyOrder):
         return np.ones((1, schedule.virtual_stages), dtype=np.int64)
     count = min(num_micro_batches, MAX_LISTED * blocks)
-    chunks = [
-        chunk
-        for chunk in range(blocks * schedule.virtual_stages)
-        if schedule.block_of(chunk, blocks) == block
-    ]
-    flying = dict.fromkeys(chunks, 0)
+    flying = dict.fromkeys(schedule.chunks_of(block, blocks), 0)
     distinct = {tuple(flying.values())}
     for run in schedule.passes(block, blocks, count):
         if not run.backward:

@@ -218,12 +218,10 @@ def _needed_in_flight(
     goes to the last chunk and back.
     """
     virtual = schedule.virtual_stages
-    chunks = [
-        chunk
-        for chunk in range(blocks * virtual)
-        if schedule.block_of(chunk, blocks) == block
+    trips = [
+        2 * (blocks * virtual - chunk)
+        for chunk in schedule.chunks_of(block, blocks)
     ]
-    trips = [2 * (blocks * virtual - chunk) for chunk in chunks]
     return np.array(
         [[min(num_micro_batches, ceil_div(x, 3 * virtual)) for x in trips]],
         dtype=np.int64,

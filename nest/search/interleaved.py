@@ -404,32 +404,6 @@ def _estimates(
     return bounds, bounds + bubble
 
 
-def _memory_estimates(
-    uniform: Uniform, load: int, blocks: Ints, virtual: int
-) -> Ints:
-    """Return how long even chunks take for the memory of the first block.
-
-    What its micro-batches keep, times how long they stay, fits in its memory
-    times the step: two thirds of the load of all chunks behind them.
-    """
-    terms, kinds = uniform.table([None]), uniform.kinds
-    kept_bytes = int(terms.kept_bytes[0, kinds].sum())
-    static_bytes = int(terms.static_bytes[0, kinds].sum())
-    free_bytes = (
-        uniform.terms.max_bytes
-        - 1
-        - int(terms.working_bytes.max())
-        - static_bytes // blocks
-    )
-    of_chunk = np.maximum(kept_bytes // (blocks * virtual), 1)
-    in_flight = free_bytes // of_chunk
-    # Orders that are tried fill about two thirds of the memory.
-    estimates = load * (virtual + 1) / (2 * np.maximum(in_flight, 1))
-    return np.where(
-        in_flight >= virtual, estimates, float(INFINITE // 2)
-    ).astype(np.int64)
-
-
 def shapes(uniform: Uniform) -> Iterator[Candidate]:
     """Yield every ``S`` and ``v`` of a uniform choice, with communication."""
     model = uniform.terms.model
@@ -445,13 +419,8 @@ def shapes(uniform: Uniform) -> Iterator[Candidate]:
     receive = min((int(x.min()) for x in inner if len(x)), default=0)
     for virtual in choices:
         sizes = uniform.blocks(virtual)
-        bounds, estimates = _estimates(
-            uniform, loads, syncs, receive, sizes, virtual
-        )
-        if model.problem.job.plans_order_passes:
-            tight = _memory_estimates(uniform, loads.sum(), sizes, virtual)
-            estimates = np.maximum(estimates, tight - (-syncs.sum() // sizes))
-        for size, bound, even in zip(sizes, bounds, estimates, strict=True):
+        estimates = _estimates(uniform, loads, syncs, receive, sizes, virtual)
+        for size, bound, even in zip(sizes, *estimates, strict=True):
             yield Candidate(
                 int(even),
                 (*uniform.number, int(size), virtual),

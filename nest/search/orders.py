@@ -238,11 +238,9 @@ class _OrdersSearch:
     def _candidate(self, plan: Plan) -> _Candidate | None:
         """Return a new candidate; ``None`` if it is none, or not new."""
         plan = _without_order(plan)
-        if plan in self._candidates:
+        if plan in self._candidates or self._is_long(plan):
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
-        if self._is_long(plan):
-            return None
         candidate = _Candidate(plan, OrderSearch(scope, order_bound(scope)))
         candidate.extra = sync
         self._candidates[plan] = candidate

@@ -97,11 +97,7 @@ class LayerCapacity:
 
     def _chunks(self, block: int) -> list[int]:
         """Return the chunks of a block, in pipeline order."""
-        return [
-            chunk
-            for chunk in range(self.last_chunk + 1)
-            if self.schedule.block_of(chunk, self.blocks) == block
-        ]
+        return self.schedule.chunks_of(block, self.blocks)
 
     def _min_layers(self, chunk: int) -> int:
         """Return how many layers a chunk has at least."""

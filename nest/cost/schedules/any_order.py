@@ -55,11 +55,7 @@ class AnyOrder(Schedule):
         num_blocks = len(chunks) // self.virtual_stages
         fill = drain = longest = 0
         for block in range(num_blocks):
-            members = [
-                x
-                for chunk, x in enumerate(chunks)
-                if self.block_of(chunk, num_blocks) == block
-            ]
+            members = [chunks[x] for x in self.chunks_of(block, num_blocks)]
             load = sum(x.forward + x.backward for x in members)
             late = sum(x.weight_backward for x in members)
             rest = max(num_micro_batches * late, drain)

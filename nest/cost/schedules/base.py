@@ -123,6 +123,14 @@ class Schedule(ABC):
             return min(chunk, 2 * num_blocks - 1 - chunk)
         return chunk % num_blocks
 
+    def chunks_of(self, block: int, num_blocks: int) -> list[int]:
+        """Return the chunks that a block runs, all from 0."""
+        return [
+            chunk
+            for chunk in range(num_blocks * self.virtual_stages)
+            if self.block_of(chunk, num_blocks) == block
+        ]
+
     def most_paired(self, num_blocks: int, num_micro_batches: int) -> int:
         """Return how many passes of one kind of a chunk are paired at most.
 

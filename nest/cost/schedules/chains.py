@@ -91,9 +91,8 @@ def any_chains(
     for block in range(num_blocks):
         for column, is_last in ((1, 0), (2, 1)):
             passes: Counter[tuple[int, int]] = Counter()
-            for chunk in range(num_chunks):
-                if schedule.block_of(chunk, num_blocks) == block:
-                    passes[chunk, 0] = passes[chunk, column] = count
+            for chunk in schedule.chunks_of(block, num_blocks):
+                passes[chunk, 0] = passes[chunk, column] = count
             for chunk in range(block):
                 passes[chunk, 0] += 1
                 passes[chunk, 2] += is_last

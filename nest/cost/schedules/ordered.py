@@ -124,11 +124,7 @@ def read_order(
     )
     schedule = OrderedSchedule(lists, virtual_stages, placement)
     for block, passes in enumerate(lists):
-        chunks = [
-            chunk
-            for chunk in range(num_blocks * virtual_stages)
-            if schedule.block_of(chunk, num_blocks) == block
-        ]
+        chunks = schedule.chunks_of(block, num_blocks)
         _check_block(where, block + 1, passes, chunks, num_micro_batches)
     times = [Times(1, 2, 1)] * (num_blocks * virtual_stages)
     try:
