@@ -14,6 +14,7 @@ plan fit, or faster; at last by the critical path of the passes, which
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,6 @@ from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
 from nest.cost.schedules import AnyOrder, Schedule, Times, schedule_of
-from nest.cost.schedules.chains import chain_through
 from nest.cost.space import (
     BatchSplit,
     families,
@@ -34,7 +34,6 @@ from nest.cost.space import (
 )
 from nest.ir.job import ANY_ORDER, SPLIT_BACKWARD
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.search.chunk_bounds import MAX_LISTED, moments
 from nest.search.closed_sets import chain_sets
 from nest.search.dominance import non_dominated
 from nest.search.options import (
@@ -59,6 +58,10 @@ MAX_TIMED = 8
 
 #: Groups of ``S`` micro-batches that are timed pass by pass.
 MAX_GROUPS = 4
+
+#: Lists of passes repeat. They are counted for this multiple of ``S``
+#: microbatches only.
+MAX_LISTED = 3
 
 
 def prefix_shapes(model: CostModel) -> StageShapes:
@@ -186,6 +189,39 @@ class Uniform:
             axis=1
         )[shapes.of_pair]
         return table
+
+
+def moments(
+    schedule: Schedule, blocks: int, num_micro_batches: int, block: int
+) -> Ints:
+    """Return the distinct numbers of passes in flight of a block's chunks.
+
+    The shape is (moments, chunks). Lists repeat after the warm-up, so ``3 S``
+    microbatches are enough.
+    """
+    count = min(num_micro_batches, MAX_LISTED * blocks)
+    flying = dict.fromkeys(schedule.chunks_of(block, blocks), 0)
+    distinct = {tuple(flying.values())}
+    for run in schedule.passes(block, blocks, count):
+        if not run.backward:
+            flying[run.chunk] += 1
+        elif run.gradients != "inputs":
+            flying[run.chunk] -= 1
+        distinct.add(tuple(flying.values()))
+    return np.array(sorted(distinct), dtype=np.int64)
+
+
+@cache
+def paired_passes(
+    schedule: Schedule, blocks: int, block: int, num_micro_batches: int
+) -> Counter[tuple[int, int]]:
+    """Return how often which chunks of a block run passes in pairs."""
+    if not schedule.paired_axes:
+        return Counter()
+    runs = schedule.passes(block, blocks, num_micro_batches)
+    return Counter(
+        (run.chunk, after.chunk) for run, after in pairwise(runs) if run.paired
+    )
 
 
 @cache
@@ -365,9 +401,7 @@ class Chunks:
             for index in range(size)
         ]
         self._paired = [
-            chain_through(self.schedule, size, count, index).pairs
-            if self.schedule.paired_axes
-            else ()
+            paired_passes(self.schedule, size, index, count)
             for index in range(size)
         ]
 
@@ -397,7 +431,7 @@ class Chunks:
         hiding_backward = between(self._hiding_backward)
         busy = count * load
         for block_index, pairs in enumerate(self._paired):
-            for i, j, times in pairs:
+            for (i, j), times in pairs.items():
                 there, back = hiding_forward[:, i], hiding_backward[:, j]
                 together = np.maximum(forward[:, i] - there, back)
                 together += np.maximum(backward[:, j] - back, there)

@@ -41,7 +41,7 @@ from nest.cost.space import (
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search import exact
-from nest.search.chunk_bounds import Chosen, Relaxation
+from nest.search.batch_bounds import RisingBound
 from nest.search.chunks import (
     Chunks,
     Cutter,
@@ -51,13 +51,10 @@ from nest.search.chunks import (
     prefix_shapes,
 )
 from nest.search.interleaved_exact import (
-    FEW,
     BoundedCase,
     Enumeration,
     TooManyError,
     cases,
-    make_plan,
-    relaxed,
     timed_by_passes,
 )
 from nest.search.options import (
@@ -82,7 +79,7 @@ from nest.solvers.base import (
 RAISE = True
 
 #: What the detail of a result says where such plans are not settled.
-OPEN = "plans timed pass by pass are bounded by chains of passes"
+OPEN = "plans timed pass by pass are bounded, not all tried"
 
 #: Share of the time limit for the exact search where plans timed pass by pass
 #: are tried after it.
@@ -232,18 +229,23 @@ def bound_all(
         A lower bound on all of them, at most the best step time known, and
         whether time ended the search.
     """
-    queue: list[tuple[int, int, int, BoundedCase, Relaxation | None]] = []
+    queue: list[tuple[int, int, int, BoundedCase]] = []
+    rising: dict[object, RisingBound] = {}
+    in_order = task.model.problem.job.plans_order_passes
     for case in cases(task.model, task.sets, task.deadline):
         if case is None:
             return 0, Limit.TIME
+        if in_order:
+            queue.append((case.bound, len(queue), 0, case))
+            continue
         for blocks, bound in zip(
             case.family.stage_counts, case.bounds, strict=True
         ):
-            queue.append((bound, len(queue), blocks, case, None))
+            queue.append((bound, len(queue), blocks, case))
     heapq.heapify(queue)
-    opened, steps, num_entries = int(INFINITE), 0, len(queue)
+    opened, steps = int(INFINITE), 0
     while queue and not task.deadline.passed:
-        bound, _, blocks, case, relaxation = queue[0]
+        bound, number, blocks, case = queue[0]
         if bound >= min(best, opened):
             break
         heapq.heappop(queue)
@@ -251,35 +253,20 @@ def bound_all(
             case=case,
             blocks=blocks,
             sets=task.sets,
-            relaxation=relaxation,
             best=best,
             deadline=task.deadline,
             offer=offer,
             steps=steps,
         )
-        few = plans.magnitude(blocks * case.virtual) <= FEW
-        if relaxation is None and RAISE and not few:
-            relaxation = relaxed(case, blocks, task.sets, best)
-            if relaxation is None:
+        if RAISE and not plans.few:
+            if case.batch not in rising:
+                rising[case.batch] = case.rising_bound()
+            shared, enough = rising[case.batch], min(best, opened)
+            shared.climb(enough, lambda: task.deadline.passed)
+            if shared.bound > bound:
+                bound = min(enough, shared.bound)
+                heapq.heappush(queue, (bound, number, blocks, case))
                 continue
-        if relaxation is not None and not relaxation.done:
-
-            def attempt(chosen: Chosen, case: BoundedCase = case) -> None:
-                nonlocal best
-                plan = make_plan(case, chosen, task.sets)
-                verdict = score(task.model.problem, plan, task.model)
-                if verdict.feasible and verdict.step_quanta < best:
-                    best = verdict.step_quanta
-                    offer(best, plan)
-
-            enough = min(best, opened)
-            raised = relaxation.climb(best, enough, task.deadline, attempt)
-            bound = max(bound, raised, relaxation.floor)
-            num_entries += 1
-            heapq.heappush(
-                queue, (bound, num_entries, blocks, case, relaxation)
-            )
-            continue
         try:
             plans.run()
         except TooManyError:

@@ -12,10 +12,9 @@ bound is the best Lagrangian one. Where all layers share one strategy some
 block has ``⌈c/S⌉`` of the ``c`` layers of a kind. Receives are left out.
 
 A *case* is ``(R, B)``, a runtime, ``v`` and the strategies that chunks may
-mix. The cases whose bound is least have it raised for each number of blocks
-(:mod:`nest.search.chunk_bounds`). Then chunks are chosen in pipeline order,
-with the same bound on what is chosen and what is left, for as long as that
-takes few steps; ``score`` prices every plan.
+mix. The cases whose bound is least have it raised, for all numbers of blocks
+(:mod:`nest.search.batch_bounds`). Then chunks are chosen in pipeline order,
+for as long as that takes few steps; ``score`` prices every plan.
 """
 
 from __future__ import annotations
@@ -40,11 +39,14 @@ from nest.cost.space import (
 )
 from nest.ir.job import FIXED_CHUNKS, Job
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.search.chunk_bounds import Chosen, Relaxation, RelaxationScope
+from nest.search.batch_bounds import (
+    BatchBound,
+    RisingBound,
+    layer_choices,
+)
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import stage_bounds
 from nest.search.options import (
-    INFINITE,
     BatchTerms,
     Ints,
     PassComponent,
@@ -52,7 +54,6 @@ from nest.search.options import (
     batch_terms,
     paired_load,
 )
-from nest.search.place_bounds import layer_capacity
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
@@ -103,6 +104,36 @@ class BoundedCase:
     def bound(self) -> int:
         """The least of the bounds."""
         return min(self.bounds)
+
+    @property
+    def num_paired(self) -> int:
+        """How many passes may run in pairs, at most."""
+        return self.schedule.most_paired(
+            self.family.stage_counts[0], self.split.num_micro_batches
+        )
+
+    @property
+    def batch(self) -> tuple[object, ...]:
+        """What a bound on all numbers of blocks depends on."""
+        runtime, strategies = self.terms.model.runtime, self.family.strategies
+        return runtime, self.split, strategies, self.num_paired
+
+    def rising_bound(self) -> RisingBound:
+        """Return a bound on its plans in all orders and cuts.
+
+        Where passes run in pairs, no order of others says what they take.
+        """
+        choices = layer_choices(
+            self.terms, self.split, self.family.strategies, self.num_paired
+        )
+        plans = BatchBound(
+            choices,
+            self.terms.shapes.kind_counts[-1],
+            self.split.devices,
+            self.split.num_micro_batches,
+            ordered=self.num_paired == 0,
+        )
+        return RisingBound(plans, self.bound)
 
 
 def cases(
@@ -206,37 +237,11 @@ def bounded(
     return BoundedCase(terms, split, schedule, family, by_stages, min_costs)
 
 
-def relaxed(
-    case: BoundedCase, blocks: int, sets: ClosedSets, best: int
-) -> Relaxation | None:
-    """Return the relaxation of a case's plans, ``None`` if there are none.
+class Chosen(NamedTuple):
+    """The pairs of closed sets of a plan's chunks, and their strategies."""
 
-    Plans that take ``best`` or more count as none.
-    """
-    bound = case.bounds[case.family.stage_counts.index(blocks)]
-    scope = RelaxationScope(
-        terms=case.terms,
-        schedule=case.schedule,
-        replicas=case.split.replicas,
-        devices=case.split.devices,
-        num_micro_batches=case.split.num_micro_batches,
-        strategies=case.family.strategies,
-        blocks=blocks,
-        allowed=even_pairs(case, blocks * case.virtual, sets),
-    )
-    if not len(scope.allowed):
-        return None
-    scale = best if best < INFINITE else 2 * bound
-    relaxation = Relaxation(scope, sets, best, max(scale, 1))
-    if not relaxation.possible:
-        return None
-    capacity = layer_capacity(relaxation)
-    if capacity is None:
-        return relaxation
-    if not capacity.has_room(best - 1):
-        return None
-    relaxation.floor = capacity.bound(bound, best)
-    return relaxation
+    pairs: tuple[int, ...]
+    strategies: tuple[Strategy, ...]
 
 
 def make_plan(case: BoundedCase, chosen: Chosen, sets: ClosedSets) -> Plan:
@@ -262,15 +267,11 @@ def make_plan(case: BoundedCase, chosen: Chosen, sets: ClosedSets) -> Plan:
 
 
 class _Chunk(NamedTuple):
-    """A chunk: its pair of closed sets, strategy, and where it sits.
-
-    ``spent`` is what it and those in front of it add to the relaxed bound.
-    """
+    """A chunk: its pair of closed sets, strategy, and where it sits."""
 
     pair: int
     strategy: Strategy
     place: Block
-    spent: float = 0.0
 
 
 @dataclass
@@ -306,8 +307,6 @@ class Enumeration:
     ----------
     case, blocks, sets
         The case, the number of blocks, and the closed sets.
-    relaxation
-        What bounds them, if there is one.
     best
         Only plans below this step time count.
     deadline
@@ -321,7 +320,6 @@ class Enumeration:
     case: BoundedCase
     blocks: int
     sets: ClosedSets
-    relaxation: Relaxation | None
     best: int
     deadline: Deadline
     offer: Callable[[int, Plan], None]
@@ -352,11 +350,15 @@ class Enumeration:
         self._paired = case.schedule.most_paired(
             self.blocks, case.split.num_micro_batches
         )
-        self._bounds = None
-        if self.relaxation is not None and self.relaxation.best is not None:
-            self._bounds = self.relaxation.suffix()
         self._pairs = self._pairs_of(self._chunks)
         self._extend(0, [], [_Load()] * self.blocks)
+
+    @property
+    def few(self) -> bool:
+        """Whether they are so few that none needs to be ruled out."""
+        if self.case.terms.model.problem.job.plans_order_passes:
+            return False
+        return self.magnitude(self.blocks * self.case.virtual) <= FEW
 
     def magnitude(self, chunks: int) -> float:
         """Return how many plans so many chunks make at most, in powers of 10.
@@ -406,8 +408,6 @@ class Enumeration:
             return
         block = case.schedule.block_of(chunk_index, self.blocks)
         remaining = self._chunks - chunk_index - 1
-        spent = chosen[-1].spent if chosen else 0.0
-        ways = []
         for pair, target in self._pairs[source]:
             if self._size[self._whole] - self._size[target] < remaining:
                 continue
@@ -418,28 +418,16 @@ class Enumeration:
                 if device_range is None:
                     continue
                 self._count(1)
-                after = spent
-                if self._bounds is not None:
-                    after += self._bounds.chunk(chunk_index, pair, strategy)
-                    if self._bounds.at_least(
-                        after, chunk_index + 1, target
-                    ) >= (self.best):
-                        continue
-                ways.append((pair, target, strategy, device_range, after))
-        if self._bounds is not None:
-            bounds = self._bounds
-            ways.sort(
-                key=lambda x: bounds.at_least(x[4], chunk_index + 1, x[1])
-            )
-        for pair, target, strategy, device_range, after in ways:
-            load = self._load(pair, strategy, device_range)
-            if load is None:
-                continue
-            more = [*loads]
-            more[block] = loads[block].plus(load)
-            if not self._hopeless(more, block, device_range, chosen, target):
-                chunk = _Chunk(pair, strategy, device_range, after)
-                self._extend(target, [*chosen, chunk], more)
+                load = self._load(pair, strategy, device_range)
+                if load is None:
+                    continue
+                more = [*loads]
+                more[block] = loads[block].plus(load)
+                if not self._hopeless(
+                    more, block, device_range, chosen, target
+                ):
+                    chunk = _Chunk(pair, strategy, device_range)
+                    self._extend(target, [*chosen, chunk], more)
 
     def _place(self, chosen: list[_Chunk], strategy: Strategy) -> Block | None:
         """Return the place of the next chunk, if it suits a strategy."""

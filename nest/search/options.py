@@ -257,20 +257,6 @@ def paired_load(passes: Any, num_passes: int, num_paired: int) -> Any:
     return unpaired + num_paired * np.minimum(whole, alone)
 
 
-def receive_weights(weights: Any) -> tuple[Any, Any]:
-    """Return how often chains count receives: of activations, of gradients.
-
-    ``weights`` says how often they count each :class:`PassComponent`.
-    """
-    columns = np.moveaxis(weights, -1, 0)
-    return (
-        columns[PassComponent.FORWARD] + columns[PassComponent.FORWARD_ALONE],
-        columns[PassComponent.BACKWARD]
-        + columns[PassComponent.BACKWARD_ALONE]
-        + columns[PassComponent.INPUTS],
-    )
-
-
 class BatchTerms:
     """The strategies at one ``B``, and their terms without a device range.
 

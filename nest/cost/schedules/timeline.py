@@ -9,7 +9,6 @@ when both can, and end together.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -136,60 +135,6 @@ def critical_path(
 ) -> int:
     """Return when the last pass ends, see :func:`run`."""
     return max(run(schedule, chunks, num_micro_batches).block_ends)
-
-
-def critical_passes(
-    schedule: Schedule, chunks: Sequence[ChunkTimes], num_micro_batches: int
-) -> tuple[int, Counter[tuple[int, int]], Counter[tuple[int, int]]]:
-    """Return when the last pass ends, and the passes that take so long.
-
-    Each of them starts when the one before it ends.
-
-    Returns
-    -------
-    tuple
-        The time in quanta; how often there is which pass of every chunk (0
-        forward, 1 backward, 2 inputs, 3 weights); and every pair of chunks.
-    """
-    ends = run(schedule, chunks, num_micro_batches).ends
-    num_blocks, num_passes = len(ends), 4 * len(chunks)
-    lists = _lists(schedule, num_blocks, num_micro_batches)
-    givers = _givers(schedule, num_blocks, num_micro_batches)
-    times = _times(lists, chunks)
-    total = max(own[-1] for own in ends)
-    block = [own[-1] for own in ends].index(total)
-    number = len(ends[block]) - 1
-    passes: Counter[tuple[int, int]] = Counter()
-    pairs: Counter[tuple[int, int]] = Counter()
-    while True:
-        kind = lists.kinds[block][number]
-        if kind < num_passes:
-            passes[kind // 4, kind % 4] += 1
-        elif kind > num_passes:
-            pairs[lists.pairs[kind - num_passes - 1]] += 1
-        start = ends[block][number] - times[kind]
-        needed = lists.needed[block][number]
-        if number and ends[block][number - 1] == start:
-            number -= 1
-        elif needed in givers:
-            block, number = givers[needed]
-        else:
-            return total, passes, pairs
-
-
-@lru_cache(maxsize=8)
-def _givers(
-    schedule: Schedule, num_blocks: int, num_micro_batches: int
-) -> dict[int, tuple[int, int]]:
-    """Return which pass, a block and its place there, fills every slot."""
-    lists = _lists(schedule, num_blocks, num_micro_batches)
-    unread = lists.num_slots - 1
-    return {
-        slot: (block, number)
-        for block, block_outputs in enumerate(lists.outputs)
-        for number, slot in enumerate(block_outputs)
-        if slot != unread
-    }
 
 
 def _times(lists: _Lists, chunks: Sequence[ChunkTimes]) -> list[int]:

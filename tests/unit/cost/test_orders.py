@@ -23,7 +23,6 @@ from nest.cost.schedules import (
     schedule_of,
     timed_schedule,
 )
-from nest.cost.schedules.chains import any_chains
 from nest.cost.schedules.listed import ListedSchedule
 from nest.cost.schedules.ordered import TimedSchedule, pass_text, read_order
 from nest.errors import InvalidPlanError, UnsupportedProblemError
@@ -522,33 +521,3 @@ def test_schedules_of_several_names_are_any_order() -> None:
         assert isinstance(schedule, AnyOrder)
         assert (schedule.virtual_stages, schedule.placement) == (2, "loop")
         assert schedule_of(name, 2) is schedule
-
-
-def test_chains_of_any_order() -> None:
-    """Of 2 blocks and 3 micro-batches: forward, whole, inputs, weights.
-
-    Block 1 runs its own passes; block 2 one of chunk 1 in front of them, and
-    without its gradients of weights one behind.
-    """
-    chains = any_chains(AnyOrder(1), 2, 3)
-    assert [(chain.passes, block) for chain, block in chains] == [
-        (((3, 3, 0, 0), (0, 0, 0, 0)), 0),
-        (((3, 0, 3, 0), (0, 0, 0, 0)), 0),
-        (((1, 0, 0, 0), (3, 3, 0, 0)), 1),
-        (((1, 0, 1, 0), (3, 0, 3, 0)), 1),
-    ]
-    assert all(chain.pairs == () for chain, _ in chains)
-
-
-@pytest.mark.parametrize(
-    ("placement", "own"), [("loop", (1, 3)), ("v", (1, 2))]
-)
-def test_chains_of_any_order_of_chunks(
-    placement: Any, own: tuple[int, int]
-) -> None:
-    chains = any_chains(AnyOrder(2, placement), 2, 3)
-    assert [block for _, block in chains] == [0, 0, 1, 1]
-    last = chains[3][0].passes
-    for chunk in range(4):
-        expected = (3, 0, 3, 0) if chunk in own else (0, 0, 0, 0)
-        assert last[chunk] == ((1, 0, 1, 0) if chunk == 0 else expected)

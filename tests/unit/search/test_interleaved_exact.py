@@ -7,20 +7,14 @@ devices, messages free, four micro-batches.
 from __future__ import annotations
 
 import itertools
-import math
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from nest.cost.model import CostModel
-from nest.cost.score import score
 from nest.ir import Strategy
 from nest.search import interleaved, interleaved_exact
-from nest.search.chunk_bounds import Chosen
-from nest.search.closed_sets import closed_sets
 from nest.search.solver import DpSolver
-from nest.solvers.base import Deadline, SolveOptions, Status
+from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_levels, make_problem
 
@@ -115,112 +109,6 @@ def test_a_bound_counts_devices_and_memory(monkeypatch):
         chain([both] * 8, memory_bytes=30, recompute=("none", "full"))
     )
     assert tight.lower_bound_quanta == 520
-
-
-def relaxation_of(problem, best):
-    """The only case of a problem on two blocks, and its bound climbed."""
-    model, sets = CostModel(problem), closed_sets(problem.graph)
-    (case,) = interleaved_exact.cases(model, sets, Deadline(None))
-    assert case is not None
-    found = interleaved_exact.relaxed(case, 2, sets, best)
-    assert found is not None
-    while not found.done:
-        found.climb(best, best, Deadline(None))
-    return case, sets, found
-
-
-def priced(relaxation, chains, **prices):
-    """What chunks add under prices of one's own."""
-    weights = np.zeros(len(relaxation.chains))
-    weights[: len(chains)] = chains
-    relaxation.best = relaxation.best._replace(
-        chains=weights,
-        **{"work": 0.0, "devices": 0.0, "together": 0.0, **prices},
-    )
-    return relaxation.suffix()
-
-
-@pytest.mark.parametrize("devices", [0.0, 1.0, 1e3])
-def test_a_suffix_pays_back_what_all_plans_use(devices):
-    """One layer per chunk: 4 · 60, and a bubble of 60 / 2.
-
-    That is the chain through the last block. Four chunks on a quarter of
-    the price of all devices each add what is paid back.
-    """
-    problem = chain(
-        [make_cost(10, 20)] * 4, pipeline_parallel=(2,), virtual_stages=(2,)
-    )
-    case, sets, relaxation = relaxation_of(problem, 271)
-    (strategy,) = case.family.strategies
-    suffix = priced(
-        relaxation, (0.0, 1.0), devices=devices, memory=np.zeros(2)
-    )
-    spent = 0.0
-    assert math.ceil(suffix.at_least(spent, 0, 0)) == 270
-    for number in range(4):
-        # The first pair of a set adds one layer to it.
-        spent += suffix.chunk(number, sets.first[number], strategy)
-        found = suffix.at_least(spent, number + 1, number + 1)
-        assert math.ceil(found) == 270
-
-
-@pytest.mark.parametrize(
-    ("chains", "prices"),
-    [
-        (None, {}),
-        ((0.5, 0.5), {"memory": np.zeros(2), "work": 0.0}),
-        ((1.0, 0.0), {"memory": np.array([0.1, 0.0])}),
-        ((0.0, 0.5), {"memory": np.zeros(2), "work": 0.5, "together": 0.1}),
-        ((0.0, 1.0), {"memory": np.array([9.0, 1e4]), "devices": 1e5}),
-    ],
-)
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-def test_no_suffix_is_above_a_plan_that_begins_so(schedule, chains, prices):
-    """Whatever memory and devices cost, for every plan there is."""
-    cost = make_cost(10, 20, kept_bytes=10)
-    again = replace(cost.activations[0], recompute="full", kept_bytes=0)
-    both = replace(cost, activations=(*cost.activations, again))
-    recompute = ("none", "full") if schedule == "1f1b" else ("none",)
-    problem = chain(
-        [both] * 6,
-        memory_bytes=60,
-        recompute=recompute,
-        schedule=schedule,
-        pipeline_parallel=(2,),
-        virtual_stages=(2,) if schedule == "1f1b" else (1,),
-    )
-    least = get_solver("brute")().solve(problem, SolveOptions())
-    assert least.claimed_quanta is not None
-    case, sets, relaxation = relaxation_of(problem, least.claimed_quanta + 1)
-    suffix = (
-        relaxation.suffix()
-        if chains is None
-        else priced(relaxation, chains, **prices)
-    )
-    ways = [(0, ())]
-    for _ in range(2 * case.virtual):
-        ways = [
-            (int(sets.pair_target[pair]), (*pairs, pair))
-            for at, pairs in ways
-            for pair in range(sets.first[at], sets.first[at + 1])
-        ]
-    steps = []
-    for pairs in (pairs for at, pairs in ways if at == sets.count - 1):
-        for own in itertools.product(
-            case.family.strategies, repeat=len(pairs)
-        ):
-            plan = interleaved_exact.make_plan(case, Chosen(pairs, own), sets)
-            verdict = score(problem, plan)
-            if not verdict.feasible:
-                continue
-            steps.append(verdict.step_quanta)
-            spent = 0.0
-            for number, pair in enumerate(pairs):
-                spent += suffix.chunk(number, pair, own[number])
-                at = sets.pair_target[pair]
-                bound = suffix.at_least(spent, number + 1, at)
-                assert bound <= verdict.step_quanta
-    assert min(steps) == least.claimed_quanta
 
 
 def test_layers_that_fit_nowhere_are_no_plan():

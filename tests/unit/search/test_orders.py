@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,7 +12,6 @@ from nest.cost.schedules import AnyOrder
 from nest.ir import Problem
 from nest.ir.job import Job
 from nest.search import orders
-from nest.search.chunk_bounds import moments
 from nest.search.interleaved_exact import schedules_of, timed_by_passes
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
@@ -88,10 +86,6 @@ def test_any_order_of_two_chunks_may_be_a_v() -> None:
         }
         assert timed_by_passes(job)
     assert not timed_by_passes(Job(global_batch=1))
-
-
-def test_any_order_has_a_moment_with_one_of_each_chunk() -> None:
-    assert np.array_equal(moments(AnyOrder(2), 3, 4, 1), [[1, 1]])
 
 
 def test_a_bound_of_a_formula_is_none_of_its_passes() -> None:

@@ -1,4 +1,4 @@
-"""Chains of passes, and bounds from them."""
+"""Bounds on plans that are timed pass by pass."""
 
 from __future__ import annotations
 
@@ -7,113 +7,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from formulations.cpsat.solver import CpSatSolver
 from formulations.milp.solver import MilpSolver
 from formulations.timed import LayerChoiceProgram
-from nest.cost.schedules import Times, schedule_of
-from nest.cost.schedules.chains import chain_through, critical_chain
-from nest.cost.schedules.timeline import (
-    critical_path,
-    pair_time,
-    pass_times,
-)
-from nest.search import interleaved, interleaved_exact
-from nest.search.chunk_bounds import moments
+from nest.cost.schedules import schedule_of
+from nest.search.chunks import moments
 from nest.search.solver import DpSolver
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_levels, make_problem
-from tests.properties.profiles import examples
 
 FREE = make_levels((4, 0.0, 1e18))
-
-
-@st.composite
-def timed(draw):
-    """A schedule with chunks of any times, and ``M``."""
-    name, virtual = draw(
-        st.sampled_from(
-            (
-                *(("zb-h1", 1), ("zb-v", 2), ("dualpipe-v", 2)),
-                *(("1f1b", 2), ("1f1b", 3)),
-            )
-        )
-    )
-    schedule = schedule_of(name, virtual)
-    blocks = draw(st.integers(min(virtual, 2), 4))
-    count = draw(st.integers(1, 9))
-    if name == "1f1b":
-        count = blocks * (1 + count // 4)
-    if name == "dualpipe-v":
-        count += 2 * blocks
-    number = st.integers(0, 20)
-    chunks = []
-    for _ in range(blocks * virtual):
-        forward, backward = draw(number), draw(number)
-        chunks.append(
-            Times(
-                *(forward, backward, draw(st.integers(0, backward))),
-                draw(st.integers(0, forward)),
-                draw(st.integers(0, backward)),
-            )
-        )
-    return schedule, chunks, blocks, count
-
-
-def length(chain, chunks):
-    passes = sum(
-        number * time
-        for numbers, chunk in zip(chain.passes, chunks, strict=True)
-        for number, time in zip(numbers, pass_times(chunk), strict=True)
-    )
-    return passes + sum(
-        number * pair_time(chunks[i], chunks[j])
-        for i, j, number in chain.pairs
-    )
-
-
-@examples(300)
-@given(timed())
-def test_no_step_is_shorter_than_a_chain(case):
-    schedule, chunks, blocks, count = case
-    step = critical_path(schedule, chunks, count)
-    for block in range(blocks):
-        chain = chain_through(schedule, blocks, count, block)
-        assert length(chain, chunks) <= step
-
-
-@examples(300)
-@given(timed())
-def test_a_critical_chain_is_as_long_as_the_step(case):
-    schedule, chunks, _, count = case
-    step, chain = critical_chain(schedule, chunks, count)
-    assert step == critical_path(schedule, chunks, count)
-    assert length(chain, chunks) == step
-
-
-def test_a_chain_through_a_block_by_hand():
-    """ZB-H1, two blocks, three micro-batches: F₁, F I F I W F I, I₁, W₁.
-
-    The last block computes gradients of weights one micro-batch late.
-    """
-    chain = chain_through(schedule_of("zb-h1"), 2, 3, 1)
-    assert chain.passes == ((1, 0, 1, 1), (3, 0, 3, 1))
-    first = chain_through(schedule_of("zb-h1"), 2, 3, 0)
-    assert first.passes == ((3, 0, 3, 3), (0, 0, 0, 0))
-
-
-@pytest.mark.parametrize("virtual", [2, 3])
-def test_chains_give_the_step_of_equal_interleaved_chunks(virtual):
-    """``M τ_b + (S-1) τ_b / v``, through the last block."""
-    schedule, chunks = (
-        schedule_of("1f1b", virtual),
-        [Times(4, 8)] * 4 * virtual,
-    )
-    chain = chain_through(schedule, 4, 8, 3)
-    assert length(chain, chunks) == 8 * 12 * virtual + 3 * 12
 
 
 @pytest.mark.parametrize("blocks", [2, 3, 4])
@@ -173,19 +78,6 @@ def test_equal_layers(schedule, step):
     )
     assert (output.status, output.claimed_quanta) == (Status.OPTIMAL, step)
     assert output.plan.num_blocks == 2
-
-
-def test_chains_bound_what_is_not_enumerated(monkeypatch):
-    """Four layers on four blocks of one device are one way to cut them.
-
-    ``4 · 30 + 3 · 10`` under ZB-H1, a chain through the last block.
-    """
-    monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
-    monkeypatch.setattr(interleaved, "FEW", -1.0)
-    problem = equal(4, devices=4, schedule="zb-h1", pipeline_parallel=(4,))
-    output = DpSolver().solve(problem, SolveOptions())
-    assert output.lower_bound_quanta == output.claimed_quanta == 150
-    assert output.status is Status.OPTIMAL
 
 
 # The work of all devices

@@ -1,0 +1,592 @@
+"""What all plans of a batch configuration take at least, in any order.
+
+For a step time ``T``, a linear program says how few devices plans within it
+need; if these are more than there are, no plan is. Its amounts are how many
+blocks there are of each number of devices, and how many layers of each kind
+have which strategy. All numbers of blocks and chunks, all cuts and all orders
+of passes are in it, so there is one program per batch configuration, for each
+of some ranges of the time that a micro-batch takes forward.
+
+Rules and proofs: docs/cost-model.md, *Orders of plans*.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nest.cost.space import BatchSplit
+from nest.ir.plan import Strategy
+from nest.search.dominance import non_dominated_sorted
+from nest.search.linear_program import Floats, LinearProgram
+from nest.search.options import (
+    INFINITE,
+    BatchTerms,
+    Bools,
+    Ints,
+    PassComponent,
+    paired_load,
+)
+
+#: Ranges of the time of a micro-batch forward, and parts of one that stays
+#: open.
+NUM_RANGES, NUM_PARTS = 10, 3
+
+#: Times that a linear program is solved with more rows, at most.
+MAX_ROUNDS = 20
+
+#: Most layers of a block whose number is rounded down.
+MAX_WHOLE = 64
+
+#: Of rates of forward time per byte, the next lower one is below this part.
+RATE_STEP = 0.93
+
+#: What rows have to be violated by, relative to all devices or a block.
+VIOLATED = 1e-4
+
+#: What comparisons of floats forgive; it only ever weakens a bound.
+ROUNDING = 1e-9
+
+#: Step times are told apart to such a part of the best one.
+PRECISION = 250
+
+#: Cost of rows that nothing satisfies, in all devices of a replica.
+PENALTY = 1000.0
+
+
+class LayerChoices(NamedTuple):
+    """A kind of layer under a strategy each, in parallel arrays.
+
+    Attributes
+    ----------
+    kind
+        Of which kind of layer.
+    devices
+        Of the block that it is on.
+    load
+        What a step takes at least, with sync, in quanta.
+    forward, inputs, weights
+        Passes of all micro-batches together, in quanta.
+    static, kept_share, working
+        Bytes, in parts of the largest memory of a device.
+    """
+
+    kind: Ints
+    devices: Floats
+    load: Floats
+    forward: Floats
+    inputs: Floats
+    weights: Floats
+    static: Floats
+    kept_share: Floats
+    working: Floats
+
+    def take(self, rows: Ints) -> LayerChoices:
+        """Return some of them."""
+        return LayerChoices._make([column[rows] for column in self])
+
+
+def layer_choices(
+    terms: BatchTerms,
+    split: BatchSplit,
+    strategies: Sequence[Strategy],
+    num_paired: int,
+) -> LayerChoices:
+    """Return what layers take and keep, without what others beat.
+
+    Parameters
+    ----------
+    terms, split, strategies
+        Of a batch configuration; the strategies that plans may mix.
+    num_paired
+        How many passes may run in pairs.
+    """
+    allowed = {*strategies}
+    rows = [i for i, x in enumerate(terms.strategies) if x in allowed]
+    count, held = split.num_micro_batches, terms.held
+    passes = terms.least_passes[rows]
+    inputs = count * passes[..., PassComponent.INPUTS]
+    backward = count * passes[..., PassComponent.BACKWARD]
+    sync = held.sync[rows] - held.hideable_sync[rows]
+    capacity = float(terms.max_bytes - 1)
+    num_kinds = passes.shape[1]
+    shape = (len(rows), num_kinds)
+    table = LayerChoices(
+        np.broadcast_to(np.arange(num_kinds), shape),
+        np.broadcast_to(terms.devices[rows, None].astype(np.float64), shape),
+        (paired_load(passes, count, num_paired) + sync).astype(np.float64),
+        (count * passes[..., PassComponent.FORWARD]).astype(np.float64),
+        inputs.astype(np.float64),
+        np.maximum(backward - inputs, 0).astype(np.float64),
+        held.static_bytes[rows] / capacity,
+        held.kept_bytes[rows] / capacity,
+        held.working_bytes[rows] / capacity,
+    )
+    fits = table.static + table.kept_share + table.working <= 1 + ROUNDING
+    chosen = np.flatnonzero(~held.missing[rows] & fits)
+    flat = LayerChoices._make([x.reshape(-1)[chosen] for x in table])
+    widths = np.unique(flat.devices, return_inverse=True)[1].reshape(-1)
+    group = flat.kind * (len(rows) + 1) + widths
+    rest = flat.load - flat.forward
+    columns: list[Any] = [*flat[2:], rest, rest - flat.weights, -_rates(flat)]
+    order = np.lexsort((*reversed(columns), group))
+    useful = non_dominated_sorted(group[order], [x[order] for x in columns])
+    return flat.take(order[useful])
+
+
+def _rates(choices: LayerChoices) -> Floats:
+    """Return forward time per byte kept; infinity where nothing is kept."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = choices.forward / choices.kept_share
+    return np.where(choices.kept_share > 0, rates, np.inf)
+
+
+class _Limit(NamedTuple):
+    """What layers take of a block with some devices: at most 1 together."""
+
+    width: int
+    sizes: Floats
+
+
+class BatchBound:
+    """Bounds on all plans of a batch configuration.
+
+    Parameters
+    ----------
+    choices
+        What layers take.
+    counts
+        How many layers there are of each kind.
+    num_devices, num_micro_batches
+        ``P`` and ``M``.
+    ordered
+        Whether a pass takes the same wherever it is in an order. Else only
+        loads and bytes count.
+    """
+
+    def __init__(
+        self,
+        choices: LayerChoices,
+        counts: Ints,
+        num_devices: int,
+        num_micro_batches: int,
+        ordered: bool = True,
+    ) -> None:
+        self.choices, self.counts = choices, counts
+        self.num_devices, self.ordered = num_devices, ordered
+        self.num_micro_batches = num_micro_batches
+        #: The range that a step time was not ruled out for comes first.
+        self._ranges = [*range(NUM_RANGES)]
+        self.possible = len({*choices.kind.tolist()}) == len(counts)
+        if not self.possible:
+            return
+        self.widths = np.unique(choices.devices)
+        #: Choices of every width.
+        self.of_width = [
+            np.flatnonzero(choices.devices == x) for x in self.widths
+        ]
+        self.working = np.array(
+            [choices.working[x].min() for x in self.of_width]
+        )
+        self.rates = _rates(choices) / num_micro_batches
+        self.rate_steps = [
+            _falling(self.rates[rows]) for rows in self.of_width
+        ]
+        self._shortest_trip = (
+            sum(
+                count * float(choices.forward[choices.kind == kind].min())
+                for kind, count in enumerate(counts.tolist())
+            )
+            / num_micro_batches
+            * (1 - ROUNDING)
+        )
+        single = counts == 1
+        self.single_kinds = np.flatnonzero(single)
+        work = choices.devices * choices.load
+        self.largest_single = max(
+            self.single_kinds.tolist(),
+            key=lambda kind: work[choices.kind == kind].min(),
+            default=-1,
+        )
+        #: Blocks whose first or last chunk may have only single layers.
+        self.num_small = 0 if single.all() else int(single.sum())
+        plain = ~single[choices.kind] | single.all()
+        forward = choices.forward / num_micro_batches
+        inputs = choices.inputs / num_micro_batches
+        self.waits_ahead = self._pairs_of_blocks(forward, plain)
+        self.waits_back = self._pairs_of_blocks(inputs, plain)
+        self.waits_both = self._pairs_of_blocks(forward + inputs, plain)
+        bytes_kept = choices.devices * choices.kept_share
+        trip = choices.forward + choices.inputs
+        pairs = np.outer(bytes_kept, trip)
+        self.stays = np.minimum(pairs, pairs.T)
+        self.own_stays = bytes_kept * (trip / 2 + choices.weights)
+
+    def _pairs_of_blocks(self, times: Floats, plain: Bools) -> Floats:
+        """Return device-time that one of two blocks waits for the other.
+
+        For every pair of widths: at least a pass of one layer.
+        """
+        least = [
+            min(times[rows[plain[rows]]].tolist(), default=0.0)
+            for rows in self.of_width
+        ]
+        pairs = np.outer(self.widths, least)
+        return np.minimum(pairs, pairs.T)
+
+    def rules_out(
+        self, step_quanta: int, stop: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Whether no plan takes so long or less.
+
+        ``stop`` is asked again and again; then the answer is no.
+        """
+        if not self.possible:
+            return True
+        if step_quanta < 1:
+            return False
+        step, shortest = float(step_quanta), self._shortest_trip
+        if not self.ordered:
+            return self._needs_more(step, 0.0, step)
+        if shortest > step:
+            return True
+        growth = (step / max(shortest, 1.0)) ** (1 / NUM_RANGES)
+        ends = [
+            shortest,
+            *(max(shortest, 1.0) * growth**i for i in range(1, NUM_RANGES)),
+            step,
+        ]
+        for index in self._ranges:
+            start, end = ends[index], ends[index + 1]
+            ranges = np.linspace(start, end, NUM_PARTS + 1).tolist()
+            if stop() or not (
+                self._needs_more(step, start, end)
+                or all(self._needs_more(step, *x) for x in pairwise(ranges))
+            ):
+                self._ranges.remove(index)
+                self._ranges.insert(0, index)
+                return False
+        return True
+
+    def _needs_more(self, step: float, start: float, end: float) -> bool:
+        """Whether plans within a step need more devices than there are.
+
+        Plans whose layers' forward passes take a micro-batch from ``start``
+        to ``end`` together.
+        """
+        program = _Program(self, step, start, end)
+        return program.least_devices() > self.num_devices
+
+
+def _falling(rates: Floats) -> list[float]:
+    """Return some finite rates, the largest first."""
+    steps: list[float] = []
+    for rate in sorted({*rates[np.isfinite(rates)].tolist()}, reverse=True):
+        if not steps or rate < RATE_STEP * steps[-1]:
+            steps.append(rate)
+    return steps
+
+
+class RisingBound:
+    """A bound on the plans of a batch configuration, raised step by step.
+
+    Attributes
+    ----------
+    bound
+        No plan takes less, in quanta.
+    failed
+        A step time that could not be ruled out.
+    """
+
+    def __init__(self, plans: BatchBound, bound: int) -> None:
+        self._plans = plans
+        self.bound, self.failed = bound, int(INFINITE)
+
+    def done(self, best: int) -> bool:
+        """Whether it may be raised by little of a step time only."""
+        return (self.failed - self.bound) * PRECISION <= best
+
+    def climb(self, enough: int, stop: Callable[[], bool]) -> None:
+        """Rule out longer step times, up to ``enough``, by bisection.
+
+        ``stop`` is as for :meth:`BatchBound.rules_out`.
+        """
+        while self.bound < enough and not self.done(enough) and not stop():
+            step_quanta = enough - 1
+            if self.failed <= step_quanta:
+                step_quanta = (self.bound + self.failed) // 2
+            if self._plans.rules_out(step_quanta, stop):
+                self.bound = step_quanta + 1
+            else:
+                self.failed = step_quanta
+
+
+class _Program:
+    """The least devices of plans within a step, as a linear program.
+
+    Times are in parts of the step. Its amounts are the blocks of each width,
+    then the layers of each choice.
+    """
+
+    def __init__(
+        self, bound: BatchBound, step: float, start: float, end: float
+    ) -> None:
+        self.bound, self.choices = bound, bound.choices
+        self.step, self.start = step, start / step
+        choices, widths = self.choices, bound.widths
+        self.num_widths = len(widths)
+        self.load = choices.load / step
+        self.forward = choices.forward / step
+        self.weights = choices.weights / step
+        self.fits = np.ones(len(choices.kind), dtype=np.bool_)
+        self.limits = [*self._limits()]
+        blocks = [
+            bound.num_devices / width if self.fits[rows].any() else 0.0
+            for width, rows in zip(widths, bound.of_width, strict=True)
+        ]
+        layers = np.where(self.fits, bound.counts[choices.kind], 0)
+        self._upper = np.concatenate((blocks, layers))
+        self._end = end / step
+        self._seen: set[tuple[int, int]] = set()
+        self._whole_parts: dict[tuple[int, int], tuple[Floats, int]] = {}
+
+    def least_devices(self) -> float:
+        """Return a bound on the devices of a plan; infinity if none is."""
+        counts, kinds = self.bound.counts, self.choices.kind
+        missing = {*range(len(counts))} - {*kinds[self.fits].tolist()}
+        if missing:
+            return np.inf
+        costs = np.zeros(len(self._upper))
+        costs[: self.num_widths] = self.bound.widths
+        most_devices = self.bound.num_devices
+        self._program = LinearProgram(
+            costs, self._upper, PENALTY * most_devices
+        )
+        for kind, count in enumerate(counts.tolist()):
+            self._add(0.0, 1.0 * (kinds == kind), count)
+        if self.bound.ordered:
+            # A micro-batch counts once, the passes for all of them.
+            count = self.bound.num_micro_batches
+            self._add(0.0, -self.forward / count, -self._end)
+        value = 0.0
+        for _ in range(MAX_ROUNDS):
+            amounts, value = self._program.solve()
+            if value > most_devices or not self._add_violated(amounts):
+                break
+        return value
+
+    def _add(self, blocks: Any, layers: Floats, least: float) -> None:
+        """Add a row, from the weights of blocks and of layers."""
+        weights = np.broadcast_to(blocks, self.num_widths)
+        self._program.add(np.concatenate((weights, layers)), least)
+
+    def _add_limit(self, width: int, capacity: float, sizes: Floats) -> None:
+        """Add a row: blocks of a width have room for layers of such sizes."""
+        blocks, layers = np.zeros(self.num_widths), np.zeros(len(self.load))
+        blocks[width] = capacity
+        layers[self.bound.of_width[width]] = -sizes
+        self._add(blocks, layers, 0.0)
+
+    def _limits(self) -> Iterator[_Limit]:
+        """Yield what a block has room for, and note what has no room.
+
+        Its work and bytes; and from its first gradients on, see *ahead* in
+        the docs, its other work.
+        """
+        for width in range(self.num_widths):
+            rows = self.bound.of_width[width]
+            held = self.choices.static[rows] + self.choices.kept_share[rows]
+            free = 1.0 - self.bound.working[width]
+            limits = [(self.load[rows], 1.0), (held, free)]
+            if self.bound.ordered and self.start > 0:
+                late = self.load[rows] - self.forward[rows]
+                limits.append((late, 1.0 - self.start))
+                limits += [
+                    self._ahead(width, rate)
+                    for rate in self.bound.rate_steps[width]
+                ]
+            for sizes, capacity in limits:
+                if capacity <= 0.0:
+                    self.fits[rows] &= sizes <= ROUNDING
+                    continue
+                self.fits[rows] &= sizes <= capacity * (1 + ROUNDING)
+                yield _Limit(width, sizes / capacity)
+
+    def _ahead(self, width: int, rate: float) -> tuple[Floats, float]:
+        """Return sizes and room where forward passes fill the free bytes.
+
+        Those of layers that run no more than ``rate`` per byte.
+        """
+        rows = self.bound.of_width[width]
+        faster = self.bound.rates[rows] > rate
+        rate /= self.step
+        sizes = self.load[rows] - np.where(faster, self.forward[rows], 0.0)
+        sizes = sizes + rate * self.choices.static[rows]
+        free = 1.0 - self.bound.working[width]
+        return sizes, 1.0 - self.start + rate * free
+
+    # Rows that amounts violate
+
+    def _add_violated(self, amounts: Floats) -> bool:
+        """Add rows that some amounts violate; whether there are any."""
+        blocks = amounts[: self.num_widths]
+        layers = amounts[self.num_widths :]
+        before = len(self._program.rows)
+        for width in np.flatnonzero(blocks > ROUNDING).tolist():
+            self._add_single(width, blocks[width], layers)
+        for limit_index, limit in enumerate(self.limits):
+            self._add_parts(limit_index, limit, blocks[limit.width], layers)
+        if self.bound.ordered:
+            self._add_waits(blocks, layers)
+            self._add_stays(blocks, layers)
+        return len(self._program.rows) > before
+
+    def _add_single(self, width: int, blocks: float, layers: Floats) -> None:
+        """Add that the one layer of a kind needs a whole block."""
+        rows = self.bound.of_width[width]
+        for kind in self.bound.single_kinds.tolist():
+            sizes = 1.0 * (self.choices.kind[rows] == kind)
+            if sizes @ layers[rows] > blocks + VIOLATED:
+                self._add_limit(width, 1.0, sizes)
+
+    def _add_parts(
+        self, limit_index: int, limit: _Limit, blocks: float, layers: Floats
+    ) -> None:
+        """Add a row of what blocks have room for, if it is violated.
+
+        In parts of the room; then in whole parts of it, the most violated.
+        """
+        rows = self.bound.of_width[limit.width]
+        sizes, layers_here = limit.sizes, layers[rows]
+        filled = float(sizes @ layers_here)
+        if filled > blocks + VIOLATED:
+            if (limit_index, 0) not in self._seen:
+                self._seen.add((limit_index, 0))
+                self._add_limit(limit.width, 1.0, sizes)
+            return
+        single = self.choices.kind[rows] == self.bound.largest_single
+        spared = blocks - float(layers_here[single].sum())
+        used = sizes[(layers_here > VIOLATED) & (sizes > 0) & ~single]
+        most_violated, best = VIOLATED, None
+        for max_layers in sorted({int(1.0 / size) for size in used.tolist()}):
+            # Whole parts are little more than what is filled.
+            useful = (max_layers + 1) * filled > max_layers * spared
+            key = (limit_index, max_layers)
+            if (
+                not useful
+                or not 0 < max_layers <= MAX_WHOLE
+                or key in self._seen
+            ):
+                continue
+            if key not in self._whole_parts:
+                fits = self.fits[rows]
+                self._whole_parts[key] = whole_parts(
+                    sizes, max_layers, fits, single
+                )
+            parts, capacity = self._whole_parts[key]
+            if capacity:
+                violated = float(parts @ layers_here) / capacity - blocks
+                if violated > most_violated:
+                    most_violated, best = (
+                        violated,
+                        (max_layers, parts, capacity),
+                    )
+        if best is not None:
+            max_layers, parts, capacity = best
+            self._seen.add((limit_index, max_layers))
+            self._add_limit(limit.width, float(capacity), parts)
+
+    def _add_waits(self, blocks: Floats, layers: Floats) -> None:
+        """Add that all blocks together have time to wait for each other."""
+        bound, choices = self.bound, self.choices
+        widths, devices = bound.widths, choices.devices
+        later = 1.0 - self.start
+        early = self.load - self.forward
+        cases = [
+            (widths, self.load, bound.waits_ahead),
+            (widths, self.load - self.weights, bound.waits_both),
+            (later * widths, early, bound.waits_back),
+            (later * widths, early - self.weights, 2 * bound.waits_back),
+        ]
+        room, sizes = widths * later, early.copy()
+        for width, rows in enumerate(bound.of_width):
+            min_spare = np.inf
+            for rate in bound.rate_steps[width]:
+                rate_sizes, capacity = self._ahead(width, rate)
+                spare = capacity * blocks[width] - rate_sizes @ layers[rows]
+                if spare < min_spare:
+                    min_spare = spare
+                    sizes[rows], room[width] = (
+                        rate_sizes,
+                        capacity * widths[width],
+                    )
+        cases.append((room, sizes, bound.waits_back))
+        for room, sizes, pairs in cases:
+            pairs = pairs / self.step
+            slope = pairs @ blocks - np.diag(pairs) / 2
+            fixed = blocks @ pairs @ blocks / 2
+            fixed += bound.num_small * max(float(slope.max()), 0.0)
+            spare = (room - slope) @ blocks - devices * sizes @ layers + fixed
+            if spare < -VIOLATED * bound.num_devices:
+                self._add(room - slope, -devices * sizes, -float(fixed))
+
+    def _add_stays(self, blocks: Floats, layers: Floats) -> None:
+        """Add that bytes times stays fit in the bytes of all blocks."""
+        bound = self.bound
+        room = bound.widths * (1.0 - bound.working)
+        held = self.choices.devices * self.choices.static
+        stays = bound.stays @ layers / self.step
+        fixed = layers @ stays / 2
+        weights = held + bound.own_stays / self.step + stays
+        if room @ blocks + fixed < (
+            weights @ layers - VIOLATED * bound.num_devices
+        ):
+            self._add(room, -weights, -float(fixed))
+
+
+def whole_parts(
+    sizes: Floats, max_layers: int, fits: Bools, single: Bools
+) -> tuple[Floats, int]:
+    """Return whole parts that layers count for, and those of a block.
+
+    A layer counts for ``⌊(max_layers + 1) size⌋`` of them: for one, if no
+    more than ``max_layers`` of its size fit. A block has as many as sizes up
+    to 1 count for at most. The one layer that is ``single`` counts for all
+    those that it leaves no room for.
+
+    Parameters
+    ----------
+    sizes
+        Of layers, in parts of what a block has room for.
+    max_layers
+        How many of the layers in question fit.
+    fits, single
+        Layers that may be there, and choices of that one.
+    """
+    counted = np.floor((max_layers + 1) * sizes * (1 - ROUNDING))
+    counted[~fits] = 0.0
+    min_sizes: dict[int, float] = {}
+    ordinary = fits & ~single & (counted > 0)
+    for share, size in zip(
+        counted[ordinary].tolist(), sizes[ordinary].tolist(), strict=True
+    ):
+        min_sizes[int(share)] = min(size, min_sizes.get(int(share), size))
+    if not min_sizes:
+        return counted, 0
+    needed = [0.0]
+    for total in range(1, max_layers + 2):
+        needed.append(
+            min(
+                needed[max(total - share, 0)] + size
+                for share, size in min_sizes.items()
+            )
+        )
+    whole = bisect_right(needed, 1.0 + ROUNDING) - 1
+    chosen = np.flatnonzero(single & fits)
+    free = 1.0 - sizes[chosen] + ROUNDING
+    counted[chosen] = whole - (np.searchsorted(needed, free, "right") - 1)
+    return counted, whole
