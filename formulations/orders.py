@@ -75,7 +75,7 @@ def prove_order(
         model = OrderModel(scope, floor, upper)
         model.add_hint(known)
         starts, proven = _solve(model, raises_bound, deadline)
-        floor = max(floor, min(proven, upper + 1))
+        floor = max(floor, proven)
         better = None if starts is None else model.order(starts)
         if better is not None and better.end < known.end:
             known = better

@@ -96,6 +96,21 @@ CASES = [
         20,
         id="a large chunk",
     ),
+    # Block 2 waits for 1, then works 4 (2 + 1 + 2 + 2 + 1 + 4), if up to two
+    # micro-batches of chunk 1 are beside one of chunk 4.
+    pytest.param(
+        scope_of(
+            [(1, 2, 1), (2, 1, 2), (2, 1, 4), (1, 2, 2)],
+            *(4, (4, 99), (1, 1, 1, 2)),
+            placement="v",
+        ),
+        49,
+        id="a small chunk beside a large one",
+    ),
+    # Three times what the second case takes.
+    pytest.param(
+        scope_of([(6, 9, 12), (30, 30, 30)], 2, (9, 9)), 186, id="ticks"
+    ),
     # Nothing is kept: 2, then the work of block 2.
     pytest.param(
         scope_of([(2, 3, 4), (10, 10, 10)], 2, (0, 0), (0, 0)),
@@ -111,6 +126,14 @@ def test_best_orders(scope: OrderScope, end: int) -> None:
     order, bound = prove_order(scope, known, 0, known.end, NO_LIMIT)
     assert (replayed(scope, order), bound) == (order.end, end)
     assert order.end == end == least_end(scope)
+    for passes in order.lists:
+        for one in passes:
+            alike = [
+                x.micro_batch
+                for x in passes
+                if one == x._replace(micro_batch=one.micro_batch)
+            ]
+            assert alike == [*range(scope.num_micro_batches)]
 
 
 @pytest.mark.parametrize("scope", [x.values[0] for x in CASES])
@@ -136,6 +159,18 @@ def test_rounded_models_claim_no_more(
     for upper in (known.end, best, best - 1):
         order, bound = prove_order(scope, known, 0, upper, NO_LIMIT)
         assert bound <= best <= order.end == replayed(scope, order)
+
+
+def test_rounded_sizes_claim_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three chunks of 9, 8 and 7 bytes, and 31 for two micro-batches."""
+    scope = scope_of([(1, 1, 1)] * 6, 3, (31, 99), (9, 1, 8, 1, 7, 1))
+    known, best = in_turn(scope), least_end(scope)
+    assert best is not None
+    for size in (2, 3, 5, 7, 31):
+        monkeypatch.setattr(orders, "MAX_SIZE", size)
+        order, bound = prove_order(scope, known, 0, known.end, NO_LIMIT)
+        assert bound <= best <= order.end == replayed(scope, order)
+    assert order.end == bound == best
 
 
 def test_what_all_times_share_is_divided_out() -> None:
