@@ -13,7 +13,7 @@ from typing import Any
 
 from formulations.cp_sat import floor_bound, new_solver, solve_interruptibly
 from nest.cost.schedules import Pass, Times
-from nest.cost.schedules.base import Gradients
+from nest.cost.schedules.base import Gradients, peak
 from nest.cost.schedules.ordered import OrderedSchedule
 from nest.cost.schedules.timeline import critical_path, run
 from nest.errors import SolverError
@@ -37,7 +37,7 @@ _GRADIENTS: tuple[Gradients, ...] = ("all", "inputs", "weights")
 
 def prove_order(
     scope: OrderScope,
-    known: ListOrder,
+    incumbent: ListOrder,
     floor: int,
     upper: int,
     deadline: Deadline,
@@ -51,7 +51,7 @@ def prove_order(
     ----------
     scope
         The plan's passes.
-    known
+    incumbent
         An order to begin with.
     floor
         An end that no order is below, in quanta.
@@ -63,7 +63,7 @@ def prove_order(
     Returns
     -------
     tuple
-        The best order known, and an end that no order is below.
+        The best order in hand, and an end that no order is below.
 
     Raises
     ------
@@ -71,22 +71,23 @@ def prove_order(
         If a bound is above an order.
     """
     for raises_bound in (False, True):
-        upper = min(upper, known.end)
+        upper = min(upper, incumbent.end)
         model = OrderModel(scope, floor, upper)
-        model.add_hint(known)
+        model.add_hint(incumbent)
         starts, proven = _solve(model, raises_bound, deadline)
         floor = max(floor, proven)
         better = None if starts is None else model.order(starts)
-        if better is not None and better.end < known.end:
-            known = better
-        if floor > known.end:
+        if better is not None and better.end < incumbent.end:
+            incumbent = better
+        if floor > incumbent.end:
             raise SolverError(
-                f"orders of passes: expected a bound of at most {known.end} "
-                f"quanta, which an order takes, got {floor}; report it"
+                f"orders of passes: expected a bound of at most "
+                f"{incumbent.end} quanta, which an order takes, got "
+                f"{floor}; report it"
             )
-        if floor >= min(upper, known.end) or deadline.passed:
+        if floor >= min(upper, incumbent.end) or deadline.passed:
             break
-    return known, floor
+    return incumbent, floor
 
 
 def _solve(
@@ -210,17 +211,17 @@ class OrderModel:
         count = self.scope.num_micro_batches
         size, other_size = (self.scope.kept_bytes[x] for x in (first, second))
         fewest = {
-            (free_bytes - number * size) // other_size + 1: number
-            for number in range(count if other_size else 0, 0, -1)
+            (free_bytes - num_first * size) // other_size + 1: num_first
+            for num_first in range(count if other_size else 0, 0, -1)
         }
-        for other_number, number in fewest.items():
-            if not 1 <= other_number <= count:
+        for num_second, num_first in fewest.items():
+            if not 1 <= num_second <= count:
                 continue
-            for oldest in range(count - number + 1):
-                for other in range(count - other_number + 1):
+            for oldest in range(count - num_first + 1):
+                for other in range(count - num_second + 1):
                     self._keep_apart(
-                        (first, oldest, oldest + number - 1),
-                        (second, other, other + other_number - 1),
+                        (first, oldest, oldest + num_first - 1),
+                        (second, other, other + num_second - 1),
                     )
 
     def _keep_apart(self, *rows: Key) -> None:
@@ -286,9 +287,9 @@ class OrderModel:
             self.model.add_hint(start, end_of[key] - time)
         for (chunk, leaving, entered, entering), leaves in self.leaves.items():
             kind = 2 if self.scope.weights[chunk] else 1
-            left = end_of[chunk, kind, leaving]
-            enters = end_of[entered, 0, entering] - self.times[0][entered]
-            self.model.add_hint(leaves, left <= enters)
+            leaves_at = end_of[chunk, kind, leaving]
+            enters_at = end_of[entered, 0, entering] - self.times[0][entered]
+            self.model.add_hint(leaves, leaves_at <= enters_at)
         self.model.add_hint(self.end, order.end // self.unit)
 
     def order(self, starts: dict[Key, int]) -> ListOrder | None:
@@ -314,8 +315,8 @@ class OrderModel:
         schedule, times, count = _simulated(scope, passes)
         for block, chunks in enumerate(scope.members):
             sizes = [scope.kept_bytes[chunk] for chunk in chunks]
-            kept = schedule.kept(sizes, block, len(lists), count)
-            if kept.kept_bytes > scope.free_bytes[block]:
+            in_flight = peak(schedule, sizes, block, len(lists), count)
+            if in_flight.kept_bytes > scope.free_bytes[block]:
                 return None
         return ListOrder(critical_path(schedule, times, count), passes)
 

@@ -293,7 +293,7 @@ class _OrdersSearch:
         The best plan in hand comes first.
         """
         while not deadline.passed:
-            own = self._of_best
+            incumbent = self._of_best
             open_candidates = sorted(
                 (
                     x
@@ -302,7 +302,7 @@ class _OrdersSearch:
                     and not x.search.done
                     and x.num_orders < MAX_ORDERS
                 ),
-                key=lambda x: (x is not own, x.step_quanta + x.floor),
+                key=lambda x: (x is not incumbent, x.step_quanta + x.floor),
             )
             if not open_candidates:
                 return
