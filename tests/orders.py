@@ -1,20 +1,24 @@
 """Random passes to order, and the best of all their orders.
 
-Nothing here is computed by :mod:`nest.search`: orders are replayed, all of
-them searched where they are few, and modeled for CP-SAT elsewhere.
+Nothing here is computed by :mod:`nest.search` or :mod:`formulations.orders`:
+orders are replayed, all of them searched where they are few, and modeled for
+CP-SAT elsewhere, in another way.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
 from typing import Any, NamedTuple
 
+from formulations.orders import prove_order
 from nest.cost.schedules import Times
 from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.order_bounds import order_bound
+from nest.solvers.base import Deadline
 
 #: Orders that a search gets.
 NUM_ORDERS = 400
@@ -80,6 +84,34 @@ def draw_scope(
         free_bytes=tuple(free),
         block_of=block_of,
         whole=frozenset(whole if random.random() < 0.5 else ()),
+        num_micro_batches=count,
+    )
+
+
+def scope_of(
+    times: Sequence[tuple[int, int, int]],
+    count: int,
+    free: Sequence[int],
+    kept: Sequence[int] = (),
+    placement: str = "loop",
+    whole: Sequence[int] = (),
+) -> OrderScope:
+    """Return what orders of passes (F, I, W) depend on.
+
+    A micro-batch keeps 1 by default.
+    """
+    blocks = len(free)
+    return OrderScope(
+        times=[Times(f, i + w, w) for f, i, w in times],
+        kept_bytes=tuple(kept) or (1,) * len(times),
+        free_bytes=tuple(free),
+        block_of=tuple(
+            min(chunk, 2 * blocks - 1 - chunk)
+            if placement == "v"
+            else chunk % blocks
+            for chunk in range(len(times))
+        ),
+        whole=frozenset(whole),
         num_micro_batches=count,
     )
 
@@ -453,10 +485,13 @@ def _starts(
 class Compared(NamedTuple):
     """What the search for orders says of a problem, and what is true.
 
-    ``upper`` is ``lower`` where the best order is known.
+    ``bound`` and ``listed`` come without an engine, ``proven`` and ``best``
+    with it. ``upper`` is ``lower`` where the best order is known.
     """
 
     bound: int
+    listed: int
+    proven: int
     best: int
     lower: int
     upper: int
@@ -465,12 +500,17 @@ class Compared(NamedTuple):
     @property
     def wrong(self) -> bool:
         """Whether the bound is above an order, or a value below all."""
-        return self.bound > self.upper or self.best < self.lower
+        lowest = min(self.listed, self.best)
+        return max(self.bound, self.proven) > self.upper or lowest < self.lower
 
     @property
     def near(self) -> bool:
         """Whether the value is within 1 % of the best one for certain."""
-        return Fraction(self.best, max(1, self.lower)) <= Fraction(101, 100)
+        return self.is_near(self.best)
+
+    def is_near(self, end: int) -> bool:
+        """Whether an end is within 1 % of the best one for certain."""
+        return Fraction(end, max(1, self.lower)) <= Fraction(101, 100)
 
 
 def compare(
@@ -483,20 +523,23 @@ def compare(
     bound = order_bound(scope)
     search = OrderSearch(scope, bound)
     search.run(lambda: False, num_orders)
+    listed = search.best
+    assert listed is not None
+    assert replayed(scope, listed) == listed.end
+    order, proven = prove_order(
+        scope, listed, bound, listed.end, Deadline(None)
+    )
     seconds = time.process_time() - began
-    assert search.best is not None
-    assert replayed(scope, search.best) == search.best.end
-    best = search.best.end
+    best = order.end
+    assert replayed(scope, order) == best
+    said = bound, listed.end, proven, best
     if 3 * len(scope.times) * scope.num_micro_batches <= FEW_PASSES:
         end = least_end(scope)
         assert end is not None
-        return Compared(bound, best, end, end, seconds)
-    upper, lower = modeled_end(scope, search.best, max_time)
-    return Compared(
-        *(bound, best, min(lower, best)),
-        best if upper is None else min(best, upper),
-        seconds,
-    )
+        return Compared(*said, end, end, seconds)
+    upper, lower = modeled_end(scope, order, max_time)
+    upper = best if upper is None else min(best, upper)
+    return Compared(*said, min(lower, best), upper, seconds)
 
 
 def drawn(seed: int, max_blocks: int = 4, max_count: int = 8) -> OrderScope:

@@ -5,8 +5,10 @@ time. Where any order may be, plans of one strategy for all blocks get their
 own order by list scheduling (:mod:`nest.search.list_orders`): those of the
 settings near the best plans (:mod:`nest.search.order_settings`), then the best
 of them for as long as their bounds (:mod:`nest.search.order_bounds`) leave
-something to gain. The rest of the time bounds all plans in all orders
-(:mod:`nest.search.interleaved` with :class:`~nest.cost.schedules.AnyOrder`).
+something to gain. Of plans with few passes an engine looks for the best order
+(:mod:`formulations.orders`), and often proves it. The rest of the time bounds
+all plans in all orders (:mod:`nest.search.interleaved` with
+:class:`~nest.cost.schedules.AnyOrder`).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from nest.solvers.base import (
     SolverOutput,
     exact_output,
 )
+from nest.solvers.registry import order_prover
 
 #: Parts of the time for plans of schedules with a name, for first orders of
 #: other plans, and for better ones; what is left bounds all plans.
@@ -63,6 +66,10 @@ MAX_SETTINGS = 600
 #: Orders of one plan at a time, and at most.
 ROUND, MAX_ORDERS = 40, 1200
 
+#: Plans of so many passes, three per chunk and micro-batch, have their best
+#: order proven.
+MOST_PROVEN = 400
+
 #: What the detail of a result says where orders are not settled.
 OPEN = "orders are bounded by the work of blocks"
 
@@ -76,13 +83,15 @@ def search_orders(task: SearchTask) -> SolverOutput:
 class _Candidate:
     """A plan without its order, and the search for one.
 
-    ``extra`` is what comes behind its passes at least, in quanta.
+    ``extra`` is what comes behind its passes at least, in quanta;
+    ``is_modeled`` whether an engine has looked for its best order.
     """
 
     plan: Plan
     search: OrderSearch
     extra: int = 0
     num_orders: int = 0
+    is_modeled: bool = False
 
     @property
     def floor(self) -> int:
@@ -127,9 +136,7 @@ class _OrdersSearch:
 
     def _of_this_plan(self) -> str:
         """Return how much faster another order of the best plan can be."""
-        if self.plan is None:
-            return ""
-        candidate = self._candidates.get(_without_order(self.plan))
+        candidate = self._of_best
         if candidate is None:
             return ""
         faster = 1 - candidate.floor / self.best
@@ -137,6 +144,13 @@ class _OrdersSearch:
             return "; no order of it is faster"
         percent = math.ceil(10_000 * faster) / 100
         return f"; no order of it is more than {percent:.2f} % faster"
+
+    @property
+    def _of_best(self) -> _Candidate | None:
+        """The candidate that the best plan is, whatever its order."""
+        if self.plan is None:
+            return None
+        return self._candidates.get(_without_order(self.plan))
 
     def _share(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
@@ -274,8 +288,12 @@ class _OrdersSearch:
             self._try_plan(with_order(candidate.plan, best))
 
     def _improve(self, deadline: Deadline) -> None:
-        """Look for better orders of the plans that promise most."""
+        """Look for better orders of the plans that promise most.
+
+        The best plan in hand comes first.
+        """
         while not deadline.passed:
+            incumbent = self._of_best
             open_candidates = sorted(
                 (
                     x
@@ -284,7 +302,7 @@ class _OrdersSearch:
                     and not x.search.done
                     and x.num_orders < MAX_ORDERS
                 ),
-                key=lambda x: x.step_quanta + x.floor,
+                key=lambda x: (x is not incumbent, x.step_quanta + x.floor),
             )
             if not open_candidates:
                 return
@@ -292,6 +310,35 @@ class _OrdersSearch:
                 candidate.search.run(lambda: deadline.passed, ROUND)
                 candidate.num_orders += ROUND
                 self._take(candidate)
+                self._prove(candidate, deadline)
+
+    def _prove(self, candidate: _Candidate, deadline: Deadline) -> None:
+        """Let an engine look for the best order of few passes, once.
+
+        Orders that are slower than the best plan do not matter.
+        """
+        search, scope = candidate.search, candidate.search.scope
+        num_passes = 3 * len(scope.times) * scope.num_micro_batches
+        if (
+            candidate.is_modeled
+            or search.best is None
+            or num_passes > MOST_PROVEN
+            or candidate.floor >= self.best
+            or deadline.passed
+        ):
+            return
+        prove = order_prover()
+        if prove is None:
+            return
+        candidate.is_modeled = True
+        search.best, search.floor = prove(
+            scope,
+            search.best,
+            search.floor,
+            self.best - candidate.extra,
+            deadline,
+        )
+        self._take(candidate)
 
 
 def in_any_order(problem: Problem, plan: Plan) -> Problem:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import uuid
 from importlib import import_module, metadata, util
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nest.errors import (
     InvalidOptionError,
@@ -41,6 +41,7 @@ from nest.util.versions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from importlib.metadata import EntryPoint
     from pathlib import Path
 
@@ -64,6 +65,9 @@ _BUILT_IN = {
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}
+
+#: What proves orders of passes, and the package of its engine.
+_ORDER_PROVER, _ORDER_ENGINE = "formulations.orders:prove_order", "ortools"
 
 #: How long a solver of another package may take to be imported, whatever the
 #: time limit is; and where solvers are only listed.
@@ -377,6 +381,19 @@ def get_solver(name: str, limit_s: float | None = None) -> type[Solver]:
             f"install it with: {_pip_line(name, solver, missing)}"
         )
     return solver
+
+
+def order_prover() -> Callable[..., Any] | None:
+    """Return :func:`formulations.orders.prove_order`.
+
+    ``None`` if its engine is missing.
+    """
+    if not _is_there(_ORDER_ENGINE):
+        return None
+    module_name, _, function = _ORDER_PROVER.partition(":")
+    return cast(
+        "Callable[..., Any]", getattr(import_module(module_name), function)
+    )
 
 
 def availability(name: str) -> str | None:

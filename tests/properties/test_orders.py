@@ -1,4 +1,4 @@
-"""Orders by list scheduling, and their bound, against the best of all orders.
+"""Orders of passes, and their bounds, against the best of all orders.
 
 ``python bench/orders.py`` does so on 1,000 problems and stores the figures.
 """
@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formulations.orders import prove_order
+from nest.cost.schedules import Times
 from nest.search.list_orders import (
     Delays,
     OrderScope,
@@ -20,6 +22,7 @@ from nest.search.list_orders import (
     list_order,
 )
 from nest.search.order_bounds import order_bound
+from nest.solvers.base import Deadline
 from tests.orders import (
     compare,
     draw_scope,
@@ -27,6 +30,7 @@ from tests.orders import (
     least_end,
     modeled_end,
     replayed,
+    scope_of,
 )
 from tests.properties.profiles import PROFILE, examples
 
@@ -56,6 +60,71 @@ def test_no_bound_is_above_the_best_of_few_orders(first: int) -> None:
         assert order_bound(scope) <= end
         if seed % 4 == 0 and len(scope.times) < 6:
             assert modeled_end(scope, None) == (end, end), f"seed {seed}"
+
+
+def enlarged(random: Random, scope: OrderScope) -> OrderScope:
+    """Return passes of up to some 10^9 quanta, and sizes of so many bytes."""
+    scale, byte_scale = random.choice((1, 10**3, 10**8)), 10**9
+
+    def longer(time: int) -> int:
+        return time * scale + (random.randrange(scale) if time else 0)
+
+    times = []
+    for x in scope.times:
+        weights = longer(x.weight_backward)
+        inputs = longer(x.backward - x.weight_backward)
+        times.append(Times(longer(x.forward), inputs + weights, weights))
+    return replace(
+        scope,
+        times=times,
+        kept_bytes=tuple(x * byte_scale for x in scope.kept_bytes),
+        free_bytes=tuple(
+            x * byte_scale + random.randrange(byte_scale)
+            for x in scope.free_bytes
+        ),
+    )
+
+
+@pytest.mark.parametrize("first", range(0, FEW, PER_TEST))
+def test_the_best_of_few_orders_is_proven(first: int) -> None:
+    """Whatever times and sizes are, and which order is known."""
+    for seed in range(first, first + PER_TEST):
+        scope = enlarged(Random(seed), drawn(seed, 3, 2))
+        known, best = (
+            list_order(scope, first_delays(scope)[-1]),
+            least_end(scope),
+        )
+        assert known is not None
+        order, bound = prove_order(
+            scope, known, order_bound(scope), known.end, Deadline(None)
+        )
+        assert replayed(scope, order) == order.end
+        assert order.end == bound == best, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_the_best_order_of_three_chunks_of_a_block_is_proven(
+    seed: int,
+) -> None:
+    """Memory is then a sum of sizes, which may be rounded."""
+    random = Random(f"three chunks {seed}")
+    kept = [random.randint(1, 5) for _ in range(6)]
+    needs = [sum(kept[block::2]) for block in range(2)]
+    scope = enlarged(
+        random,
+        scope_of(
+            [
+                (random.randint(1, 9), random.randint(1, 9), seed % 3)
+                for _ in kept
+            ],
+            *(2, [random.randint(x, 2 * x - 1) for x in needs], kept),
+        ),
+    )
+    known, best = list_order(scope, first_delays(scope)[-1]), least_end(scope)
+    assert known is not None
+    order, bound = prove_order(scope, known, 0, known.end, Deadline(None))
+    assert replayed(scope, order) == order.end
+    assert order.end == bound == best
 
 
 def draw_delays(random: Random, scope: OrderScope) -> Delays:

@@ -6,11 +6,8 @@ one for gradients of weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from nest.cost.schedules import Times
 from nest.cost.schedules.ordered import pass_text
 from nest.search.list_orders import (
     Delays,
@@ -22,33 +19,7 @@ from nest.search.list_orders import (
     list_order,
 )
 from nest.search.order_bounds import order_bound
-
-Passes = tuple[int, int, int]
-
-
-def scope_of(
-    times: Sequence[Passes],
-    count: int,
-    free: Sequence[int],
-    kept: Sequence[int] = (),
-    placement: str = "loop",
-    whole: Sequence[int] = (),
-) -> OrderScope:
-    """Return what orders depend on; a micro-batch keeps 1 by default."""
-    blocks = len(free)
-    return OrderScope(
-        times=[Times(f, i + w, w) for f, i, w in times],
-        kept_bytes=tuple(kept) or (1,) * len(times),
-        free_bytes=tuple(free),
-        block_of=tuple(
-            min(chunk, 2 * blocks - 1 - chunk)
-            if placement == "v"
-            else chunk % blocks
-            for chunk in range(len(times))
-        ),
-        whole=frozenset(whole),
-        num_micro_batches=count,
-    )
+from tests.orders import scope_of
 
 
 def texts(order: ListOrder | None) -> list[str]:

@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nest.cost.model import CostModel
 from nest.cost.schedules import AnyOrder
 from nest.ir import Problem
 from nest.ir.job import Job
 from nest.search import orders
 from nest.search.interleaved_exact import schedules_of, timed_by_passes
+from nest.search.list_orders import ListOrder, OrderScope
+from nest.search.order_bounds import order_bound
 from nest.search.solver import DpSolver
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers import registry
+from nest.solvers.base import Deadline, SolveOptions, Status
 from tests.builders import make_cost, make_levels, make_problem
+from tests.orders import least_end
 
 FREE = make_levels((4, 0.0, 1e18))
 
@@ -127,3 +132,88 @@ def test_any_order_is_bounded_by_the_work_of_blocks() -> None:
     assert output.claimed_quanta == 70
     assert output.lower_bound_quanta is not None
     assert 60 <= output.lower_bound_quanta <= 70
+
+
+# Few passes
+
+
+#: Three blocks of a layer, four micro-batches: 36 passes. 2 bytes hold two
+#: micro-batches in flight.
+FEW = chain(
+    3,
+    global_batch=4,
+    replicas=(1,),
+    micro_batches=(1,),
+    pipeline_parallel=(3,),
+    memory_bytes=2,
+)
+
+
+def test_the_best_order_of_few_passes_is_proven() -> None:
+    output = DpSolver().solve(FEW, SolveOptions())
+    assert output.plan is not None
+    without = replace(output.plan, order=None)
+    scope, sync = orders.order_scope(FEW, without, CostModel(FEW))
+    end = least_end(scope)
+    assert end is not None
+    assert output.claimed_quanta == end + sync == 170
+    assert order_bound(scope) + sync == 150
+    assert output.detail.endswith("; no order of it is faster")
+
+
+@pytest.mark.parametrize("missing", ["passes", "engine"])
+def test_more_passes_are_bounded_by_work_and_memory(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of 1 - 150 / 170, rounded up."""
+    if missing == "passes":
+        monkeypatch.setattr(orders, "MOST_PROVEN", 35)
+    else:
+        monkeypatch.setattr(registry, "_ORDER_ENGINE", "no_such_engine")
+    output = DpSolver().solve(FEW, SolveOptions())
+    assert output.claimed_quanta == 170
+    assert output.detail.endswith(
+        "; no order of it is more than 11.77 % faster"
+    )
+
+
+def test_what_an_engine_finds_is_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of five micro-batches the first two lists take 230."""
+    for name in ("FEW_ORDERS", "FIRST_ORDERS", "ROUND", "MAX_ORDERS"):
+        monkeypatch.setattr(orders, name, 1)
+    problem = replace(FEW, job=replace(FEW.job, global_batch=5))
+    output = DpSolver().solve(problem, SolveOptions())
+    assert output.claimed_quanta == 210
+    assert output.detail.endswith("; no order of it is faster")
+    monkeypatch.setattr(orders, "MOST_PROVEN", 0)
+    output = DpSolver().solve(problem, SolveOptions())
+    assert output.claimed_quanta == 230
+
+
+def test_an_engine_looks_for_what_is_as_good_as_the_best_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And at each plan once."""
+    calls: list[tuple[OrderScope, ListOrder, int]] = []
+
+    def prove(
+        scope: OrderScope,
+        known: ListOrder,
+        floor: int,
+        upper: int,
+        deadline: Deadline,
+    ) -> tuple[ListOrder, int]:
+        assert floor < upper
+        calls.append((scope, known, upper))
+        return known, floor
+
+    monkeypatch.setattr(orders, "order_prover", lambda: prove)
+    monkeypatch.setattr(orders, "MAX_ORDERS", 120)
+    problem = replace(FEW, job=replace(FEW.job, pipeline_parallel=None))
+    best = DpSolver().solve(problem, SolveOptions()).claimed_quanta
+    assert calls
+    assert len({id(scope) for scope, _, _ in calls}) == len(calls)
+    assert best is not None
+    assert all(upper >= best for _, _, upper in calls)
