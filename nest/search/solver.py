@@ -109,7 +109,7 @@ def _solve(task: SearchTask) -> SolverOutput:
         from nest.search.orders import search_orders
 
         return search_orders(task)
-    from nest.search.interleaved import search_schedule
+    from nest.search.exact import search_schedule
 
     return search_schedule(task)
 

@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cost.schedules import AnyOrder
+from nest.cost.space import timed_by_passes
 from nest.ir import Problem
 from nest.ir.job import Job
 from nest.search import orders
 from nest.search.chunk_bounds import moments
-from nest.search.interleaved_exact import schedules_of, timed_by_passes
+from nest.search.interleaved_exact import schedules_of
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 from tests.builders import make_cost, make_levels, make_problem
