@@ -126,38 +126,20 @@ __all__ = [
     "write",
 ]
 
-_PLACES = {
+#: Where names are that are not in ``nest.api``.
+_ELSEWHERE = {
     "NestError": "nest.errors:NestError",
     "Plan": "nest.ir.plan:Plan",
     "Problem": "nest.ir.problem:Problem",
     "SolveOptions": "nest.solvers.base:SolveOptions",
     "SolveResult": "nest.solvers.result:SolveResult",
-    "bench": "nest.api:bench",
-    "calibrate": "nest.api:calibrate",
-    "certify": "nest.api:certify",
-    "check": "nest.api:check",
-    "codesign": "nest.api:codesign",
-    "compare": "nest.api:compare",
     "compare_solvers": "nest.analysis.compare:compare",
-    "explain": "nest.api:explain",
-    "export": "nest.api:export",
-    "fit": "nest.api:fit",
-    "fits": "nest.api:fits",
-    "load": "nest.api:load",
     "load_problem": "nest.models.builtin:load",
-    "pareto": "nest.api:pareto",
-    "problem": "nest.api:problem",
     "read_plan": "nest.ir.io:read_plan",
     "read_problem": "nest.ir.io:read_problem",
     "register_planner": "nest.solvers.registry:register_planner",
     "register_solver": "nest.solvers.registry:register_solver",
-    "score": "nest.api:score",
-    "simulate": "nest.api:simulate",
-    "solve": "nest.api:solve",
     "solver_names": "nest.solvers.registry:solver_names",
-    "sweep": "nest.api:sweep",
-    "trace": "nest.api:trace",
-    "validate": "nest.api:validate",
     "write": "nest.ir.io:write",
 }
 
@@ -167,13 +149,14 @@ def __getattr__(name: str) -> Any:
         from nest.util.versions import nest_version
 
         return nest_version()
-    if name not in _PLACES:
+    if name not in __all__:
         from importlib.util import find_spec
 
         if not name.startswith("_") and find_spec(f"nest.{name}"):
             return import_module(f"nest.{name}")
         raise AttributeError(f"module 'nest' has no attribute {name!r}")
-    module, _, attribute = _PLACES[name].partition(":")
+    target = _ELSEWHERE.get(name, f"nest.api:{name}")
+    module, _, attribute = target.partition(":")
     value = getattr(import_module(module), attribute)
     globals()[name] = value
     return value

@@ -10,6 +10,7 @@ from nest.util.interpreters import ignore_working_directory
 
 ignore_working_directory()  # before more modules are imported
 
+import gc  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 def main() -> NoReturn:
     """Load the command line and run it; never shows a traceback."""
+    # Most objects are made while modules load, and stay.
+    gc.set_threshold(200_000)
+    # Its threads wait busily from the import of numpy on.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A signal that is ignored (nohup) stays ignored.
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heard:

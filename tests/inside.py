@@ -25,6 +25,8 @@ def run_inside(
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
     on_report: OnReport | None = None,
+    *,
+    alone: bool = False,
 ) -> SolveResult:
     """Solve and judge; the same answers as of ``run_solver``, sooner."""
     solver = get_solver(name)

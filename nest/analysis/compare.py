@@ -96,7 +96,11 @@ def compare(
     for name, cell_options in cells.items():
         taken = None if on_report is None else partial(on_report, name)
         try:
-            finish(run_solver(problem, name, cell_options, on_progress, taken))
+            result = run_solver(
+                *(problem, name, cell_options, on_progress, taken),
+                alone=len(cells) == 1,
+            )
+            finish(result)
         except CellInterrupted as interrupt:
             finish(interrupt.result)
             raise

@@ -25,7 +25,12 @@ from nest.analysis.fit import (
 )
 from nest.cost.magnitude import coarsened
 from nest.cost.score import score
-from nest.cost.space import batch_splits, fills_batches, why_not_split
+from nest.cost.space import (
+    batch_splits,
+    fills_batches,
+    has_plain,
+    why_not_split,
+)
 from nest.errors import NestError
 from nest.ir.cluster import Hierarchy, Level
 from nest.ir.io import plan_to_json
@@ -320,8 +325,6 @@ def _plain(problem: Problem) -> Problem | None:
 
     ``None`` if the job allows interleaved plans only.
     """
-    from nest.search.interleaved import has_plain
-
     if not has_plain(problem):
         return None
     job = structs.replace(

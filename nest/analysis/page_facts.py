@@ -21,7 +21,6 @@ from nest.cost.space import make_split
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
-from nest.simulation.events import Simulation
 from nest.units import quanta_to_ns
 from nest.util.versions import provenance
 
@@ -391,6 +390,8 @@ def timeline_facts(
     """
     if get_rules(problem.preset).steady_state:
         return None
+    from nest.simulation.events import Simulation
+
     simulation = Simulation(problem, plan, found)
 
     def ns(quanta: int) -> int | float:

@@ -8,7 +8,6 @@ the fastest. No plan is shown that lacks a setting.
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -18,7 +17,6 @@ from nest.analysis.fit import with_memory
 from nest.constraints.pins import (
     Restrictions,
     describe,
-    looks_like_settings,
     parse,
     restrict,
 )
@@ -52,17 +50,6 @@ class Filled(NamedTuple):
 
     plan: Plan
     how: str
-
-
-def are_settings(text: str) -> bool:
-    """Whether a text means settings, not a file; a file goes first."""
-    meant = "=" in text or not text.strip() or looks_like_settings(text)
-    return (
-        meant
-        and os.sep not in text
-        and not text.endswith((".json", ".yaml", ".yml"))
-        and not os.path.exists(text)
-    )
 
 
 def plan_by_settings(

@@ -156,7 +156,7 @@ def _end(
 
 def _answer(restricted: Restricted, path: str) -> Answer:
     from nest.analysis.page_facts import Answer
-    from nest.analysis.plan_by_settings import are_settings
+    from nest.constraints.pins import are_settings
     from nest.cost.score import score
 
     if are_settings(path):

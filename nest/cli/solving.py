@@ -24,7 +24,6 @@ from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
 from nest.models import builtin
 from nest.present.verbosity import VERBOSE
-from nest.requests.launching import launch_settings
 from nest.requests.solving import (
     ALL,
     Cells,
@@ -351,6 +350,8 @@ def _prepared(
     cells = request.limits(solvers, restricted.problem, TALK)
     settings = None
     if launching is not None:
+        from nest.requests.launching import launch_settings
+
         option_name = "--launch-dir" if launching.folder else "--launch"
         settings = launch_settings(request, restricted, option_name)
     session = _Session(
@@ -627,17 +628,17 @@ def _show_table(session: _Session) -> None:
 def _rows(session: _Session) -> list[tuple[str, str]]:
     """Return the labeled rows of the best answer, on screens and pages."""
     from nest.analysis.compare import fastest
-    from nest.analysis.others import others_of
-    from nest.present.robust import robust_texts
-    from nest.present.screen import others_text
 
     restricted, problem = session.restricted, session.restricted.problem
     result = fastest(session.results) or session.results[0]
     wish = session.page.wish(problem)
     rows = answered_rows(session.request, restricted, result, wish)
     remedies = session.remedies.lines if session.remedies else []
-    robust = session.robust
-    guaranteed = robust_texts(problem, robust) if robust else []
+    guaranteed: list[str] = []
+    if session.robust is not None:
+        from nest.present.robust import robust_texts
+
+        guaranteed = robust_texts(problem, session.robust)
     rows += [
         ("faster", str(session.faster or "")),
         ("limit", str(session.loss or "")),
@@ -649,6 +650,9 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
     elif session.is_single and session.request.model is not None:
         plan, step_quanta = result.plan, result.step_quanta
         if plan is not None and step_quanta is not None:
+            from nest.analysis.others import others_of
+            from nest.present.screen import others_text
+
             others = others_of(problem, plan, result.wall_s)
             text = others_text(problem, step_quanta, others)
             rows.append(("else", text))

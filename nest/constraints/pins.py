@@ -9,6 +9,7 @@ of the restricted problem is one of the problem itself, at the same cost.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -153,9 +154,18 @@ def _hint(option: str, texts: Sequence[str]) -> str:
     return f"for example {option} tp=8,zero=0|1"
 
 
-def looks_like_settings(text: str) -> bool:
-    """Whether a text was meant as settings: ``tp2,pp2``."""
-    return _hint("", [text]).startswith("did you")
+def are_settings(text: str) -> bool:
+    """Whether a text means settings, not a file; a file goes first.
+
+    ``tp2,pp2`` was meant so, too.
+    """
+    was_meant = _hint("", [text]).startswith("did you")
+    return (
+        (was_meant or "=" in text or not text.strip())
+        and os.sep not in text
+        and not text.endswith((".json", ".yaml", ".yml"))
+        and not os.path.exists(text)
+    )
 
 
 def _read(option: str, name: str, text: str) -> Value:

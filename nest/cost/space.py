@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from nest.cost.axes import AXES, EXPERT_AXIS, RANK_AXES
 from nest.cost.orders import plan_schedule, why_not_order, why_not_split_passes
 from nest.cost.rules import get_rules
+from nest.cost.schedules import LISTED
 from nest.ir.job import SHARED, Job, OverlapNeed
 from nest.ir.plan import (
     COST_AXES,
@@ -569,6 +570,25 @@ def _uneven(problem: Problem, plan: Plan) -> Iterator[Breach]:
                     f"{total}/{stages} layers of kind {kind!r}, as all "
                     f"stages have as many",
                 )
+
+
+def timed_by_passes(job: Job) -> bool:
+    """Whether all plans of a job are timed pass by pass."""
+    return job.plans_order_passes or job.schedule in LISTED
+
+
+def virtual_stages(problem: Problem) -> list[int]:
+    """Return the numbers of chunks of plans timed pass by pass, sorted."""
+    allowed = sorted(problem.job.chunk_counts)
+    if timed_by_passes(problem.job):
+        return allowed
+    return [v for v in allowed if v > 1]
+
+
+def has_plain(problem: Problem) -> bool:
+    """Whether there are plans whose step time has a closed form."""
+    job = problem.job
+    return 1 in job.virtual_stages and not timed_by_passes(job)
 
 
 def undivided(problem: Problem) -> tuple[int, ...]:

@@ -2,9 +2,9 @@
 
 from nest.hardware.cluster_file import find_cluster, read_cluster
 from nest.hardware.describe import machine_for
-from nest.hardware.devices import DeviceSpec, device_spec, device_specs
-from nest.hardware.fabric import joined, mixed_cluster
-from nest.hardware.links import LinkSpec, link_spec, link_specs
+from nest.hardware.devices import device_spec, device_specs
+from nest.hardware.fabric import mixed_cluster
+from nest.hardware.links import link_spec
 from nest.hardware.machines import (
     Machine,
     machine,
@@ -14,15 +14,11 @@ from nest.hardware.machines import (
 )
 
 __all__ = [
-    "DeviceSpec",
-    "LinkSpec",
     "Machine",
     "device_spec",
     "device_specs",
     "find_cluster",
-    "joined",
     "link_spec",
-    "link_specs",
     "machine",
     "machine_for",
     "machines",

@@ -8,7 +8,6 @@ is known about it may get better, by :mod:`nest.instances.update` alone.
 from __future__ import annotations
 
 from nest.instances.classes import CLASSES
-from nest.instances.records import BestKnown, Instance
 from nest.instances.store import STATES, class_words, names
 from nest.instances.store import find as instance
 from nest.instances.store import known_about as best_known
@@ -17,8 +16,6 @@ from nest.instances.store import load as problem
 __all__ = [
     "CLASSES",
     "STATES",
-    "BestKnown",
-    "Instance",
     "best_known",
     "class_words",
     "instance",

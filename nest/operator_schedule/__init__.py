@@ -18,11 +18,10 @@ from nest.operator_schedule.records import (
     Placed,
     Schedule,
 )
-from nest.operator_schedule.search import DEFAULT, SOLVERS
+from nest.operator_schedule.search import SOLVERS
 from nest.operator_schedule.solve import makespan_ticks, quick_ticks, schedule
 
 __all__ = [
-    "DEFAULT",
     "SOLVERS",
     "Cores",
     "Engine",

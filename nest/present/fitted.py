@@ -17,15 +17,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import rich.table
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from nest.present.verbosity import VERBOSE
 from nest.util.tables import Column, Table
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 #: Cells between two columns, and where it is too narrow for that.
 _GAP, _LEAST_GAP = 3, 2
@@ -73,8 +75,11 @@ class FittedTable:
 
     def _grid(
         self, rows: Sequence[Sequence[str]], widths: dict[int, int], gap: int
-    ) -> rich.table.Table:
-        grid = rich.table.Table(
+    ) -> RichTable:
+        from rich import box
+        from rich.table import Table as RichTable
+
+        grid = RichTable(
             box=box.SIMPLE_HEAD,
             header_style="bold",
             pad_edge=False,

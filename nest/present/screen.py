@@ -10,13 +10,12 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from nest.analysis.others import Others
 from nest.analysis.page_facts import Answer, Wish, run_facts
 from nest.constraints.targets import (
     ANY,
@@ -56,6 +55,9 @@ from nest.uncertainty.intervals import (
 )
 from nest.units import format_bytes, format_sizes
 from nest.util.time_scale import TimeScale, digits
+
+if TYPE_CHECKING:
+    from nest.analysis.others import Others
 
 #: Labels of the rows, in their order; each is an entry of the glossary.
 LABELS = (
@@ -196,7 +198,6 @@ def figure_rows(
 
 def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
     """Return what is known of a plan: whether it fits, and how fast it is."""
-    document = verdict.to_json()
     intervals = intervals_of(problem, plan, verdict)
     scale = TimeScale.fitting(verdict.step_time_ns, problem.time_unit)
     step = scale(verdict.step_time_ns)
@@ -211,18 +212,18 @@ def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
     rows = [
         ("fits", fits_text(problem, plan, verdict, intervals)),
         ("step time", step),
-        ("speed", _speed(problem, document)),
+        ("speed", _speed(problem, verdict)),
         ("plan", degrees(problem, plan, verdict.num_micro_batches)),
     ]
     if VERBOSE.get():
         rows += [("fits", text) for text in verdict.violations]
-        rows += _exact_rows(problem, document, intervals, scale)
+        rows += _exact_rows(problem, verdict, intervals, scale)
     return [(label, text) for label, text in rows if text]
 
 
 def _exact_rows(
     problem: Problem,
-    document: dict[str, Any],
+    verdict: Score,
     intervals: Intervals | None,
     scale: TimeScale,
 ) -> Rows:
@@ -230,7 +231,7 @@ def _exact_rows(
     rows, steps = [], []
     if intervals is not None:
         steps = [
-            f"{scale(document['step_time_ns'])} by the cost model",
+            f"{scale(verdict.step_time_ns)} by the cost model",
             f"50 %: {scale.interval(intervals.step_50_ns)}",
         ]
         memory = "; ".join(
@@ -241,9 +242,9 @@ def _exact_rows(
             )
         )
         rows.append(("fits", f"memory {memory}"))
-    if document["simulated_step_time_ns"] is not None:
-        steps.append(f"simulated {scale(document['simulated_step_time_ns'])}")
-    samples = document["throughput_samples_per_s"]
+    if verdict.simulated_step_time_ns is not None:
+        steps.append(f"simulated {scale(verdict.simulated_step_time_ns)}")
+    samples = verdict.throughput_samples_per_s
     if samples is not None:
         rows.append(("speed", f"{samples:.6g} samples/{problem.time_unit}"))
     return [*rows, ("step time", "; ".join(steps))]
@@ -304,12 +305,12 @@ def fits_text(
     )
 
 
-def _speed(problem: Problem, document: dict[str, Any]) -> str:
-    unit, mfu = problem.time_unit, document.get("mfu")
-    tokens = document["throughput_tokens_per_s"]
-    samples = document["throughput_samples_per_s"]
-    if tokens is not None:
-        each = document["throughput_tokens_per_s_per_device"]
+def _speed(problem: Problem, verdict: Score) -> str:
+    unit, mfu = problem.time_unit, verdict.mfu
+    tokens = verdict.throughput_tokens_per_s
+    each = verdict.throughput_tokens_per_s_per_device
+    samples = verdict.throughput_samples_per_s
+    if tokens is not None and each is not None:
         text = (
             f"{digits(tokens, 4)} tokens/{unit}, {digits(each, 4)} per device"
         )
@@ -323,13 +324,13 @@ def _speed(problem: Problem, document: dict[str, Any]) -> str:
 def run_text(problem: Problem, plan: Plan, verdict: Score, wish: Wish) -> str:
     """Return how long a training run takes and what it costs."""
     run = run_facts(problem, verdict, wish)
-    intervals = intervals_of(problem, plan, verdict)
-    step_ns = verdict.step_time_ns
 
     def around(amount: float, unit: str) -> str:
         text = f"{digits(amount, 3)} {unit}"
+        intervals = intervals_of(problem, plan, verdict)
         if intervals is None:
             return text
+        step_ns = verdict.step_time_ns
         ends = (amount * end / step_ns for end in intervals.step_90_ns)
         return f"{text} ({' – '.join(digits(end, 3) for end in ends)})"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nest.constraints.pins import are_settings
 from nest.constraints.targets import ANY, names
 from nest.errors import InvalidOptionError, InvalidPlanError, NestError
 from nest.ir.io import problem_hash, read_plan
@@ -79,12 +80,12 @@ def plan_of_text(
     source: str, problem: Problem, name: str, talk: Talk = SILENT
 ) -> Plan:
     """Return the plan in a file, or the one that settings stand for."""
-    from nest.analysis.plan_by_settings import are_settings, plan_by_settings
-
     if not are_settings(source):
         return read_plan(source)
     if talk.find is not None:
         return talk.find(problem, source, name)
+    from nest.analysis.plan_by_settings import plan_by_settings
+
     return plan_by_settings(problem, source, name).plan
 
 
@@ -146,8 +147,6 @@ class PlanRequest(ProblemRequest):
         Tells which plan settings stand for and, unless told not to, that a
         file's plan was made for something else.
         """
-        from nest.analysis.plan_by_settings import are_settings
-
         plan = self.plan
         if plan is None or isinstance(plan, Plan):
             return plan

@@ -322,7 +322,7 @@ class NetworkRequest(Request, group="Model, cluster and job"):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
     """A model on a cluster, with its job."""
 
@@ -462,8 +462,7 @@ class ProblemRequest(ModelRequest, command="nest problem"):
     @property
     def named(self) -> dict[str, set[int | str]]:
         """Values of settings that pins and plans are named by."""
-        from nest.analysis.plan_by_settings import are_settings
-        from nest.constraints.pins import parse
+        from nest.constraints.pins import are_settings, parse
 
         plans = filter(are_settings, self.plan_texts)
         values_of: dict[str, set[int | str]] = {}

@@ -426,8 +426,8 @@ def solve(request: SolveRequest) -> SolveResult:
         options = request.limits([name], restricted.problem)[name]
 
     def run(searched: Restricted, cells: Cells) -> Sequence[SolveResult]:
-        call = request.on_progress
-        return [run_solver(searched.problem, name, cells[name], call)]
+        call, limits = request.on_progress, cells[name]
+        return [run_solver(searched.problem, name, limits, call, alone=True)]
 
     answered, answer, faster = solve_restricted(restricted, name, options, run)
     result = adopted(answered, answer)

@@ -26,6 +26,7 @@ from nest.search.options import (
     Ints,
     PlacedOptions,
     StageOptions,
+    unique,
 )
 from nest.solvers.base import Deadline, OutOfTimeError
 
@@ -126,7 +127,7 @@ class PlacementGraph:
             num_sizes = len(sizes)
             enter, leave = size_index.reshape(2, -1)
             begin, end = begin * num_sizes + enter, end * num_sizes + leave
-        nodes = np.unique(np.concatenate((begin, end)))
+        nodes = unique(np.concatenate((begin, end)))
         self.offset, self.state = np.divmod(nodes // num_sizes, states)
         self.level = self.state // self.num_sets
         closed_set = self.state % self.num_sets

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 
-from nest.cost.space import is_single
+from nest.cost.space import has_plain, is_single, virtual_stages
 from nest.search import best, uniform
 from nest.search.task import SearchTask, without_bounds
-from nest.solvers.base import SolverOutput
+from nest.solvers.base import Deadline, SolverOutput, Status
+
+#: Share of the time limit for the exact search where plans timed pass by pass
+#: are tried after it.
+EXACT_SHARE = 0.6
 
 
 def search(task: SearchTask) -> SolverOutput:
@@ -39,3 +43,37 @@ def _search_layers(task: SearchTask) -> SolverOutput:
     if first.plan is not None:
         task = replace(task, upper=first.claimed_quanta, plan=first.plan)
     return layers.search(task)
+
+
+def search_schedule(
+    task: SearchTask, with_bounds: bool = True
+) -> SolverOutput:
+    """Search all plans of one schedule, those timed pass by pass last.
+
+    Without bounds these are tried alone, for all the time that is left.
+    """
+    if not virtual_stages(task.model.problem):
+        return search(task)
+    from nest.search.interleaved import interleave
+
+    if not has_plain(task.model.problem):
+        return interleave(task, _known(task), with_bounds)
+    remaining_s = task.deadline.remaining_s
+    limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
+    plain = search(
+        replace(
+            task,
+            deadline=Deadline(limit_s),
+            report=without_bounds(task.report),
+        )
+    )
+    return interleave(task, plain, with_bounds)
+
+
+def _known(task: SearchTask) -> SolverOutput:
+    """Return what is known before anything is searched."""
+    if task.plan is None:
+        return SolverOutput(status=Status.INFEASIBLE)
+    return SolverOutput(
+        status=Status.FEASIBLE, plan=task.plan, claimed_quanta=task.upper
+    )

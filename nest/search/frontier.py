@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nest.cost.model import CostModel
-from nest.cost.space import is_single
+from nest.cost.space import is_single, virtual_stages
 from nest.search import exact
 from nest.search.closed_sets import ClosedSets
-from nest.search.interleaved import interleave, virtual_stages
+from nest.search.interleaved import interleave
 from nest.search.layer_frontier import LayerFrontierSearch
 from nest.search.levels import FrontierSearch, Say, ignore
 from nest.search.staircase import (

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,10 +36,10 @@ from nest.cost.space import (
     Runtime,
     always_overlap,
     runtimes,
+    virtual_stages,
 )
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search import exact
 from nest.search.batch_bounds import RisingBound
 from nest.search.chunks import (
     Chunks,
@@ -55,7 +54,6 @@ from nest.search.interleaved_exact import (
     Enumeration,
     TooManyError,
     cases,
-    timed_by_passes,
 )
 from nest.search.options import (
     INFINITE,
@@ -65,13 +63,11 @@ from nest.search.options import (
     StageShapes,
     batch_terms,
 )
-from nest.search.task import SearchTask, without_bounds
+from nest.search.task import SearchTask
 from nest.solvers.base import (
-    Deadline,
     Limit,
     Progress,
     SolverOutput,
-    Status,
     exact_output,
 )
 
@@ -81,58 +77,8 @@ RAISE = True
 #: What the detail of a result says where such plans are not settled.
 OPEN = "plans timed pass by pass are bounded, not all tried"
 
-#: Share of the time limit for the exact search where plans timed pass by pass
-#: are tried after it.
-EXACT_SHARE = 0.6
-
 #: Uniform plans are tried for such a part of the time that is left.
 TRIED_SHARE = 0.25
-
-
-def search_schedule(
-    task: SearchTask, with_bounds: bool = True
-) -> SolverOutput:
-    """Search all plans of one schedule, those timed pass by pass last.
-
-    Without bounds these are tried alone, for all the time that is left.
-    """
-    if not virtual_stages(task.model.problem):
-        return exact.search(task)
-    if not has_plain(task.model.problem):
-        return interleave(task, _known(task), with_bounds)
-    remaining_s = task.deadline.remaining_s
-    limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
-    plain = exact.search(
-        replace(
-            task,
-            deadline=Deadline(limit_s),
-            report=without_bounds(task.report),
-        )
-    )
-    return interleave(task, plain, with_bounds)
-
-
-def _known(task: SearchTask) -> SolverOutput:
-    """Return what is known before anything is searched."""
-    if task.plan is None:
-        return SolverOutput(status=Status.INFEASIBLE)
-    return SolverOutput(
-        status=Status.FEASIBLE, plan=task.plan, claimed_quanta=task.upper
-    )
-
-
-def virtual_stages(problem: Problem) -> list[int]:
-    """Return the numbers of chunks of plans timed pass by pass, sorted."""
-    allowed = sorted(problem.job.chunk_counts)
-    if timed_by_passes(problem.job):
-        return allowed
-    return [v for v in allowed if v > 1]
-
-
-def has_plain(problem: Problem) -> bool:
-    """Whether there are plans whose step time has a closed form."""
-    job = problem.job
-    return 1 in job.virtual_stages and not timed_by_passes(job)
 
 
 def interleave(

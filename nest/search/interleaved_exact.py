@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.cost.model import Block, CostModel
-from nest.cost.schedules import LISTED, AnyOrder, Schedule, schedule_of
+from nest.cost.schedules import AnyOrder, Schedule, schedule_of
 from nest.cost.score import score
 from nest.cost.space import (
     PLAIN,
@@ -36,6 +36,7 @@ from nest.cost.space import (
     families,
     repeated_kinds,
     runtimes,
+    timed_by_passes,
 )
 from nest.ir.job import FIXED_CHUNKS, Job
 from nest.ir.plan import Plan, Stage, Strategy
@@ -169,11 +170,6 @@ def cases(
                         case = bounded(terms, split, schedule, allowed)
                         if case is not None:
                             yield case
-
-
-def timed_by_passes(job: Job) -> bool:
-    """Whether all plans of a job are timed pass by pass."""
-    return job.plans_order_passes or job.schedule in LISTED
 
 
 def schedules_of(job: Job, virtual: int) -> list[Schedule]:

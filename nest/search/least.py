@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
-from nest.cost.space import is_single, leading_runtimes, undivided
+from nest.cost.space import (
+    is_single,
+    leading_runtimes,
+    undivided,
+    virtual_stages,
+)
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.best import make_plan, open_splits
 from nest.search.closed_sets import closed_sets
-from nest.search.interleaved import virtual_stages
 from nest.search.levels import NEAR, FrontierSplit, Say, ignore, least_bytes
 from nest.search.options import INFINITE
 from nest.search.paths import Paths

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.search.bounds import PlacementGraph
-from nest.search.options import Ints, PlacedOptions, StageOptions
+from nest.search.options import Ints, PlacedOptions, StageOptions, unique
 from nest.topology import Route
 
 #: The representative of each size. Sizes are numbered from 1 on as in
@@ -102,7 +102,7 @@ def neighbor_sizes(
 def _sizes(node: Ints, size: Ints, width: int) -> dict[int, list[int]]:
     """Return the ascending sizes of the options at each node."""
     sizes_at: dict[int, list[int]] = {}
-    for key in np.unique(node * width + size).tolist():
+    for key in unique(node * width + size).tolist():
         sizes_at.setdefault(key // width, []).append(key % width)
     return sizes_at
 

@@ -59,6 +59,15 @@ CHUNK = 2_000_000
 Routes = tuple[Route | None, Route | None]
 
 
+def unique(values: Ints) -> Ints:
+    """Return the different values, ascending.
+
+    Without counts ``np.unique`` imports ``numpy.ma``, which takes longer than
+    the search of a small problem.
+    """
+    return np.unique(values, return_counts=True)[0]
+
+
 class StageShapes:
     """The shapes of all stages of a graph.
 
@@ -431,7 +440,7 @@ class BatchTerms:
                 unit, *(x.devices for x in splits if x.replicas > 1)
             )
         blocks: dict[int, Sequence[Block | None]] = {}
-        for size in np.unique(self.devices).tolist():
+        for size in unique(self.devices).tolist():
             end = min(cluster.num_devices - size + 1, period)
             distinct: dict[object, Block] = {}
             for offset in range(0, max(1, end), unit):
@@ -463,7 +472,7 @@ class BatchTerms:
             If the deadline passed. The cache keeps the finished strategies.
         """
         overlap = model.runtime.overlap - {"gradients"}
-        sizes = tuple(np.unique(self.devices).tolist())
+        sizes = tuple(unique(self.devices).tolist())
         cache = self.shapes.least.setdefault(
             (what, self.micro_batch, overlap, sizes), {}
         )
@@ -770,7 +779,7 @@ class StageOptions:
             ]
         )
         #: The numbers of devices that stages may have, ascending.
-        self.sizes: list[int] = np.unique(terms.devices[self.usable]).tolist()
+        self.sizes: list[int] = unique(terms.devices[self.usable]).tolist()
         #: Devices of the smallest stage.
         self.smallest = self.sizes[0] if self.sizes else 1
         self.max_stages = min(
@@ -989,7 +998,7 @@ class StageOptions:
                 int(pairs.first[pairs.size == size].min()),
                 int(pairs.last[pairs.size == size].max()),
             )
-            for size in np.unique(pairs.size)
+            for size in unique(pairs.size)
         }
         reached = np.zeros(devices + 1, dtype=np.bool_)
         reached[0] = True
@@ -1291,7 +1300,7 @@ class StageOptions:
     def _receive(self, route: Route | None, cut: Ints, shards: Ints) -> Ints:
         """Return the receive times in quanta across cuts."""
         result = np.zeros(len(cut), dtype=np.int64)
-        for degree in np.unique(shards).tolist():
+        for degree in unique(shards).tolist():
             chosen = shards == degree
             result[chosen] = self._times(route, degree)[cut[chosen]]
         return result

@@ -30,7 +30,8 @@ from nest.cost.space import make_split
 from nest.ir.job import ANY_ORDER
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.interleaved import bound_all, search_schedule
+from nest.search.exact import search_schedule
+from nest.search.interleaved import bound_all
 from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.options import INFINITE
 from nest.search.order_bounds import order_bound

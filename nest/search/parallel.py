@@ -7,15 +7,17 @@ others, whose bounds get tighter by it.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, cast
 
 from nest.errors import KilledError
 from nest.solvers.base import OutOfTimeError
 from nest.util.interrupts import end_in_order, end_with_parent
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 
 class Link:
@@ -107,6 +109,8 @@ def _share(
     done: Callable[[int, object], object],
     begin: Callable[[int], object],
 ) -> None:
+    import multiprocessing
+
     context = multiprocessing.get_context("fork")
     counter = context.Value("i", 0)
     pipes: list[Connection] = []
@@ -159,11 +163,12 @@ def _relay(
     begin: Callable[[int], object],
 ) -> bool:
     """Pass findings on until every process ends; return if all had time."""
+    from multiprocessing.connection import wait
+
     running, in_time = list(pipes), True
     unheard: dict[Connection, list[object]] = {pipe: [] for pipe in pipes}
     while running:
-        for pipe in wait(running):
-            assert isinstance(pipe, Connection)
+        for pipe in cast("list[Connection]", wait(running)):
             try:
                 kind, *rest = pipe.recv()
             except EOFError:

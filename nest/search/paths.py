@@ -31,6 +31,7 @@ from nest.search.options import (
     PairOptions,
     StageFilter,
     StageOptions,
+    unique,
 )
 from nest.search.zones import Multipliers, Span, Zones
 
@@ -262,7 +263,7 @@ class Paths:
         self._first_row = np.flatnonzero(np.diff(group, prepend=-1))
         self._stages = [
             self._of_span(span, group[self._first_row])
-            for span in np.unique(self.lean.span).tolist()
+            for span in unique(self.lean.span).tolist()
         ]
         self._cache: dict[object, Costs] = {}
 
@@ -290,7 +291,7 @@ class Paths:
     @cached_property
     def _waits(self) -> Ints:
         """The times ``w`` of the lean options, ascending."""
-        return np.unique(self.lean.wait)
+        return unique(self.lean.wait)
 
     # From the end
 

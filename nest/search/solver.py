@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
+from nest.cost import space
+from nest.cost.rules import get_rules
 from nest.errors import InvalidOptionError
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -25,6 +28,35 @@ if TYPE_CHECKING:
     from nest.search.task import SearchTask
 
 
+#: A search of at most so many stages, each at every device, ends before other
+#: processes would have begun.
+MAX_QUICK_PLACEMENTS = 100_000
+
+
+def is_quick(problem: Problem) -> bool:
+    """Whether a search needs no other process: few stages of a chain.
+
+    Nobody knows how long the search of other graphs takes, or that of plans
+    timed pass by pass.
+    """
+    edges = {edge[:2] for edge in problem.graph.index_edges()}
+    num_layers = len(problem.graph.layers)
+    if (
+        not edges.issuperset(pairwise(range(num_layers)))
+        or space.virtual_stages(problem)
+        or get_rules(problem.preset).search is not None
+    ):
+        return False
+    num_pairs = num_layers * (num_layers + 1) // 2
+    num_runtimes = len(space.runtimes(problem))
+    num_places = num_pairs * num_runtimes * problem.cluster.num_devices
+    num_strategies = accumulate(
+        len(space.strategies(problem, split.micro_batch))
+        for split in space.batch_splits(problem)
+    )
+    return all(num_places * x <= MAX_QUICK_PLACEMENTS for x in num_strategies)
+
+
 class DpSolver:
     """Exact over all replicas, micro-batches, stages, strategies, offsets.
 
@@ -40,6 +72,7 @@ class DpSolver:
         anytime=True,
         warm_start=True,
         any_schedule=True,
+        is_quick=is_quick,
         parallel=True,
         method="dynamic program over (closed set, offset, stages left)",
         searches=frozenset(EXTENSIONS),
@@ -93,6 +126,8 @@ class DpSolver:
             MAX_CLOSED_SETS if limit is None else limit,
             undivided(problem),
         )
+        if is_quick(problem):
+            options = replace(options, num_workers=1)
         task = SearchTask(model, sets, deadline, report, upper, plan, options)
         if target is None and within is None:
             return _solve(task)
@@ -109,7 +144,7 @@ def _solve(task: SearchTask) -> SolverOutput:
         from nest.search.orders import search_orders
 
         return search_orders(task)
-    from nest.search.interleaved import search_schedule
+    from nest.search.exact import search_schedule
 
     return search_schedule(task)
 

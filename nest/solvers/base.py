@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from types import NoneType
+from types import FunctionType, NoneType
 from typing import Any, ClassVar, Protocol
 
 from nest.cost.schedules import LISTED, SCHEDULES
@@ -106,6 +106,10 @@ class Capabilities:
     options
         Names and meanings of the keys of :attr:`SolveOptions.extra`; a name
         that ends in ``.PARAM`` stands for all that begin so.
+    is_quick
+        Whether the search of a problem ends before a process for it would
+        have begun: then it may run in the process that asks. Of solvers of
+        other packages nobody asks that.
     deterministic
         Unless a limit stops it, its answer depends on the problem, the seed
         and the number of workers alone.
@@ -131,6 +135,7 @@ class Capabilities:
     remedies: tuple[str, ...] = ("recompute", "zero", "micro_batch")
     model_files: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    is_quick: Callable[[Problem], bool] = lambda problem: False
     deterministic: bool = True
 
     def __post_init__(self) -> None:
@@ -143,6 +148,7 @@ class Capabilities:
             "searches": frozenset,
             "precision": (int, float),
             "extra": (str, NoneType),
+            "is_quick": FunctionType,
         }
         for name, value in vars(self).items():
             words = (str,) if name in ("method", "objective") else (bool,)

@@ -1,4 +1,4 @@
-"""Cells: a solver at work on a problem, in a process of its own each.
+"""Cells: a solver at work on a problem, mostly in a process of its own.
 
 Everything that runs in a child process runs through :func:`run_cells`: one
 cell at a time for the runner, several for a frontier.
@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -144,18 +145,45 @@ class Cell:
         found = 0 if self.usage is None else self.usage.num_detached
         return found + (0 if self.last is None else self.last.num_detached)
 
-    def start(self) -> None:
-        """Start the process; ``OSError`` if there can be none."""
+    def _request(self) -> Request:
+        """Return what the solver is asked."""
         deadline = None
         if self.clock.limit_s is not None:
             deadline = self.clock.start + self.clock.limit_s
-        request = Request(
+        return Request(
             target=self.target,
             problem=self.problem,
             options=replace(self.options, extra=dict(self.options.extra)),
             deadline=deadline,
         )
-        asked = msgspec.json.encode(request)
+
+    def answer_here(self) -> None:
+        """Let the solver work in this process; nobody can end it but Ctrl-C.
+
+        For :attr:`~nest.solvers.base.Capabilities.is_quick`.
+        """
+        from nest.solvers.worker import answered, failure_of
+
+        start_s = time.process_time()
+
+        def take(message: Message) -> None:
+            self._take(message)
+            self._show()
+
+        try:
+            self.last = answered(self._request(), take)
+        except Exception as error:
+            self.last = failure_of(error)
+        self.usage = Usage(
+            exit_code=0,
+            cpu_s=time.process_time() - start_s,
+            peak_rss_bytes=self.last.peak_rss_bytes or 0,
+            log="",
+        )
+
+    def start(self) -> None:
+        """Start the process; ``OSError`` if there can be none."""
+        asked = msgspec.json.encode(self._request())
         with deferred():
             self._worker = Worker(asked, self.options.num_workers, self.folder)
 
@@ -169,7 +197,7 @@ class Cell:
         remaining_s = end_s - self.clock.elapsed_s
         for line in worker.poll(min(timeout_s, remaining_s)):
             if self.last is None:
-                self._take(line)
+                self._take(_decoded(line))
         if self.last is not None:
             worker.wait(_LEAVE_S)
         elif not worker.ended:
@@ -211,13 +239,7 @@ class Cell:
                 )
             )
 
-    def _take(self, line: bytes) -> None:
-        message: Message
-        try:
-            message = msgspec.json.decode(line, type=Message)
-        except msgspec.MsgspecError as error:
-            text = f"its answer is malformed: {error}"
-            message = Failure(error="", text=text)
+    def _take(self, message: Message) -> None:
         if isinstance(message, BegunMessage):
             self.started, self._begun = True, message.checked
             return
@@ -236,6 +258,15 @@ class Cell:
         if bound is not None and (self.bound is None or bound > self.bound):
             self.bound = bound
         self.message = report.message or self.message
+
+
+def _decoded(line: bytes) -> Message:
+    try:
+        message: Message = msgspec.json.decode(line, type=Message)
+    except msgspec.MsgspecError as error:
+        text = f"its answer is malformed: {error}"
+        return Failure(error="", text=text)
+    return message
 
 
 def run_cells(

@@ -22,7 +22,7 @@ import re
 import subprocess
 import sys
 import uuid
-from importlib import import_module, metadata, util
+from importlib import import_module, util
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nest.errors import (
@@ -417,6 +417,8 @@ def solver_version(name: str) -> str | None:
     For example ``"nest 0.2.0, ortools 9.15.6755"``; ``None`` if unknown.
     """
     parts = []
+    if name not in _BUILT_IN and name not in solver_names():
+        return None
     if name in _BUILT_IN:
         parts.append(f"nest {nest_version()}")
     elif name not in _registered:
@@ -455,6 +457,8 @@ class _Plugins(NamedTuple):
 
 @functools.cache
 def _plugins() -> _Plugins:
+    from importlib import metadata
+
     found = _Plugins({}, {}, {})
     try:
         points = [*metadata.entry_points(group=GROUP)]
@@ -481,6 +485,8 @@ def _plugins() -> _Plugins:
 
 def _readable(ignored: dict[str, str]) -> list[EntryPoint]:
     """Return the entry points of packages whose files can be read."""
+    from importlib import metadata
+
     points: list[EntryPoint] = []
     for package in metadata.distributions():
         try:

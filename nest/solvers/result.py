@@ -16,6 +16,7 @@ from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular, ns_text
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.consistency import PROOFS, inconsistency
+from nest.solvers.registry import solver_version
 from nest.units import quanta_to_ns
 
 if TYPE_CHECKING:
@@ -109,9 +110,8 @@ class SolveResult(Verdict, Tabular):
     wall_s
         From the call of the runner to its return, all included.
     cpu_s, peak_rss_bytes
-        Of the solver's process and the processes it waited for.
-    version
-        Of the solver and its engines.
+        Of the solver's process and the processes it waited for; the peak of
+        this process if it searched here.
     options
         What it was asked.
     problem
@@ -132,7 +132,6 @@ class SolveResult(Verdict, Tabular):
     wall_s: float = 0.0
     cpu_s: float | None = None
     peak_rss_bytes: int | None = None
-    version: str | None = None
     options: SolveOptions = field(default_factory=SolveOptions)
     problem: Problem | None = field(default=None, compare=False)
 
@@ -146,6 +145,13 @@ class SolveResult(Verdict, Tabular):
         elif self.detail:
             parts.append(self.detail)
         return ", ".join([*parts, f"{self.wall_s:.2f} s>"])
+
+    @property
+    def version(self) -> str | None:
+        """Version of the solver and its engines, if it ran."""
+        if not self.outcome.ran or self.cpu_s is None:
+            return None  # importing it may do any harm
+        return solver_version(self.solver)
 
     def to_rows(self) -> list[Row]:
         """Return a row per stage of the plan with its score.

@@ -1,5 +1,6 @@
 """The runner: one solver, one problem, one process, one clock.
 
+A quick search of dp runs in the process that asks, if nobody compares it.
 Whatever a solver does (lie, raise, hang, die), :func:`run_solver` returns a
 consistent result in bounded time and leaves no process behind.
 """
@@ -43,9 +44,9 @@ from nest.solvers.process import Usage
 from nest.solvers.registry import (
     default_workers,
     get_solver,
+    is_built_in,
     solver_class,
     solver_target,
-    solver_version,
 )
 from nest.solvers.repair import repair
 from nest.solvers.result import Outcome, SolveResult, Verdict
@@ -105,6 +106,7 @@ def run_solver(
     *,
     folder: str | None = None,
     on_end: Callable[[Cell], None] | None = None,
+    alone: bool = False,
 ) -> SolveResult:
     """Let one solver work on a problem and check what it says.
 
@@ -126,6 +128,9 @@ def run_solver(
         Where its process starts; by default where this one is.
     on_end
         Called once the process has ended, with all it said and used.
+    alone
+        Whether nobody compares what the run takes: then a quick search needs
+        no process of its own.
 
     Returns
     -------
@@ -160,7 +165,10 @@ def run_solver(
     if reason is not None:
         return run.result(Verdict(Outcome.SKIPPED, None, detail=reason))
     try:
-        run_cells(iter([cell]), 1, on_end or (lambda ended: None))
+        if alone and is_built_in(name) and capabilities.is_quick(problem):
+            cell.answer_here()
+        else:
+            run_cells(iter([cell]), 1, on_end or (lambda ended: None))
         return run.result(run.conclude())
     except OSError as error:
         text = f"cannot start a process: {error}"
@@ -350,7 +358,6 @@ class _Run:
                 verdict.plan, problem_hash=own_hash, solver=cell.name
             )
             verdict = replace(verdict, plan=plan)
-        ran = verdict.outcome.ran
         return SolveResult(
             solver=cell.name,
             exact=self.capabilities.exact,
@@ -360,7 +367,6 @@ class _Run:
             claimed_quanta=claimed,
             cpu_s=usage.cpu_s if usage else None,
             peak_rss_bytes=peak,
-            version=solver_version(cell.name) if ran else None,
             options=cell.options,
             wall_s=cell.clock.elapsed_s,
             **vars(verdict),

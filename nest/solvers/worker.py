@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,14 +59,15 @@ def main(directory: str) -> None:
         data = Path(directory, REQUEST).read_bytes()
         request = msgspec.json.decode(data, type=Request)
         try:
-            output = _solve(request, channel)
+            answer = answered(request, channel.send)
         finally:
             # While it is here they are its descendants.
             num_detached = end_detached(os.getpid())
-        output = replace(output, extra=dict(output.extra))
-        channel.send(OutputMessage(output, _peak_rss_bytes(), num_detached))
+        channel.send(
+            msgspec.structs.replace(answer, num_detached=num_detached)
+        )
     except BaseException as error:  # whatever it is, the parent must know
-        failure = _failure(error)
+        failure = failure_of(error)
         channel.send(
             msgspec.structs.replace(failure, num_detached=num_detached)
         )
@@ -97,7 +99,18 @@ def _guard(descriptor: int, directory: str) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def _solve(request: Request, channel: _Channel) -> SolverOutput:
+def answered(
+    request: Request, send: Callable[[Message], object]
+) -> OutputMessage:
+    """Return what a solver answers, and send what it says until then."""
+    output = _solve(request, send)
+    output = replace(output, extra=dict(output.extra))
+    return OutputMessage(output, _peak_rss_bytes())
+
+
+def _solve(
+    request: Request, send: Callable[[Message], object]
+) -> SolverOutput:
     solver = load_target(request.target)()
     reason = solver.unsupported(request.problem)
     if reason is not None:
@@ -115,9 +128,9 @@ def _solve(request: Request, channel: _Channel) -> SolverOutput:
     options = replace(request.options, time_limit_s=remaining_s)
 
     def report(progress: Progress) -> None:
-        channel.send(ProgressMessage(progress))
+        send(ProgressMessage(progress))
 
-    channel.send(BegunMessage(checked=not options.extra))
+    send(BegunMessage(checked=not options.extra))
     output: object = solver.solve(request.problem, options, report)
     if not isinstance(output, SolverOutput):
         raise TypeError(
@@ -127,7 +140,8 @@ def _solve(request: Request, channel: _Channel) -> SolverOutput:
     return output
 
 
-def _failure(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> Failure:
+    """Return what is told of an error that left a solver."""
     names = [each.__name__ for each in type(error).__mro__]
     known = [name for name in names if name in _KNOWN]
     text = " ".join(str(error).split())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from nest.ir.cluster import Hierarchy, Topology
 from nest.ir.graph_topology import GraphTopology
-from nest.topology.hierarchy import GroupShape, HierarchyNetwork
+from nest.topology.hierarchy import HierarchyNetwork
 from nest.topology.protocol import (
     Block,
     Link,
@@ -22,7 +22,6 @@ from nest.topology.protocol import (
 __all__ = [
     "NETWORKS",
     "Block",
-    "GroupShape",
     "HierarchyNetwork",
     "Link",
     "Network",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import platform
-from importlib import metadata
 from typing import Any
 
 #: Name of the distribution; the import name is ``nest``.
@@ -30,6 +29,8 @@ def package_version(name: str) -> str | None:
 
     Reads its metadata and imports nothing of it.
     """
+    from importlib import metadata
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

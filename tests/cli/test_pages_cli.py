@@ -70,7 +70,8 @@ def test_a_solver_that_crashes_costs_its_row_alone(cli: Cli) -> None:
 def test_what_is_there_when_it_is_interrupted_is_a_page(cli: Cli) -> None:
     """The first solver ends, the second is stopped, the third never begins."""
 
-    def run(problem: Any, name: str, *rest: Any) -> Any:
+    def run(problem: Any, name: str, *rest: Any, alone: bool) -> Any:
+        assert not alone
         result = run_solver(problem, "brute", *rest)
         if name == "brute":
             return result

@@ -1547,7 +1547,9 @@ def test_of_equal_plans_the_one_with_most_overlap_is_taken(
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
-def test_overlap_counts_before_the_batch_of_equal_plans(granularity, workers):
+def test_overlap_counts_before_the_batch_of_equal_plans(
+    monkeypatch, granularity, workers
+):
     """Weights take 14.4 in a pass. Twice 100 + 14 and 200 + 28 take 684.
 
     Hidden, 100.4 + 14.4 and 200 + 28.8 take 4 more. With four samples at once
@@ -1572,6 +1574,7 @@ def test_overlap_counts_before_the_batch_of_equal_plans(granularity, workers):
             granularity=granularity,
         ),
     )
+    monkeypatch.setattr("nest.search.solver.MAX_QUICK_PLACEMENTS", -1)
     options = SolveOptions(num_workers=workers)
     output = get_solver("dp")().solve(problem, options)
     assert output.claimed_quanta == 684
@@ -1582,10 +1585,14 @@ def test_overlap_counts_before_the_batch_of_equal_plans(granularity, workers):
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
-def test_the_plan_does_not_depend_on_the_number_of_workers(granularity):
+def test_the_plan_does_not_depend_on_the_number_of_workers(
+    monkeypatch, granularity
+):
+    monkeypatch.setattr("nest.search.solver.MAX_QUICK_PLACEMENTS", -1)
     problem = not_interleaved(everything(granularity=granularity))
+    solver = get_solver("dp")()
     plans = [
-        run_solver(problem, "dp", SolveOptions(num_workers=number)).plan
+        solver.solve(problem, SolveOptions(num_workers=number)).plan
         for number in (1, 2)
     ]
     assert plans[0] == plans[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -21,6 +20,7 @@ from nest.ir.job import (
 )
 from nest.ir.plan import Overlap, Recompute
 from nest.ir.problem import Problem
+from nest.util.stored import read_stored
 
 T = TypeVar("T")
 
@@ -225,5 +225,4 @@ def target(name: str, what: str = "target") -> Framework:
         return Framework(name=ANY, title="any plan")
     if name not in NAMES:
         raise UnknownNameError(what, name, names())
-    path = files("nest.constraints.targets") / "data" / f"{name}.yaml"
-    return msgspec.yaml.decode(path.read_bytes(), type=Framework)
+    return read_stored("nest.constraints.targets", name, Framework)

@@ -6,7 +6,7 @@ line there.
 
 from __future__ import annotations
 
-from nest.topology.files.door import FORMATS, Format, read_topology, recognise
+from nest.topology.files.door import FORMATS, read_topology, recognise
 from nest.topology.files.graphs import write_node_link
 from nest.topology.files.ranks import (
     read_rankfile,
@@ -19,7 +19,6 @@ __all__ = [
     "FORMATS",
     "MEANING",
     "FileSupplement",
-    "Format",
     "read_rankfile",
     "read_topology",
     "recognise",

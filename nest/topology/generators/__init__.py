@@ -5,7 +5,7 @@
 :class:`networkx.Graph` like one that is read from a file.
 """
 
-from nest.topology.generators.table import GENERATORS, Generator, Parameter
+from nest.topology.generators.table import GENERATORS
 from nest.topology.generators.text import build, generate
 
-__all__ = ["GENERATORS", "Generator", "Parameter", "build", "generate"]
+__all__ = ["GENERATORS", "build", "generate"]

@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from nest.analysis.feasible import LeastMemory
-from nest.analysis.plan_by_settings import are_settings, plan_by_settings
+from nest.analysis.plan_by_settings import plan_by_settings
+from nest.constraints.pins import are_settings
 from nest.cost.score import score
 from nest.ir import Problem
 from nest.solvers.base import Status

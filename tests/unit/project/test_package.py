@@ -56,6 +56,39 @@ def test_modules_are_loaded_when_they_are_used() -> None:
     assert not loaded & HEAVY
 
 
+#: What a small question on the command line does not need.
+UNNEEDED = {
+    *("yaml", "networkx", "ortools", "pulp", "joblib", "multiprocessing"),
+    *("numpy.ma", "numpy.random", "rich.table", "rich.progress"),
+    *("nest.analysis.neighbors", "nest.analysis.robust", "nest.frameworks"),
+    *("nest.present.pages", "nest.search.interleaved", "nest.search.layers"),
+    *("nest.simulation", "nest.topology.files", "nest.benchmarks"),
+    *("formulations", "baselines"),
+}
+
+
+def test_a_small_question_loads_little_and_starts_no_process() -> None:
+    code = (
+        "import sys\n"
+        "def refuse(event, arguments):\n"
+        "    if event in ('os.fork', 'os.posix_spawn', 'subprocess.Popen'):\n"
+        "        os._exit(3)\n"
+        "import os\n"
+        "sys.addaudithook(refuse)\n"
+        "sys.argv[1:] = ['solve', 'llama2-7b-8']\n"
+        "from nest.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit as error: assert not error.code\n"
+        "print(*sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nproof      optimal among " in done.stdout
+    assert not UNNEEDED & {*done.stdout.splitlines()[-1].split()}
+
+
 def test_public_names_exist() -> None:
     for name in nest.__all__:
         if name != "load_problem":

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from nest.cost.model import CostModel
 from nest.cost.schedules import AnyOrder
+from nest.cost.space import timed_by_passes
 from nest.ir import Problem
 from nest.ir.job import Job
 from nest.search import orders
-from nest.search.interleaved_exact import schedules_of, timed_by_passes
+from nest.search.interleaved_exact import schedules_of
 from nest.search.list_orders import ListOrder, OrderScope
 from nest.search.order_bounds import order_bound
 from nest.search.solver import DpSolver
