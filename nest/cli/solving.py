@@ -304,7 +304,8 @@ class _Session:
         problem = (restricted.free or restricted).problem
         if restricted.free is not None:
             results = [adopted_by(problem, result) for result in results]
-        document = to_document(problem, self.cells, results)
+        target = restricted.target.name if restricted.target else None
+        document = to_document(problem, self.cells, results, target)
         more = {
             "faster": self.faster,
             "target_loss": self.loss,

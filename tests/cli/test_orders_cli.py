@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import SMALL, Cli
@@ -17,6 +20,48 @@ def test_the_command_below_an_answer_starts_the_nearest_plan(
     command = cli.out[cli.out.rindex("\nnest ") :].replace("\\\n", " ")
     assert "--schedule" not in command
     cli.succeeds(command.split(maxsplit=1)[1])
+
+
+@pytest.mark.parametrize(
+    ("target", "plans", "schedules", "chunks"),
+    [
+        ("torchtitan", "plans with any order of passes", ["any"], [1, 2, 4]),
+        (
+            "megatron",
+            "1F1B and interleaved 1F1B plans",
+            ["1f1b"],
+            [1, 2, 4],
+        ),
+        ("deepspeed", "1F1B plans", ["1f1b"], [1]),
+        ("maxtext", "GPipe plans", ["gpipe"], [1]),
+    ],
+    ids=["torchtitan", "megatron", "deepspeed", "maxtext"],
+)
+def test_any_order_under_a_target_is_what_it_runs(
+    cli: Cli,
+    config: str,
+    target: str,
+    plans: str,
+    schedules: list[str],
+    chunks: list[int],
+) -> None:
+    """The proof names it; so does a problem file with these options."""
+    small = SMALL.replace("--zero 0,1", "--zero 0,1,2")
+    model = f"--model {config} --cluster h100x8 {small}"
+    cli.succeeds(f"problems {model} -o p.json")
+    for problem in (model, "p.json"):
+        problem += " --schedule any --pin pp=2,b=2"
+        cli.succeeds(f"solve {problem} --target {target} --json j.json")
+        assert f"of {plans} without overlap" in " ".join(
+            cli.out.replace("optimal among", "of").split()
+        )
+        proof = json.loads(Path("j.json").read_text())["proof"]
+        assert proof == {
+            "schedules": schedules,
+            "virtual_stages": chunks,
+            "overlap": {},
+            "target": target,
+        }
 
 
 def test_any_order_stands_alone(cli: Cli, config: str) -> None:
