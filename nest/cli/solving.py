@@ -44,10 +44,12 @@ from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.analysis.feasible import Remedies
+    from nest.analysis.others import OtherOrder
     from nest.analysis.robust import Robust
     from nest.analysis.safe import Faster
     from nest.analysis.target_loss import TargetLoss
     from nest.frameworks.settings import Settings
+    from nest.ir.plan import Plan
     from nest.requests.restricted import Restricted
     from nest.solvers.result import SolveResult
 
@@ -630,7 +632,7 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
     from nest.analysis.compare import fastest
     from nest.analysis.others import others_of
     from nest.present.robust import robust_texts
-    from nest.present.screen import others_text
+    from nest.present.screen import orders_text, others_text
 
     restricted, problem = session.restricted, session.restricted.problem
     result = fastest(session.results) or session.results[0]
@@ -650,10 +652,24 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
     elif session.is_single and session.request.model is not None:
         plan, step_quanta = result.plan, result.step_quanta
         if plan is not None and step_quanta is not None:
+            rows.append(("else", orders_text(_orders(session, plan))))
             others = others_of(problem, plan, result.wall_s)
             text = others_text(problem, step_quanta, others)
             rows.append(("else", text))
     return [(label, text) for label, text in rows if text]
+
+
+def _orders(session: _Session, plan: Plan) -> Sequence[OtherOrder]:
+    """Return what other schedules gain, if none was asked for."""
+    from nest.analysis.others import other_orders
+    from nest.constraints.targets import ANY, target
+
+    if session.request.schedule is not None:
+        return ()
+    restricted = session.restricted
+    framework = restricted.target or target(ANY)
+    (result,) = session.results
+    return other_orders(restricted.problem, plan, result.wall_s, framework)
 
 
 def _show_answer(session: _Session) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nest.analysis import others
+from nest.ir.io import read_plan
 from tests.cli.conftest import SMALL, Cli
 
 
@@ -70,3 +72,23 @@ def test_any_order_stands_alone(cli: Cli, config: str) -> None:
         "--schedule: expected names of schedules, or 'any' alone, got "
         "'any,zb-v'; remove 'any' or the others"
     )
+
+
+def test_schedules_that_nobody_stated_are_looked_at(
+    cli: Cli, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is the same; problem files have a schedule that is stated."""
+    monkeypatch.setattr(others, "SEARCH_SHARE", 1e6)
+    monkeypatch.setattr(others, "MAX_LOOK_S", 1e6)
+    model = f"--model {config} --cluster h100x8 {SMALL}"
+    cli.succeeds(f"problems {model} -o p.json")
+    seen = {}
+    for problem in (model, f"{model} --schedule 1f1b", "p.json"):
+        cli.succeeds(
+            f"solve {problem} --pin pp=2,b=2 --headroom 0 -o plan.json"
+        )
+        says = "other orders of passes: about -" in " ".join(cli.out.split())
+        seen[problem] = says, read_plan("plan.json")
+    (first, plan), *rest = seen.values()
+    assert first
+    assert rest == [(False, plan), (False, plan)]
