@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nest.analysis import others
-from nest.ir.io import read_plan
+from nest.ir.io import problem_hash, read_plan, read_problem, write
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.requests.problems import ProblemRequest
 from tests.cli.conftest import SMALL, Cli
 
 
@@ -92,3 +96,54 @@ def test_schedules_that_nobody_stated_are_looked_at(
     (first, plan), *rest = seen.values()
     assert first
     assert rest == [(False, plan), (False, plan)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "order"),
+    [
+        ("any", "list"),
+        ("any", "zb-h1"),
+        ("gpipe,zb-h1", "zb-h1"),
+        ("zb-h1", None),
+    ],
+)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_plan_of_another_schedule_is_refused_by_its_name(
+    cli: Cli, config: str, schedule: str, order: str | None, is_file: bool
+) -> None:
+    """With the option that makes its problem the one that is meant."""
+    words = f"--model {config} --cluster h100x8 {SMALL} --recompute none"
+    cli.succeeds(f"problems {words} --schedule {schedule} -o p.json")
+    problem = read_problem("p.json")
+    if is_file:
+        cli.succeeds(f"problems {words} -o p.json")
+        words = "p.json"
+        request = ProblemRequest(problem=words, schedule=schedule)
+        problem = request.find_problem()
+    layers = [layer.id for layer in problem.graph.layers]
+    half = len(layers) // 2
+    stages = tuple(
+        Stage.of(part, [Strategy(dp=2)] * len(part))
+        for part in (layers[:half], layers[half:])
+    )
+    plan = Plan(replicas=2, micro_batch=2, stages=stages)
+    passes = tuple(
+        tuple(f"{stage}{run}" for run in ("F0", "F1", "B0", "B1"))
+        for stage in (0, 1)
+    )
+    order_of_plan: Any = passes if order == "list" else order
+    made = replace(
+        plan, order=order_of_plan, problem_hash=problem_hash(problem)
+    )
+    write("plan.json", made)
+    for command in ("score", "simulate", "trace", "export"):
+        more = {"export": "--to csv -o out", "trace": "-o t.json"}
+        asked = f"{command} {words} plan.json {more.get(command, '')}"
+        why = (
+            f"the plan was made with --schedule {schedule}; run 'nest "
+            f"{command} … --schedule {schedule}'"
+        )
+        cli(asked)
+        assert why in " ".join(cli.err.split())
+        cli.succeeds(f"{asked} --schedule {schedule}")
+        assert "the plan was made" not in cli.err
