@@ -219,18 +219,17 @@ class PlanRequest(ProblemRequest):
         ]
         added = [theirs for mine, theirs in pairs if theirs not in ("", mine)]
         removed = [mine for mine, theirs in pairs if mine and not theirs]
-        parts, advice = [], []
+        origins, advice = [], []
         if added:
-            parts.append(f"with {' '.join(added)}")
+            origins.append(f"with {' '.join(added)}")
             advice.append(f"run '{self.COMMAND} … {' '.join(added)}'")
         if removed:
-            parts.append(f"without {' '.join(removed)}")
+            origins.append(f"without {' '.join(removed)}")
             advice.append("leave that out")
-        if not parts:
+        if not origins:
             return ""
-        return (
-            f"the plan was made {' and '.join(parts)}; {' and '.join(advice)}"
-        )
+        made, then = (" and ".join(texts) for texts in (origins, advice))
+        return f"the plan was made {made}; {then}"
 
     def find_problem_and_plan(
         self, talk: Talk = SILENT

@@ -146,7 +146,7 @@ def test_memory_is_that_of_the_list() -> None:
     assert score(problem, in_turn).step_quanta == 60
 
 
-@pytest.mark.parametrize("name", solver_names())
+@pytest.mark.parametrize("name", sorted({*solver_names()} - {"zb"}))
 @pytest.mark.parametrize(
     ("schedule", "order"), [("any", "1f1b"), (("zb-h1", "gpipe"), "gpipe")]
 )
