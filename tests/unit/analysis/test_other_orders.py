@@ -78,8 +78,13 @@ def test_orders_are_those_that_the_target_runs(name: str) -> None:
 
 
 def test_what_the_job_allows_is_no_other_order() -> None:
-    gains = looked(chain(virtual_stages=(1, 2, 4)))
-    assert not any("--virtual-stages" in option for option in gains)
+    """Not even beside a plan that is worse."""
+    plan = nest.solve(chain(), "dp").plan
+    assert plan is not None
+    for chunks in ((1,), (1, 2, 4)):
+        problem = chain(virtual_stages=chunks)
+        orders = other_orders(problem, plan, 1e6, target("megatron"))
+        assert bool(orders) == (chunks == (1,))
 
 
 @pytest.mark.parametrize(
