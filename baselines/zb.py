@@ -168,9 +168,10 @@ class _OrderMaker:
         self.free_at = [0 for _ in stages]
         self.idle = [0 for _ in stages]
         self.lists: list[list[Pass]] = [[] for _ in stages]
+        count = scope.num_micro_batches
         #: Micro-batches in flight that fit.
         self.room = [
-            min(scope.num_micro_batches, free_bytes // max(kept_bytes, 1))
+            min(count, free_bytes // kept_bytes) if kept_bytes else count
             for free_bytes, kept_bytes in zip(
                 scope.free_bytes, scope.kept_bytes, strict=True
             )

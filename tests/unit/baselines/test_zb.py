@@ -169,8 +169,15 @@ def test_stages_that_recompute_all_run_whole_backward_passes() -> None:
     assert score(problem, output.plan).feasible
 
 
+def test_passes_that_keep_nothing_need_no_memory() -> None:
+    """Weights of 2 bytes, with 2 of gradients and 12 of states, fill it."""
+    cost = make_cost(10, 20, weight_bytes=2)
+    output = ZbSolver().solve(chain(cost, memory_bytes=16), SolveOptions())
+    assert output.own_objective_ns == 270
+
+
 def test_where_nothing_fits_there_is_no_plan() -> None:
-    output = ZbSolver().solve(chain(memory_bytes=0), SolveOptions())
+    output = ZbSolver().solve(chain(memory_bytes=3), SolveOptions())
     assert output.status is Status.NO_SOLUTION
     assert output.detail == "no plan under 1F1B fits"
 
