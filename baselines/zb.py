@@ -1,8 +1,8 @@
 """``zb``: zero-bubble orders of passes on the stages of the 1F1B optimum.
 
-Source: Qi, Wan, Huang and Lin, "Zero bubble pipeline parallelism" (arXiv
-2401.10241), section 3.1, the heuristic algorithm, which the authors also
-start their integer program from.
+Source: Qi, Wan, Huang and Lin, "Zero bubble pipeline parallelism", ICLR'24
+(arXiv 2401.10241), section 3.1, the heuristic algorithm, which the authors
+also start their integer program from.
 
 Search space
     The plan that ``dp`` finds best under 1F1B: its stages, strategies and
