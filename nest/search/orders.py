@@ -36,6 +36,7 @@ from nest.search.options import INFINITE
 from nest.search.order_bounds import order_bound
 from nest.search.order_settings import Setting, Settings, settings_of
 from nest.search.task import SearchTask
+from nest.search.zero_bubble import best_zero_bubble_order
 from nest.solvers.base import (
     Deadline,
     Progress,
@@ -291,6 +292,11 @@ class _OrdersSearch:
         ordered = with_order(candidate.plan, search.best)
         verdict = score(self.problem, ordered, self.model)
         candidate.extra = verdict.step_quanta - search.best.end
+        if candidate.plan.virtual_stages == 1:
+            order = best_zero_bubble_order(
+                search.scope, lambda: task.deadline.passed
+            )
+            search.best = min(search.best, order, key=lambda x: x.end)
         self._take(candidate)
         for num_orders in (FEW_ORDERS - 1, FIRST_ORDERS - FEW_ORDERS):
             limit = self.best + self.best // WORTH_MORE
