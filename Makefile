@@ -214,7 +214,7 @@ mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py
 
 # Goes on where it was stopped; make clean begins anew.
-BENCH_SOLVERS := dp,cpsat,milp,alpa,galvatron,phaze,piper,megatron,mcmc,uniap,ft,aceso,random
+BENCH_SOLVERS := dp,cpsat,milp,alpa,galvatron,phaze,piper,megatron,mcmc,uniap,ft,aceso,zb,random
 bench-quick: $(STAMP)
 	$(BIN)/nest bench quick --solvers $(BENCH_SOLVERS) --time-limit 20 \
 	  --jobs $$($(BIN)/python -c 'from nest.util.versions import num_cpus; \

@@ -318,12 +318,14 @@ def to_document(
     problem: Problem,
     cells: Mapping[str, SolveOptions],
     results: Iterable[SolveResult],
+    target: str | None = None,
 ) -> dict[str, Any]:
     """Return the ``nest-compare/1`` document of a comparison.
 
     ``cells`` are the solvers asked for, with their options; there are fewer
     results if it is written before the end. ``workers`` is ``null`` if they
-    have not all the same number. ``proof`` says which plans proofs cover.
+    have not all the same number. ``proof`` says which plans proofs cover:
+    those of a framework's name, if there is a ``target``.
     """
     results = list(results)
     first = next(iter(cells.values()))
@@ -340,9 +342,10 @@ def to_document(
         "seed": first.seed,
         "solvers": list(cells),
         "proof": {
-            "schedules": [*problem.job.schedules],
+            "schedules": problem.job.schedule_text.split(","),
             "virtual_stages": list(problem.job.virtual_stages),
             "overlap": dict(problem.job.overlap),
+            "target": target,
         },
         **provenance(),
         "cells": [

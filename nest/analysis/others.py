@@ -1,7 +1,7 @@
 """What else a user may do: half the devices, and one setting changed.
 
 Every figure is the score of a plan that is near the answer, so it is an upper
-bound on what the best such plan takes. Nothing is searched.
+bound on what the best such plan takes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from nest.analysis.neighbors import (
     with_factors,
     with_strategies,
 )
+from nest.constraints.targets import Framework, stated_schedules
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
-from nest.errors import InvalidPlanError
-from nest.ir.job import PAIRED
+from nest.errors import InvalidPlanError, UnsupportedProblemError
+from nest.ir.job import ANY_ORDER, named_schedules
 from nest.ir.plan import Plan, Recompute
 from nest.ir.problem import Problem
+from nest.models.choices import CHUNKS_OF_ANY_ORDER
 from nest.solvers.base import Deadline
 
-#: Orders of passes that are tried, of steps with so many passes at most; they
-#: are shown where they take so much less.
-ORDERS, MOST_ORDERED, WORTH_SAYING = 12, 4096, 0.01
+#: Other orders of passes are shown where they take so much less.
+WORTH_SAYING = 0.01
 
 #: Seconds that these scores may take, or this share of the search, if longer.
 LIMIT_S, SEARCH_SHARE = 1.0, 0.2
+
+#: Other orders have that share, too, but never more seconds; with fewer,
+#: there is no time to look at any.
+MAX_LOOK_S, MIN_LOOK_S = 5.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -40,14 +45,23 @@ class Others:
     """Plans near an answer: on half the devices, and with a setting changed.
 
     The fastest ones that fit; complete if there was time for all of them.
-    ``order`` is the plan itself, with its passes in a better order: its step
-    time, as a fraction of that with the passes of its schedule.
     """
 
     half: Score | None
-    order: float | None
     changes: tuple[Neighbor, ...]
     complete: bool
+
+
+@dataclass(frozen=True)
+class OtherOrder:
+    """What plans near an answer take with their passes in another order.
+
+    ``option`` asks for it. The step time is a ``fraction`` of the answer's,
+    both timed pass by pass.
+    """
+
+    option: str
+    fraction: float
 
 
 def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
@@ -77,44 +91,54 @@ def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
     changes.sort(key=lambda x: x.score.step_quanta if x.score else 0)
     return Others(
         min(scores, key=lambda x: x.step_quanta, default=None),
-        _better_order(problem, plan),
         tuple(changes),
         not clock.passed,
     )
 
 
-def _better_order(problem: Problem, plan: Plan) -> float | None:
-    """Return what a better order of a plan's passes leaves of its step.
+def other_orders(
+    problem: Problem, plan: Plan, search_s: float, target: Framework
+) -> tuple[OtherOrder, ...]:
+    """Return the best order that a target runs, and the best with a name.
 
-    Both are timed pass by pass. ``None`` if no better one is in sight, or if
-    passes run in pairs, are too many or ordered by the plan already.
+    Of plans near an answer whose search took so long. None if there is no
+    time for a look, or if passes have one order only.
     """
-    from nest.search.list_orders import OrderSearch
-    from nest.search.order_bounds import order_bound
-    from nest.search.orders import in_any_order, order_scope, with_order
-
-    before = score(problem, plan)
-    job, simulated = problem.job, before.simulated_quanta
+    limit_s = min(SEARCH_SHARE * search_s, MAX_LOOK_S)
+    clock = Deadline(limit_s)
+    job, rules = problem.job, target.rules
+    before = score(problem, plan).simulated_quanta
     if (
-        job.plans_order_passes
-        or not PAIRED.isdisjoint(job.schedules)
+        limit_s < MIN_LOOK_S
         or plan.num_blocks == 1
-        or before.num_passes > MOST_ORDERED
-        or simulated is None
+        or before is None
+        or (rules is not None and not rules.interleaving.value)
     ):
-        return None
-    free = in_any_order(problem, plan)
-    model = CostModel(free)
-    scope, _ = order_scope(free, plan, model)
-    search = OrderSearch(scope, order_bound(scope))
-    search.run(lambda: False, ORDERS)
-    if search.best is None:
-        return None
-    verdict = score(free, with_order(plan, search.best), model)
-    fraction = verdict.step_quanta / simulated
-    return (
-        fraction if verdict.feasible and fraction < 1 - WORTH_SAYING else None
+        return ()
+    from nest.search.orders import look_at_orders
+
+    chunks = {1, plan.virtual_stages, *CHUNKS_OF_ANY_ORDER}
+    free = replace(
+        job, schedule=ANY_ORDER, virtual_stages=tuple(sorted(chunks))
     )
+    try:
+        steps = look_at_orders(replace(problem, job=free), plan, clock)
+    except UnsupportedProblemError:  # too many closed sets
+        return ()
+    runnable = stated_schedules(target, ANY_ORDER)
+    best: dict[bool, OtherOrder] = {}
+    for (name, virtual), quanta in sorted(steps.items(), key=lambda x: x[1]):
+        option = f"--schedule {name}"
+        if name == "1f1b":
+            option = f"--virtual-stages {virtual}"
+        if (
+            quanta < (1 - WORTH_SAYING) * before
+            and (name != job.schedule or virtual not in job.virtual_stages)
+            and (runnable == ANY_ORDER or name in named_schedules(runnable))
+        ):
+            order = OtherOrder(option, quanta / before)
+            best.setdefault(name == ANY_ORDER, order)
+    return tuple(best.values())
 
 
 def _halved(plan: Plan, recompute: Collection[Recompute]) -> Iterator[Plan]:

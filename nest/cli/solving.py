@@ -43,10 +43,12 @@ from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.analysis.feasible import Remedies
+    from nest.analysis.others import OtherOrder
     from nest.analysis.robust import Robust
     from nest.analysis.safe import Faster
     from nest.analysis.target_loss import TargetLoss
     from nest.frameworks.settings import Settings
+    from nest.ir.plan import Plan
     from nest.requests.restricted import Restricted
     from nest.solvers.result import SolveResult
 
@@ -303,7 +305,8 @@ class _Session:
         problem = (restricted.free or restricted).problem
         if restricted.free is not None:
             results = [adopted_by(problem, result) for result in results]
-        document = to_document(problem, self.cells, results)
+        target = restricted.target.name if restricted.target else None
+        document = to_document(problem, self.cells, results, target)
         more = {
             "faster": self.faster,
             "target_loss": self.loss,
@@ -651,12 +654,26 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
         plan, step_quanta = result.plan, result.step_quanta
         if plan is not None and step_quanta is not None:
             from nest.analysis.others import others_of
-            from nest.present.screen import others_text
+            from nest.present.screen import orders_text, others_text
 
+            rows.append(("else", orders_text(_orders(session, plan))))
             others = others_of(problem, plan, result.wall_s)
             text = others_text(problem, step_quanta, others)
             rows.append(("else", text))
     return [(label, text) for label, text in rows if text]
+
+
+def _orders(session: _Session, plan: Plan) -> Sequence[OtherOrder]:
+    """Return what other schedules gain, if none was asked for."""
+    from nest.analysis.others import other_orders
+    from nest.constraints.targets import ANY, target
+
+    if session.request.schedule is not None:
+        return ()
+    restricted = session.restricted
+    framework = restricted.target or target(ANY)
+    (result,) = session.results
+    return other_orders(restricted.problem, plan, result.wall_s, framework)
 
 
 def _show_answer(session: _Session) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nest.cost.schedules import Schedule, schedule_of, timed_schedule
+from nest.cost.schedules import (
+    SCHEDULES,
+    Schedule,
+    schedule_of,
+    timed_schedule,
+)
 from nest.cost.schedules.ordered import read_order
 from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, SPLIT_BACKWARD, Job
 from nest.ir.plan import Plan
@@ -46,6 +51,18 @@ def named_job(job: Job, name: str) -> Job | None:
     return replace(
         job, schedule=name, recompute=recompute, virtual_stages=chunks
     )
+
+
+def planner_job(job: Job) -> Job:
+    """Return a job as planners read it that order no passes.
+
+    Where plans order passes, it is a job of 1F1B, else of GPipe, if plans may
+    have one of them; every other job stays as it is.
+    """
+    if not job.plans_order_passes:
+        return job
+    jobs = (named_job(job, x) for x in SCHEDULES if x in job.schedules)
+    return next(filter(None, jobs), job)
 
 
 def with_named_order(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:

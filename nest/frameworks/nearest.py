@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from nest.constraints.targets import for_target, inexpressible
+from nest.constraints.targets import target as find
 from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
@@ -26,6 +27,7 @@ from nest.frameworks.launch import even_chunks
 from nest.frameworks.layers import Placement, placement_of
 from nest.frameworks.settings import Settings
 from nest.ir.base import LayerId
+from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 
@@ -96,7 +98,8 @@ def nearest(
         else:
             after = score(as_run, plan)
             return Nearest(as_run, plan, changes, files, before, after)
-    targeted = for_target(as_run, target, as_run.job.optimizer)
+    usual = _with_usual_schedule(as_run, target)
+    targeted = for_target(usual, target, as_run.job.optimizer)
     if targeted.job.schedule != as_run.job.schedule:
         theirs, ours = targeted.job.schedule_text, as_run.job.schedule_text
         changes = (f"schedule is {theirs}, not {ours}", *changes)
@@ -127,6 +130,18 @@ def nearest(
         f"got none ({refusal or 'too little memory, or no such split'}); "
         f"solve with --target {target}"
     )
+
+
+def _with_usual_schedule(problem: Problem, target: str) -> Problem:
+    """Return a problem with a schedule that the target has by name."""
+    rules, job = find(target).rules, problem.job
+    assert rules is not None
+    if job.schedule in rules.schedule.value:
+        return problem
+    virtual = (1,) if job.schedule in FIXED_CHUNKS else job.virtual_stages
+    usual = rules.schedule.value[0]
+    job = replace(job, schedule=usual, virtual_stages=virtual)
+    return replace(problem, job=job)
 
 
 def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:

@@ -26,6 +26,7 @@ from nest.ir.documents import (
 from nest.ir.graph import AXES, COLLECTIVES, PHASES
 from nest.ir.graph_topology import NODE_KINDS
 from nest.ir.job import (
+    ANY_ORDER,
     MICRO_BATCH_COUNTS,
     OVERLAP_NEEDS,
     SCHEDULES,
@@ -45,7 +46,8 @@ _NAMES = {
     "topology.kind": TOPOLOGIES,
     "nodes.kind": NODE_KINDS,
     "collective": COLLECTIVES,
-    "schedule": SCHEDULES,
+    "schedule": (*SCHEDULES, ANY_ORDER),
+    "schedule[]": SCHEDULES,
     "recompute": RECOMPUTE,
     "axis": AXES,
     "phase": PHASES,

@@ -20,7 +20,7 @@ from nest.ir.base import (
 from nest.ir.plan import Overlap, Recompute, Strategy, check_zero_stage
 
 Schedule = Literal["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v"]
-SCHEDULES: tuple[str, ...] = get_args(Schedule)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 #: What a job says where a plan may run its passes in any order.
 ANY_ORDER: Literal["any"] = "any"
@@ -39,7 +39,7 @@ PAIRED = frozenset({"dualpipe-v"})
 SPLIT_BACKWARD = frozenset({"zb-h1", "zb-v", "dualpipe-v"})
 
 
-def named_schedules(schedule: Schedules) -> tuple[str, ...]:
+def named_schedules(schedule: Schedules) -> tuple[Schedule, ...]:
     """Return the schedules with a name that plans of a job may have."""
     if schedule == ANY_ORDER:
         return tuple(x for x in SCHEDULES if x not in PAIRED)
@@ -281,7 +281,7 @@ class Job(Struct, frozen=True, kw_only=True):
             )
 
     @property
-    def schedules(self) -> tuple[str, ...]:
+    def schedules(self) -> tuple[Schedule, ...]:
         """The schedules with a name that plans may have."""
         return named_schedules(self.schedule)
 

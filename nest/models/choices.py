@@ -7,7 +7,12 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from nest.constraints.targets import ANY, optimizer_of
+from nest.constraints.targets import (
+    ANY,
+    Framework,
+    optimizer_of,
+    stated_schedules,
+)
 from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError
 from nest.hardware import Machine
@@ -216,7 +221,10 @@ def choose(
         for name, values in (named or {}).items()
         if name != "recompute"
     }
-    recompute, virtual_stages = _schedule(request, values_of_settings)
+    framework = find_target(request.target or ANY)
+    schedule, recompute, virtual_stages = _schedule(
+        request, framework, values_of_settings
+    )
     length = _sequence_length(model, request.sequence_length)
     longest = max(model.lengths(length).values())
     batch = request.global_batch
@@ -240,7 +248,6 @@ def choose(
         )
         for axis, few in usual.items()
     )
-    framework = find_target(request.target or ANY)
     if request.sequence_parallel is not None:
         sequence_parallel = _stated_split(request.sequence_parallel)
     elif framework.rules and framework.rules.sequence_parallel.value is False:
@@ -275,7 +282,7 @@ def choose(
         optimizer=optimizer_of(
             framework, request.gradients, request.optimizer
         ),
-        schedule=request.schedule or "1f1b",
+        schedule=schedule,
         overlap=request.overlap or {},
         distributed_optimizer=bool(request.distributed_optimizer),
     )
@@ -286,10 +293,13 @@ CHUNKS_OF_ANY_ORDER = (2, 4)
 
 
 def _schedule(
-    request: Request, named: Mapping[str, Collection[int]]
-) -> tuple[tuple[Recompute, ...], tuple[int, ...]]:
-    """Return the recompute choices and virtual stages of a schedule."""
-    schedule = request.schedule or "1f1b"
+    request: Request,
+    target: Framework,
+    named: Mapping[str, Collection[int]],
+) -> tuple[Schedules, tuple[Recompute, ...], tuple[int, ...]]:
+    """Return schedules, and their recompute choices and virtual stages."""
+    stated = request.schedule or "1f1b"
+    schedule = stated_schedules(target, stated)
     recompute = request.recompute
     if not recompute:
         recompute = tuple(
@@ -301,10 +311,10 @@ def _schedule(
     virtual_stages = request.virtual_stages
     if virtual_stages is None:
         more: Collection[int] = ()
-        if schedule == ANY_ORDER:
-            more = CHUNKS_OF_ANY_ORDER
-        elif "1f1b" in named_schedules(schedule):
+        if "1f1b" in named_schedules(schedule):
             more = named.get("v", ())
+            if stated == ANY_ORDER:
+                more = (*more, *CHUNKS_OF_ANY_ORDER)
         virtual_stages = tuple(sorted({1, *more}))
     try:
         Job(
@@ -315,7 +325,7 @@ def _schedule(
         )
     except ValueError as error:
         raise InvalidOptionError(str(error)) from None
-    return recompute, virtual_stages
+    return schedule, recompute, virtual_stages
 
 
 def _stated_split(stated: Sequence[bool]) -> bool | tuple[bool, ...]:

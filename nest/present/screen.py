@@ -57,7 +57,7 @@ from nest.units import format_bytes, format_sizes
 from nest.util.time_scale import TimeScale, digits
 
 if TYPE_CHECKING:
-    from nest.analysis.others import Others
+    from nest.analysis.others import OtherOrder, Others
 
 #: Labels of the rows, in their order; each is an entry of the glossary.
 LABELS = (
@@ -472,6 +472,12 @@ def _frameworks(
     return sorted(pairs, key=lambda pair: len(pair[1]))
 
 
+def orders_text(orders: Sequence[OtherOrder]) -> str:
+    """Return what plans gain whose passes run in another order."""
+    gains = [f"{signed_percent(x.fraction - 1)} ({x.option})" for x in orders]
+    return f"other orders of passes: about {', '.join(gains)}" if gains else ""
+
+
 def others_text(problem: Problem, step_quanta: int, others: Others) -> str:
     """Return what half the devices and changed settings cost."""
     texts = []
@@ -480,11 +486,6 @@ def others_text(problem: Problem, step_quanta: int, others: Others) -> str:
         scale = TimeScale.fitting(ns, problem.time_unit)
         texts.append(
             f"half the devices: at most {scale.short(ns, 3)} per step"
-        )
-    if others.order is not None:
-        texts.append(
-            f"the same plan with its passes in another order (--schedule "
-            f"any): about {signed_percent(others.order - 1)}"
         )
     for change in others.changes[:_MOST_CHANGES]:
         assert change.score is not None

@@ -108,11 +108,17 @@ def export(
     problem = request.find_problem()
     plan = request.find_plan(problem, talk, warn=False)
     assert plan is not None
-    made_for = request.made_for(problem, plan)
-    if made_for == ANY:
+    other, why = request.made_with(problem, plan), ""
+    if other is not None and other.target == ANY:
         # The notes say what the framework has otherwise.
-        problem = replace(request, target=None).find_problem()
-    _refuse_foreign(problem, plan, to, made_for)
+        request = replace(request, target=ANY)
+        problem = request.find_problem()
+    if other is not None:
+        why = request.difference(other)
+        if not is_trace and other.target not in (ANY, to):
+            made, _, _ = why.partition(";")
+            why = f"{made}; solve with --target {to}"
+    _refuse_foreign(problem, plan, to, why)
     if is_trace:
         return {**_traces(problem, plan, to, tell)}
     shape = None
@@ -173,13 +179,11 @@ def _refuse_options(to: str, given: Mapping[str, object]) -> None:
             )
 
 
-def _refuse_foreign(
-    problem: Problem, plan: Plan, to: str, made_for: str | None
-) -> None:
+def _refuse_foreign(problem: Problem, plan: Plan, to: str, why: str) -> None:
     """Refuse a plan that was made for something else.
 
-    Plans of ``nest solve PROBLEM --target`` are of the problem, too;
-    ``made_for`` is the other target whose problem of ``--model`` it was.
+    Plans of ``nest solve PROBLEM --target`` are of the problem, too. ``why``
+    says for what it was made, and what to do about it, if that is known.
     """
     from nest.frameworks.export import TRACES
 
@@ -193,16 +197,16 @@ def _refuse_foreign(
         if plan.problem_hash == problem_hash(there):
             return
     allowed = "any --target" if to in TRACES else f"--target {to}"
-    whose = ""
-    remedy = "pass the problem that it was solved for, with its target or none"
-    if made_for is not None:
-        whose = f", that of --target {made_for}"
-        remedy = f"solve with --target {to}"
+    if why:
+        raise InvalidPlanError(
+            f"plan: expected one of this problem, or of it with {allowed}, "
+            f"got another: {why}"
+        )
     raise InvalidPlanError(
         f"plan: expected one that was made for problem "
         f"{problem_hash(problem)[:12]}, or for it with {allowed}, got one for "
-        f"{plan.problem_hash[:12]}{whose}; {remedy}, or remove problem_hash "
-        f"from the plan"
+        f"{plan.problem_hash[:12]}; pass the problem that it was solved for, "
+        f"with its target or none, or remove problem_hash from the plan"
     )
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from nest.constraints.pins import are_settings
 from nest.constraints.targets import ANY, names
 from nest.errors import InvalidOptionError, InvalidPlanError, NestError
 from nest.ir.io import problem_hash, read_plan
-from nest.ir.plan import Plan
+from nest.ir.job import ANY_ORDER, PAIRED, SCHEDULES
+from nest.ir.plan import PassLists, Plan
 from nest.requests.problems import ProblemRequest
 from nest.requests.restricted import restricted_by
 from nest.requests.settings import setting
@@ -90,11 +93,11 @@ def plan_of_text(
 
 
 def warn_if_foreign(
-    problem: Problem, plan: Plan, talk: Talk = SILENT, remedy: str = ""
+    problem: Problem, plan: Plan, talk: Talk = SILENT, why: str = ""
 ) -> None:
     """Note that a plan was made for something else.
 
-    ``remedy`` follows, what to do about it.
+    ``why`` says for what, and what to do about it, if that is known.
 
     Raises
     ------
@@ -108,15 +111,36 @@ def warn_if_foreign(
     this_hash = problem_hash(problem)
     if plan.problem_hash == this_hash:
         return
-    text = (
+    text = why or (
         f"the plan was made for problem {plan.problem_hash[:12]}, this is "
-        f"{this_hash[:12]}{remedy}"
+        f"{this_hash[:12]}"
     )
     try:
         score(problem, plan)
     except InvalidPlanError as error:
         raise InvalidPlanError(f"{error}: {text}") from None
     talk.warn(text)
+
+
+def _schedules_with(order: str | PassLists | None) -> Iterator[Any]:
+    """Yield what ``--schedule`` may have been for a plan of an order."""
+    if order is None:
+        yield from SCHEDULES
+    elif isinstance(order, str):
+        choices = [x for x in SCHEDULES if x not in PAIRED]
+        for size in range(2, len(choices) + 1):
+            for several in combinations(choices, size):
+                if order in several:
+                    yield several
+
+
+def _option(request: PlanRequest, name: str) -> str:
+    """Return an option as on the command line; empty for the default."""
+    value = getattr(request, name)
+    if value is None or (name == "target" and value == ANY):
+        return ""
+    text = value if isinstance(value, str) else ",".join(value)
+    return f"--{name} {text}"
 
 
 @dataclass(frozen=True)
@@ -157,34 +181,54 @@ class PlanRequest(ProblemRequest):
             return plan_of_text(plan, narrow, option, talk)
         made = plan_of_text(plan, problem, option, talk)
         if warn:
-            warn_if_foreign(problem, made, talk, self._remedy(problem, made))
+            other = self.made_with(problem, made)
+            why = "" if other is None else self.difference(other)
+            warn_if_foreign(problem, made, talk, why)
         return made
 
-    def made_for(self, problem: Problem, plan: Plan) -> str | None:
-        """Return the target of the same model that a plan was made for.
+    def made_with(self, problem: Problem, plan: Plan) -> Self | None:
+        """Return the request with the target and schedule of a plan.
 
         ``None`` if it was made for this problem, or for something else.
         """
         made_for = plan.problem_hash
-        if self.model is None or made_for in (None, problem_hash(problem)):
+        if made_for in (None, problem_hash(problem)):
             return None
-        for name in dict.fromkeys((ANY, *names())):
-            try:
-                other = replace(self, target=name).find_problem()
-            except NestError:
-                continue
-            if problem_hash(other) == made_for:
-                return name
+        few = dict.fromkeys((self.target or ANY, ANY))
+        every = dict.fromkeys((*few, *names()))
+        schedules = {self.schedule: every, None: every}
+        schedules |= dict.fromkeys(_schedules_with(plan.order), few)
+        schedules[ANY_ORDER] = every
+        for schedule, targets in schedules.items():
+            for name in targets:
+                other = replace(self, target=name, schedule=schedule)
+                with suppress(NestError):
+                    if problem_hash(other.find_problem()) == made_for:
+                        return other
         return None
 
-    def _remedy(self, problem: Problem, plan: Plan) -> str:
-        """Return what makes this problem that of a plan; empty if nothing."""
-        name = self.made_for(problem, plan)
-        if name is None:
+    def difference(self, other: Self) -> str:
+        """Return what a plan was made with, and what to do about it.
+
+        Empty if this request has the target and schedule of the other one.
+        """
+        pairs = [
+            (_option(self, name), _option(other, name))
+            for name in ("target", "schedule")
+        ]
+        added = [theirs for mine, theirs in pairs if theirs not in ("", mine)]
+        removed = [mine for mine, theirs in pairs if mine and not theirs]
+        origins, advice = [], []
+        if added:
+            origins.append(f"with {' '.join(added)}")
+            advice.append(f"run '{self.COMMAND} … {' '.join(added)}'")
+        if removed:
+            origins.append(f"without {' '.join(removed)}")
+            advice.append("leave that out")
+        if not origins:
             return ""
-        if name == ANY:
-            return f", with --target {self.target}; leave it out"
-        return f", without --target {name}; add it"
+        made, then = (" and ".join(texts) for texts in (origins, advice))
+        return f"the plan was made {made}; {then}"
 
     def find_problem_and_plan(
         self, talk: Talk = SILENT

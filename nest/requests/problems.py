@@ -8,7 +8,14 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
-from nest.constraints.targets import GRADIENTS, OPTIMIZERS
+from nest.constraints.targets import (
+    ANY,
+    GRADIENTS,
+    OPTIMIZERS,
+    Framework,
+    stated_schedules,
+)
+from nest.constraints.targets import target as find_target
 from nest.cost.axes import AXES
 from nest.errors import (
     InvalidOptionError,
@@ -508,29 +515,31 @@ class ProblemRequest(ModelRequest, command="nest problem"):
             problem,
             cast("Schedules | None", self.schedule),
             cast("tuple[int, ...] | None", self.virtual_stages),
+            find_target(self.target or ANY, "--target"),
         )
 
 
 def _with_schedule(
     problem: Problem,
-    schedule: Schedules | None,
+    stated: Schedules | None,
     virtual_stages: tuple[int, ...] | None,
+    target: Framework,
 ) -> Problem:
     """Return a problem whose plans have other schedules."""
     from msgspec.structs import replace as with_fields
 
     from nest.models.choices import CHUNKS_OF_ANY_ORDER
 
-    if schedule is None and virtual_stages is None:
+    if stated is None and virtual_stages is None:
         return problem
     job = problem.job
-    schedule = schedule or job.schedule
+    schedule = stated_schedules(target, stated) if stated else job.schedule
     if virtual_stages is None:
         virtual_stages = job.virtual_stages
-        if schedule == ANY_ORDER:
-            virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
-        elif "1f1b" not in named_schedules(schedule):
+        if "1f1b" not in named_schedules(schedule):
             virtual_stages = (1,)
+        elif stated == ANY_ORDER:
+            virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
     try:
         job = with_fields(
             job, schedule=schedule, virtual_stages=virtual_stages

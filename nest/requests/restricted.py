@@ -6,13 +6,25 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from nest.constraints.pins import SETTINGS, describe, parse, restrict
-from nest.constraints.targets import ANY, for_target, names, target
+from nest.constraints.targets import (
+    ANY,
+    for_target,
+    has_schedule,
+    names,
+    target,
+)
 from nest.errors import InvalidOptionError
 from nest.ir.io import problem_hash
-from nest.ir.job import GRANULARITIES
+from nest.ir.job import (
+    ANY_ORDER,
+    GRANULARITIES,
+    SCHEDULES,
+    Schedules,
+    named_schedules,
+)
 from nest.models.named import load_model
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, option_name, setting
@@ -148,19 +160,14 @@ def restricted_by(
     """
     name = request.target or ANY
     framework = target(name, "--target")
-    rules, schedule = framework.rules, request.schedule
+    rules = framework.rules
     granularity = getattr(request, "granularity", None)
     if rules is not None and granularity == "layer":
         raise InvalidOptionError(
             f"--granularity layer: expected stage with --target {name}, "
             f"which has one strategy for all layers, got layer; remove it"
         )
-    if rules is not None and schedule not in (None, *rules.schedule.value):
-        raise InvalidOptionError(
-            f"--schedule {schedule}: expected one that {framework.title} "
-            f"has, {' or '.join(rules.schedule.value)}, got {schedule}; "
-            f"leave it out or choose another target"
-        )
+    _check_schedules(framework, cast("Schedules | None", request.schedule))
     calibration = request.calibration and os.fspath(request.calibration)
     problem = problem or request.find_problem()
 
@@ -187,6 +194,21 @@ def restricted_by(
     except InvalidOptionError:  # so little memory that no plan leaves it
         return under("0")
     return replace(safe, free=under("0"))
+
+
+def _check_schedules(target: Framework, stated: Schedules | None) -> None:
+    """Refuse schedules that a target does not run."""
+    rules = target.rules
+    if rules is None or stated in (None, ANY_ORDER):
+        return
+    there = [name for name in SCHEDULES if has_schedule(rules, name)]
+    for name in named_schedules(stated or "1f1b"):
+        if name not in there:
+            raise InvalidOptionError(
+                f"--schedule: expected some that {target.title} runs, "
+                f"{', '.join(there)}, or {ANY_ORDER!r} for all of them, got "
+                f"{name!r}; remove it or choose another target"
+            )
 
 
 def offered(problem: Problem) -> dict[str, tuple[str, str]]:

@@ -26,10 +26,12 @@ from nest.cost.orders import named_job
 from nest.cost.schedules import AnyOrder
 from nest.cost.schedules.ordered import pass_text
 from nest.cost.score import assemble, locate, score
-from nest.cost.space import make_split
+from nest.cost.space import make_split, undivided
+from nest.errors import InvalidPlanError
 from nest.ir.job import ANY_ORDER
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.search.closed_sets import closed_sets
 from nest.search.exact import search_schedule
 from nest.search.interleaved import bound_all
 from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
@@ -37,6 +39,7 @@ from nest.search.options import INFINITE
 from nest.search.order_bounds import order_bound
 from nest.search.order_settings import Setting, Settings, settings_of
 from nest.search.task import SearchTask
+from nest.search.zero_bubble import best_zero_bubble_order
 from nest.solvers.base import (
     Deadline,
     Progress,
@@ -54,6 +57,9 @@ LEADING_SHARE = 0.7
 
 #: Orders that every candidate gets, and plans that get better ones.
 FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 20, 4
+
+#: The part of a quick look for plans with orders of their own.
+EXPLORED_SHARE = 0.7
 
 #: A candidate gets all of them if it is slower by less than this part.
 WORTH_MORE = 8
@@ -214,6 +220,32 @@ class _OrdersSearch:
 
     # Orders of their own
 
+    def look(self, plan: Plan) -> dict[tuple[str, int], int]:
+        """Return what :func:`look_at_orders` does."""
+        steps: dict[tuple[str, int], int] = {}
+        candidate = self._candidate(plan)
+        if candidate is None:
+            return steps
+        self._order(candidate)
+        self._explore(self._share(EXPLORED_SHARE))
+        if self.plan is not None:
+            steps[ANY_ORDER, self.plan.virtual_stages] = self.best
+        candidates = self._candidates.values()
+        for candidate in sorted(candidates, key=lambda x: x.step_quanta):
+            for name in self.problem.job.schedules:
+                if self.task.deadline.passed:
+                    return steps
+                named = with_fields(candidate.plan, order=name)
+                try:
+                    verdict = score(self.problem, named, self.model)
+                except InvalidPlanError:
+                    continue
+                key = name, named.virtual_stages
+                if verdict.feasible:
+                    step_quanta = steps.get(key, verdict.step_quanta)
+                    steps[key] = min(step_quanta, verdict.step_quanta)
+        return steps
+
     def _explore(self, deadline: Deadline) -> None:
         """Order plans of settings, from those of the best plans in hand on.
 
@@ -275,6 +307,11 @@ class _OrdersSearch:
         ordered = with_order(candidate.plan, search.best)
         verdict = score(self.problem, ordered, self.model)
         candidate.extra = verdict.step_quanta - search.best.end
+        if candidate.plan.virtual_stages == 1:
+            order = best_zero_bubble_order(
+                search.scope, lambda: task.deadline.passed
+            )
+            search.best = min(search.best, order, key=lambda x: x.end)
         self._take(candidate)
         for num_orders in (FEW_ORDERS - 1, FIRST_ORDERS - FEW_ORDERS):
             limit = self.best + self.best // WORTH_MORE
@@ -342,14 +379,27 @@ class _OrdersSearch:
         self._take(candidate)
 
 
-def in_any_order(problem: Problem, plan: Plan) -> Problem:
-    """Return a problem whose plans with such chunks may have any order."""
-    job = with_fields(
-        problem.job,
-        schedule=ANY_ORDER,
-        virtual_stages=(plan.virtual_stages,),
-    )
-    return with_fields(problem, job=job)
+def look_at_orders(
+    problem: Problem, plan: Plan, deadline: Deadline
+) -> dict[tuple[str, int], int]:
+    """Return the step times of plans near one whose passes run otherwise.
+
+    Parameters
+    ----------
+    problem, plan
+        A problem whose plans may have any order, and a plan without one.
+    deadline
+        When to stop.
+
+    Returns
+    -------
+    dict
+        Upper bounds of the best step time, in quanta: of ``any`` order, and
+        of schedules with a name, each with its chunks per block.
+    """
+    sets = closed_sets(problem.graph, together=undivided(problem))
+    task = SearchTask(CostModel(problem), sets, deadline)
+    return _OrdersSearch(task).look(plan)
 
 
 def _without_order(plan: Plan) -> Plan:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FunctionType, NoneType
 from typing import Any, ClassVar, Protocol
 
+from nest.cost.orders import planner_job
 from nest.cost.schedules import LISTED, SCHEDULES
 from nest.errors import InvalidOptionError
 from nest.ir.job import FIXED_CHUNKS
@@ -198,12 +199,14 @@ class Capabilities:
 
     def unable(self, problem: Problem) -> str | None:
         """Return why no plan of this solver can be legal, or ``None``."""
-        name = problem.job.schedule
-        if problem.job.plans_order_passes and "order" not in self.searches:
+        job = problem.job
+        if not self.exact and "order" not in self.searches:
+            job = planner_job(job)
+        name = job.schedule
+        if job.plans_order_passes and "order" not in self.searches:
             return (
                 f"$.job.schedule: expected one schedule, as this solver does "
-                f"not order passes, got {problem.job.schedule_text!r}; use "
-                f"solver dp"
+                f"not order passes, got {job.schedule_text!r}; use solver dp"
             )
         if name in LISTED and not self.any_schedule:
             return (
@@ -212,7 +215,7 @@ class Capabilities:
                 f"{name!r}; use solver dp, or solve with another schedule "
                 f"and score the plan with this one"
             )
-        allowed = problem.job.chunk_counts
+        allowed = job.chunk_counts
         remedy = "" if name in FIXED_CHUNKS else "add 1 or "
         if 1 in allowed or "virtual_stages" in self.searches:
             return None

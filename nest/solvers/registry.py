@@ -62,6 +62,7 @@ _BUILT_IN = {
     "uniap": "baselines.uniap:UniapSolver",
     "ft": "baselines.ft:FtPlanner",
     "aceso": "baselines.aceso:AcesoSolver",
+    "zb": "baselines.zb:ZbSolver",
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}

@@ -24,8 +24,17 @@ from pathlib import Path
 import msgspec
 
 import nest.errors
+from nest.cost.orders import planner_job
 from nest.errors import InvalidPlanError, SolverError, UnsupportedProblemError
-from nest.solvers.base import Limit, Progress, SolverOutput, Status
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Capabilities,
+    Limit,
+    Progress,
+    SolverOutput,
+    Status,
+)
 from nest.solvers.descendants import adopt, end_detached
 from nest.solvers.messages import (
     BegunMessage,
@@ -112,7 +121,8 @@ def _solve(
     request: Request, send: Callable[[Message], object]
 ) -> SolverOutput:
     solver = load_target(request.target)()
-    reason = solver.unsupported(request.problem)
+    problem, order = _planned(request.problem, solver.capabilities)
+    reason = solver.unsupported(problem)
     if reason is not None:
         raise UnsupportedProblemError(reason)
     remaining_s = None
@@ -128,16 +138,37 @@ def _solve(
     options = replace(request.options, time_limit_s=remaining_s)
 
     def report(progress: Progress) -> None:
+        if order is not None and progress.plan is not None:
+            progress = replace(progress, plan=_ordered(progress.plan, order))
         send(ProgressMessage(progress))
 
     send(BegunMessage(checked=not options.extra))
-    output: object = solver.solve(request.problem, options, report)
+    output: object = solver.solve(problem, options, report)
     if not isinstance(output, SolverOutput):
         raise TypeError(
             f"expected a SolverOutput from {request.target}, "
             f"got {type(output).__name__}"
         )
+    if order is not None and output.plan is not None:
+        output = replace(output, plan=_ordered(output.plan, order))
     return output
+
+
+def _planned(
+    problem: Problem, capabilities: Capabilities
+) -> tuple[Problem, str | None]:
+    """Return what a solver searches, and the order that its plans have."""
+    if capabilities.exact or "order" in capabilities.searches:
+        return problem, None
+    job = planner_job(problem.job)
+    if job is problem.job:
+        return problem, None
+    return msgspec.structs.replace(problem, job=job), job.schedule_text
+
+
+def _ordered(plan: Plan, order: str) -> Plan:
+    """Return a plan of one schedule as one that names it."""
+    return msgspec.structs.replace(plan, order=order, problem_hash=None)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -133,20 +133,42 @@ def test_an_order_of_somebody_else_is_simulated_and_imported(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("1B1", "1B0", "row 2: expected every pass once, got 1B0 again"),
-        ("1B1", "2B1", "row 2: expected stages 0 to 1, those of the plan"),
-        ("1B1", "1Z1", "row 2: expected single passes such as 3F5"),
+        ("1B1", "1B0", ", row 2: expected every pass once, got 1B0 again"),
+        ("1B1", "2B1", ", row 2: expected stages 0 to 1, those of the plan"),
+        ("1B1", "1Z1", ", row 2: expected single passes such as 3F5"),
+        (",1B1", "", ", row 2: expected every pass of chunk 1, got no 1B1"),
+        (
+            "0F1,0B0",
+            "0B0,0B1,0F1",
+            ", row 1: expected 0F1 in front of 0B1",
+        ),
+        (
+            "0F1,0B0,0B1\n1F0,1F1,1B0,1B1",
+            "0B0,0F1,0B1\n1F1,1B1,1F0,1B0",
+            ": expected passes that can all run, got some that wait for each "
+            "other: 0B0 on row 1, 1F1 on row 2; reorder them",
+        ),
     ],
 )
 def test_bad_orders_are_refused_by_row_and_pass(
     cli: Cli, old: str, new: str, message: str
 ) -> None:
-    Path("s.csv").write_text(ORDER.replace(old, new))
+    """In a file of PyTorch, and the same in a plan of ours."""
+    text = ORDER.replace(old, new)
+    Path("s.csv").write_text(text)
     for command in (
         "simulate problem.json plan.json --schedule s.csv",
         "import schedule-csv s.csv --plan plan.json -o -",
     ):
-        assert cli.refuses(command).startswith(f"s.csv, {message}")
+        assert cli.refuses(command).startswith(f"s.csv{message}")
+    job = replace(tiny_problem().job, schedule="any")
+    write("any.json", replace(tiny_problem(), job=job))
+    order = tuple(tuple(row.split(",")) for row in text.split())
+    write("ordered.json", replace(good_plan(), order=order))
+    for command in ("score", "simulate", "check", "export --to csv -o out"):
+        said = cli.refuses(f"{command} any.json ordered.json")
+        assert said.startswith("order")
+        assert "; " in said
 
 
 def test_names_of_schedules_are_no_files(cli: Cli) -> None:

@@ -146,18 +146,49 @@ def test_memory_is_that_of_the_list() -> None:
     assert score(problem, in_turn).step_quanta == 60
 
 
-def test_only_what_orders_passes_takes_problems_that_leave_them_open() -> None:
-    problem = chain()
-    for name in solver_names():
-        if name == "dp":
-            assert get_solver(name).capabilities.unable(problem) is None
-        else:
-            result = run_solver(problem, name)
-            assert result.outcome is Outcome.SKIPPED
-            assert result.detail == (
-                "$.job.schedule: expected one schedule, as this solver does "
-                "not order passes, got 'any'; use solver dp"
-            )
+@pytest.mark.parametrize("name", sorted({*solver_names()} - {"zb"}))
+@pytest.mark.parametrize(
+    ("schedule", "order"), [("any", "1f1b"), (("zb-h1", "gpipe"), "gpipe")]
+)
+def test_planners_that_order_no_passes_plan_one_schedule(
+    name: str, schedule: Any, order: str
+) -> None:
+    """Their plans name it, and are scored in the problem that was asked.
+
+    Exact solvers have no proof for other orders, so they are refused.
+    """
+    problem = chain(schedule=schedule, devices=2)
+    capabilities = get_solver(name).capabilities
+    result = run_solver(problem, name)
+    if name == "dp" or not capabilities.exact:
+        assert result.outcome is Outcome.SOLVED
+        assert result.plan is not None
+        assert result.score == score(problem, result.plan)
+        if name != "dp":
+            assert result.plan.order == order
+            assert result.lower_bound_quanta is None
+        return
+    shown = "any" if schedule == "any" else ",".join(schedule)
+    assert result.outcome is Outcome.SKIPPED
+    assert result.detail == (
+        f"$.job.schedule: expected one schedule, as this solver does not "
+        f"order passes, got {shown!r}; use solver dp"
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        ({"schedule": ("zb-h1", "zb-v")}, "expected one schedule, as"),
+        ({"virtual_stages": (2,)}, "expected 1 among the allowed values"),
+    ],
+)
+def test_planners_need_a_schedule_that_they_know(
+    job: dict[str, Any], reason: str
+) -> None:
+    result = run_solver(chain(**job), "alpa")
+    assert result.outcome is Outcome.SKIPPED
+    assert reason in result.detail
 
 
 def test_chunks_that_recompute_all_run_whole_backward_passes() -> None:

@@ -17,6 +17,7 @@ from nest.constraints.targets.records import (
     Rules,
     has_schedule,
     names,
+    stated_schedules,
     target,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "inexpressible",
     "names",
     "optimizer_of",
+    "stated_schedules",
     "target",
 ]

@@ -14,12 +14,19 @@ from nest.constraints.targets.records import (
     kinds_in_one_stage,
     overlap_rule,
     rules_of_plans,
+    schedules_there,
     sequence_rule,
     unknown_layers,
 )
 from nest.constraints.targets.records import target as find
 from nest.errors import InvalidOptionError
-from nest.ir.job import FIXED_CHUNKS, Job, Optimizer, Schedule
+from nest.ir.job import (
+    FIXED_CHUNKS,
+    Job,
+    Optimizer,
+    Schedules,
+    named_schedules,
+)
 from nest.ir.problem import Problem
 
 T = TypeVar("T")
@@ -105,14 +112,15 @@ def for_target(
 
 def _schedule(
     target: Framework, rules: Rules, job: Job
-) -> tuple[Schedule, tuple[int, ...]]:
+) -> tuple[Schedules, tuple[int, ...]]:
     """Return the schedule there, and the chunks that a stage may have."""
-    schedule, virtual_stages = job.schedule, job.virtual_stages
-    if schedule not in rules.schedule.value:
-        schedule = rules.schedule.value[0]
-        if job.schedule in FIXED_CHUNKS:
-            virtual_stages = (1,)
-    if not rules.interleaving.value or schedule != "1f1b":
+    schedule = schedules_there(rules, job.schedule)
+    virtual_stages = job.virtual_stages
+    if schedule == job.schedule and rules.interleaving.value:
+        return schedule, virtual_stages
+    if job.schedule in FIXED_CHUNKS:
+        virtual_stages = (1,)
+    if not rules.interleaving.value or "1f1b" not in named_schedules(schedule):
         virtual_stages = _both(target, "virtual_stages", virtual_stages, (1,))
     return schedule, virtual_stages
 

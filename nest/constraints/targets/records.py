@@ -9,6 +9,7 @@ import msgspec
 
 from nest.errors import UnknownNameError
 from nest.ir.job import (
+    ANY_ORDER,
     PAIRED,
     MicroBatchCount,
     OverlapNeed,
@@ -17,6 +18,7 @@ from nest.ir.job import (
     Several,
     Sharding,
     Shared,
+    named_schedules,
 )
 from nest.ir.plan import Overlap, Recompute
 from nest.ir.problem import Problem
@@ -125,6 +127,27 @@ def has_schedule(rules: Rules, schedule: Schedules) -> bool:
     if schedule in rules.schedule.value:
         return True
     return rules.orders.value and schedule not in PAIRED
+
+
+def schedules_there(rules: Rules, schedule: Schedules) -> Schedules:
+    """Return what a target runs of a job's schedules, or else its usual one.
+
+    Any order of passes stays where the target runs all of them.
+    """
+    if has_schedule(rules, schedule):
+        return schedule
+    names = named_schedules(schedule)
+    there = tuple(name for name in names if has_schedule(rules, name))
+    if len(there) > 1:
+        return there
+    return there[0] if there else rules.schedule.value[0]
+
+
+def stated_schedules(target: Framework, stated: Schedules) -> Schedules:
+    """Return schedules as they were stated; of ``any``, those of a target."""
+    if target.rules is None or stated != ANY_ORDER:
+        return stated
+    return schedules_there(target.rules, stated)
 
 
 def rules_of_plans(rules: Rules, problem: Problem) -> dict[str, Any]:

@@ -170,7 +170,8 @@ def _check_block(
         if chunk not in chunks:
             raise InvalidPlanError(
                 f"{where}: expected passes of its chunks {chunks}, got "
-                f"{text}; move it to the {block_word} of chunk {chunk}"
+                f"{text}; move it to the {block_word} of chunk {chunk}, or "
+                f"remove it"
             )
         if micro_batch >= num_micro_batches:
             raise InvalidPlanError(

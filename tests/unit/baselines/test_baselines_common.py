@@ -402,9 +402,9 @@ def test_presets_that_planners_search(planner: str, turns: str | None) -> None:
 
 
 def test_planners_stand_behind_the_exact_solvers() -> None:
-    assert solver_names()[4:14] == [
+    assert solver_names()[4:15] == [
         *("alpa", "galvatron", "phaze", "piper", "megatron"),
-        *("mcmc", "uniap", "ft", "aceso", "random"),
+        *("mcmc", "uniap", "ft", "aceso", "zb", "random"),
     ]
 
 

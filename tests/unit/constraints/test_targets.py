@@ -124,6 +124,33 @@ def test_jobs_keep_what_they_say_about_the_optimizer():
     assert wanted.job.optimizer == said
 
 
+@pytest.mark.parametrize(
+    ("name", "schedule", "allowed", "there", "chunks"),
+    [
+        ("torchtitan", "any", (1, 2), "any", (1, 2)),
+        ("torchtitan", ("1f1b", "zb-v"), (1, 3), ("1f1b", "zb-v"), (1, 3)),
+        ("torchtitan", "zb-v", (2,), "zb-v", (2,)),
+        ("torchtitan", "dualpipe-v", (2,), "1f1b", (1,)),
+        ("megatron", "any", (1, 2), "1f1b", (1, 2)),
+        ("megatron", ("zb-h1", "1f1b"), (1, 2), "1f1b", (1, 2)),
+        ("megatron", ("zb-h1", "gpipe"), (1,), "1f1b", (1,)),
+        ("megatron", "zb-v", (2,), "1f1b", (1,)),
+        ("deepspeed", "any", (1, 2), "1f1b", (1,)),
+        ("maxtext", "any", (1, 2), "gpipe", (1,)),
+        ("maxtext", ("1f1b", "zb-h1"), (1, 2), "gpipe", (1,)),
+    ],
+)
+def test_of_the_schedules_of_a_job_those_of_the_target_are_left(
+    name, schedule, allowed, there, chunks
+):
+    """All of them where it takes the order of single passes."""
+    problem = four_layers(
+        schedule=schedule, virtual_stages=allowed, recompute=("none",)
+    )
+    job = for_target(problem, name).job
+    assert (job.schedule, job.virtual_stages) == (there, chunks)
+
+
 def test_rules_become_fields_of_the_job():
     job = for_target(four_layers(), "maxtext").job
     assert job.zero == (0, 1, 3)

@@ -95,7 +95,7 @@ GOOD = ("0F0 0F1 0B0 0B1", "1F0 1I0 1W0 1F1 1B1")
         (
             (GOOD[0].replace("0B1", "1B1"), GOOD[1]),
             "order, block 1: expected passes of its chunks [0], got 1B1; "
-            "move it to the block of chunk 1",
+            "move it to the block of chunk 1, or remove it",
         ),
         (
             (GOOD[0], f"{GOOD[1]} 1F2"),

@@ -119,7 +119,7 @@ BROKEN = [
     ("1B1", "2B1", "s.csv, row 2: expected stages 0 to 1, those of the plan, "
      "got 2B1; take the schedule of as many stages"),
     ("1B1", "0B1", "s.csv, row 2: expected passes of its chunks [1], got 0B1; "
-     "move it to the row of chunk 0"),
+     "move it to the row of chunk 0, or remove it"),
     (",1B1", "", "s.csv, row 2: expected every pass of chunk 1, got no 1B1; "
      "add it"),
     ("0F1,", "", "s.csv, row 1: expected 0F1 in front of 0B1, got it later or "

@@ -40,6 +40,7 @@ from nest.ir import (
     read_problem,
     write,
 )
+from nest.ir.io import convert
 from nest.ir.problem import OwnRuns
 from tests.builders import (
     make_cost,
@@ -689,6 +690,22 @@ def test_every_public_field_is_in_the_full_problem():
 
 
 # Schedules that split the backward pass
+
+
+@pytest.mark.parametrize(
+    ("schedule", "place", "more"),
+    [("zbh1", "", " or 'any'"), (["1f1b", "zbh1"], "[1]", "")],
+)
+def test_schedules_that_are_misspelt_are_listed(schedule, place, more):
+    with pytest.raises(InvalidProblemError) as caught:
+        convert(
+            {"global_batch": 1, "schedule": schedule},
+            *("job.json", Job, InvalidProblemError),
+        )
+    assert str(caught.value) == (
+        f"job.json: $.schedule{place}: expected '1f1b' or 'gpipe' or 'zb-h1' "
+        f"or 'zb-v' or 'dualpipe-v'{more}, got 'zbh1'; correct the value"
+    )
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe-v"])

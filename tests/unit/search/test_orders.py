@@ -11,16 +11,18 @@ from msgspec.structs import replace
 from nest.cost.model import CostModel
 from nest.cost.schedules import AnyOrder
 from nest.cost.space import timed_by_passes
-from nest.ir import Problem
+from nest.ir import Problem, Strategy
 from nest.ir.job import Job
 from nest.search import orders
+from nest.search.closed_sets import closed_sets
 from nest.search.interleaved_exact import schedules_of
-from nest.search.list_orders import ListOrder, OrderScope
+from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.order_bounds import order_bound
 from nest.search.solver import DpSolver
+from nest.search.task import SearchTask
 from nest.solvers import registry
 from nest.solvers.base import Deadline, SolveOptions, Status
-from tests.builders import make_cost, make_levels, make_problem
+from tests.builders import make_cost, make_levels, make_plan, make_problem
 from tests.orders import least_end
 
 FREE = make_levels((4, 0.0, 1e18))
@@ -133,6 +135,32 @@ def test_any_order_is_bounded_by_the_work_of_blocks() -> None:
     assert output.claimed_quanta == 70
     assert output.lower_bound_quanta is not None
     assert 60 <= output.lower_bound_quanta <= 70
+
+
+def test_plans_of_one_chunk_per_block_get_zero_bubble_orders() -> None:
+    """Eight stages with room for ten micro-batches; lists take longer."""
+    names = "abcdefgh"
+    problem = make_problem(
+        dict.fromkeys(names, make_cost(10, 18, kept_bytes=1)),
+        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
+        topology=make_levels((8, 0.0, 1e18)),
+        devices=8,
+        memory_bytes=10,
+        **{"global_batch": 24, "schedule": "any"},
+        weight_backward_fraction=1 / 3,
+    )
+    plan = make_plan(*((name, Strategy()) for name in names))
+    sets = closed_sets(problem.graph)
+    task = SearchTask(CostModel(problem), sets, Deadline(None))
+    search = orders._OrdersSearch(task)
+    candidate = search._candidate(plan)
+    assert candidate is not None
+    search._order(candidate)
+    assert candidate.step_quanta == 772
+    alone = OrderSearch(candidate.search.scope, candidate.floor)
+    alone.run(lambda: False, orders.FIRST_ORDERS)
+    assert alone.best is not None
+    assert alone.best.end > 772
 
 
 # Few passes

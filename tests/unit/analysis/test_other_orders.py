@@ -1,0 +1,126 @@
+"""What plans near an answer gain with their passes in another order."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import nest
+from nest.analysis import others
+from nest.analysis.others import OtherOrder, other_orders
+from nest.constraints.targets import target
+from nest.errors import UnsupportedProblemError
+from nest.ir import Problem
+from nest.present.screen import orders_text
+from tests.builders import make_cost, make_levels, make_problem
+
+
+@pytest.fixture(autouse=True)
+def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a look end where nothing is left to look at."""
+    monkeypatch.setattr(others, "MAX_LOOK_S", 1e6)
+
+
+def chain(**job: Any) -> Problem:
+    """Four layers of 10 + 20 ns, half of these for weights, on two stages."""
+    names = "abcd"
+    return make_problem(
+        dict.fromkeys(names, make_cost(10, 20, kept_bytes=1)),
+        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
+        topology=make_levels((2, 0.0, 1e18)),
+        devices=2,
+        **{
+            **{"global_batch": 2, "replicas": (1,)},
+            **{"pipeline_parallel": (2,), **job},
+        },
+    )
+
+
+def looked(
+    problem: Problem, name: str = "any", search_s: float = 1e6
+) -> dict[str, float]:
+    result = nest.solve(problem, "dp")
+    assert result.plan is not None
+    orders = other_orders(problem, result.plan, search_s, target(name))
+    return {x.option: x.fraction for x in orders}
+
+
+def test_better_orders_are_named_with_their_options() -> None:
+    """1F1B takes 3 · 60 ns. Behind a fill of 10 ns, a block works 120.
+
+    With gradients of weights last, two stages take 140: 20, then 120.
+    """
+    problem = chain()
+    gains = looked(problem)
+    assert gains.pop("--schedule any") <= 140 / 180
+    ((option, fraction),) = gains.items()
+    assert fraction <= 160 / 180
+    name, value = option.split()
+    asked: dict[str, Any] = {"schedule": value}
+    if name == "--virtual-stages":
+        asked = {"virtual_stages": int(value)}
+    step = nest.solve(problem, **asked).step_quanta
+    assert step is not None
+    assert step <= fraction * 180
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan"])
+def test_orders_are_those_that_the_target_runs(name: str) -> None:
+    gains = looked(chain(), name)
+    named = {x.removeprefix("--schedule ") for x in gains}
+    if name == "megatron":
+        assert named in ({"--virtual-stages 2"}, {"--virtual-stages 4"})
+    else:
+        assert "any" in named
+    assert looked(chain(), "deepspeed") == {}
+
+
+def test_what_the_job_allows_is_no_other_order() -> None:
+    """Not even beside a plan that is worse."""
+    plan = nest.solve(chain(), "dp").plan
+    assert plan is not None
+    for chunks in ((1,), (1, 2, 4)):
+        problem = chain(virtual_stages=chunks)
+        orders = other_orders(problem, plan, 1e6, target("megatron"))
+        assert bool(orders) == (chunks == (1,))
+
+
+@pytest.mark.parametrize(
+    ("job", "search_s"),
+    [({}, 0.1), ({"pipeline_parallel": (1,)}, 1e6)],
+)
+def test_nothing_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], search_s: float
+) -> None:
+    """Not after a short search, nor where one stage runs everything."""
+    monkeypatch.setattr("nest.search.orders.look_at_orders", None)
+    assert looked(chain(**job), search_s=search_s) == {}
+
+
+def test_small_gains_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(others, "WORTH_SAYING", 0.5)
+    assert looked(chain()) == {}
+
+
+def test_a_graph_that_is_too_wide_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnsupportedProblemError("too many closed sets")
+
+    monkeypatch.setattr("nest.search.orders.closed_sets", refuse)
+    assert looked(chain()) == {}
+
+
+def test_the_row_of_other_orders() -> None:
+    orders = [
+        OtherOrder("--schedule any", 0.75),
+        OtherOrder("--schedule zb-v", 0.8),
+    ]
+    assert orders_text(orders) == (
+        "other orders of passes: about -25.0 % (--schedule any), -20.0 % "
+        "(--schedule zb-v)"
+    )
+    assert orders_text([]) == ""
