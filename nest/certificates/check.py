@@ -5,10 +5,13 @@ and the standard library. Exit code 0: verified, 1: rejected, 2: bad input.
 """
 import sys
 from fractions import Fraction
+from math import gcd
 from operator import add, le, mul
 
 from .documents import BadInputError, parse, read
-from .prices import NEVER, Problem, near, remember, up
+from .networks import near, remember
+from .prices import NEVER, Problem
+from .rules import FIELDS, Case, devices_of, up
 
 MOST_LABELS, MOST_STAGES = 100_000, 2**20  # of the proof of a split
 
@@ -22,13 +25,14 @@ def expected(where, right, value, why):
         raise RejectedError(f"{where}: expected {right}, got {value}; {why}")
 
 class Split:
-    """Plans with R replicas and micro-batches of B samples."""
+    """Plans of a case: R replicas, micro-batches of B samples, one runtime."""
 
-    def __init__(self, problem, replicas, batch):
-        self.problem, self.job, self.batch = problem, problem.job, batch
-        self.pitch = problem.devices // replicas
-        self.starts = [r * self.pitch for r in range(replicas)]
-        self.count = up(self.job["global_batch"], replicas * batch)
+    def __init__(self, problem, case):
+        self.problem, self.job, self.case = problem, problem.job, case
+        self.rules = problem.rules
+        self.pitch = problem.devices // case.replicas
+        self.starts = [r * self.pitch for r in range(case.replicas)]
+        self.count = self.rules.count(case)
         self.gpipe = self.job.get("schedule") == "gpipe"
         remember(self, "terms", "sync", "levels")
 
@@ -38,49 +42,58 @@ class Split:
         return tuple(sorted({(s + k) % period for s in self.starts}))
 
     def sync(self, kind, strategy, k):
-        """Return sync and update of a layer at the end of the step."""
+        """Return update and sync of a layer at the end of the step."""
         p, (dp, tp, cp, ep, _, zero, _) = self.problem, strategy
-        sizes = p.sizes(kind, (*strategy[1:5], self.batch // dp))
+        sizes = p.sizes(kind, (*strategy[1:5], self.case.batch // dp))
         (weights, gradients, _), parts = sizes, (dp * cp, dp * cp // ep)
         shapes, total = p.shapes(dp, tp, cp, ep, self.alone(k)), 0
-        groups = (parts[0], tp), (parts[1], tp * ep)
-        if zero == 1:
-            total = p.both("reduce-scatter", gradients, shapes)
-        if zero in (1, 2):
-            total = near(total + p.both("all-gather", weights, shapes))
-        if zero:
-            groups, gradients = [(1, 1)] * 2, map(up, gradients, parts)
         starts = tuple(s + k for s in self.starts)
-        for group, size in zip(groups, gradients):
-            own = p.tree.shapes(*group, dp * tp * cp, starts, True)
-            total = near(total + p.tree.time("all-reduce", own, size))
-        hidden = self.job.get("gradient_sync_overlap", 0)
-        total = near(total * near(1 - hidden))
+        groups = [(parts[0], tp), (parts[1], tp * ep)]
+        own = [p.tree.shapes(*x, dp * tp * cp, starts, True) for x in groups]
+        if self.case.spread:
+            total = near(p.both("reduce-scatter", gradients, own)
+                         + p.both("all-gather", weights, own))
+            parts = [x * self.case.replicas for x in parts]
+        elif zero:
+            if zero == 1:
+                total = p.both("reduce-scatter", gradients, shapes[4:])
+            if zero < 3:
+                total = near(total + p.both("all-gather", weights, shapes[4:]))
+            one = p.tree.shapes(1, 1, dp * tp * cp, starts, True)
+            for size in map(up, gradients, parts):
+                total = near(total + p.tree.time("all-reduce", one, size))
+        else:
+            parts = 1, 1
+            for shape, size in zip(own, gradients):
+                total = near(total + p.tree.time("all-reduce", shape, size))
+        total = near(total * near(1 - self.job.get("gradient_sync_overlap", 0)))
+        traffic = 0
         if p.rate:
-            parts = parts if zero else (1, 1)
             w, g, x = (sum(map(up, size, parts)) for size in sizes)
-            traffic = near(Fraction(g + 2 * w + 2 * x) / p.rate)
-            total = near(total + near(traffic * 10**9))
-        return p.quanta(total)
+            traffic = near(near(Fraction(g + 2 * w + 2 * x) / p.rate) * 10**9)
+        if "gradients" in self.case.overlap:
+            return p.quanta(traffic), p.quanta(total)
+        return p.quanta(near(total + traffic)), 0
 
     def terms(self, shape, strategy, k):
-        """Return F, G and Y of a stage without receives, and its memory."""
+        """Return F, G, update, sync and memory of a stage without receives."""
         *degrees, _, zero, again = strategy
-        p, key = self.problem, (*strategy[1:5], self.batch // strategy[0])
+        p, key = self.problem, (*strategy[1:5], self.case.batch // strategy[0])
         counts, _, _, passing = shape
-        shapes, found = p.shapes(*degrees, self.alone(k)), [0] * 6
+        shapes, found = p.shapes(*degrees, self.alone(k)), [0] * 7
         for kind, c in enumerate(counts):
-            held = c and p.memory(kind, strategy, self.batch)
+            held = c and p.memory(kind, strategy, self.case)
             if held is None:
                 return None
             if c:
-                own = (*p.load(kind, key, zero, again, shapes),
-                       self.sync(kind, strategy, k), *held)
-                most = max(found[5], own[5])
+                own = (*p.load(kind, key, zero, again, shapes,
+                               self.case.overlap),
+                       *self.sync(kind, strategy, k), *held)
+                most = max(found[6], own[6])
                 found = [x + c * y for x, y in zip(found, own)]
-                found[5] = most
+                found[6] = most
         shards = p.shards(strategy)
-        found[4] += sum(up(x * self.batch, shards) for x in passing)
+        found[5] += sum(up(x * self.case.batch, shards) for x in passing)
         return found
 
     def flight(self, left):
@@ -100,19 +113,30 @@ class Split:
         """
         p, n = self.problem, strategy[0] * strategy[1] * strategy[2]
         terms = self.terms(shape, strategy, k % p.tree.below[-1])
-        if not terms or (terms[3] + terms[5] + self.flight(left) * terms[4]
-                         > p.room):
+        if not terms:
+            return None
+        f, g, update, sync, fixed, kept, work = terms
+        if fixed + work + self.flight(left) * kept > p.room:
             return None
         _, enter, leave, _ = shape
-        wide = p.shards(strategy), self.batch
-        f = g = 0
+        wide = p.shards(strategy), self.case.batch
         if front:
-            f = max(p.receive(enter, *wide, x, n, front)
+            f += max(p.receive(enter, *wide, x, n, front)
                     for x in self.levels(k - front, k + n - 1))
         if behind:
-            g = max(p.receive(leave, *wide, x, n, behind)
+            g += max(p.receive(leave, *wide, x, n, behind)
                     for x in self.levels(k, k + n + behind - 1))
-        return terms[0] + f, terms[1] + g, terms[2]
+        return f, g, update + sync - min(self.hidden(sync), g)
+
+    def hidden(self, sync):
+        """Return what of a sync can run behind the last backward pass."""
+        share = self.job.get("overlap", {}).get("gradients", 0)
+        # The decimal number in the file, not the nearest double.
+        return (2 * Fraction(str(float(share))) * sync + 1) // 2
+
+    def whole(self, u, v):
+        """Whether a stage has all layers, where it may then have others."""
+        return self.rules.apart and v - u == len(self.problem.sets) - 1
 
     def bounds(self, bound):
         """Return what stages a plan below a bound may have, last ones first.
@@ -122,11 +146,13 @@ class Split:
         p, most = self.problem, (bound - 1) // self.count
         last, light, self.places, few = len(p.sets) - 1, {}, {}, self.flight(1)
         least = [[[NEVER] * len(p.costs)] * 2]
-        for n in sorted({x[0] * x[1] * x[2] for x in p.choices(self.batch)}):
+        sizes = {*map(devices_of, self.rules.choices(self.case))}
+        for n in sorted(sizes):
             if n <= self.pitch:
-                ks = range(self.pitch - n + 1)
+                ks = range(0, self.pitch - n + 1, gcd(*sizes))
                 self.places[n] = frozenset(map(self.alone, ks))
-                rows = p.rows(self.batch, n, self.places[n])[1]
+                rows = [x for y in {False, self.rules.apart} for x in p.rows(
+                    self.case, n, self.places[n], y)[1]]
                 kinds = [[x for x in kind if x] or [(NEVER, NEVER, 0, 0)]
                          for kind in zip(*(row for _, row in rows))]
                 light[n] = [min(x[0] for x in kind) for kind in kinds]
@@ -144,13 +170,14 @@ class Split:
         left, edges = [NEVER] * last + [0], []
         need = [0] * last + [few]
         for u in range(last - 1, -1, -1):
-            for v in p.after(u):
+            for v in p.after(u, self.case.stages):
                 waste = slack + work[v] - work[u]
                 for n, r in light.items() if left[v] < NEVER else ():
                     if r[v] - r[u] > most or n * most > waste:
                         continue
                     for load, fit, _ in p.options(
-                            p.shape(u, v), self.batch, n, self.places[n], 1):
+                            p.shape(u, v), self.case, n, self.places[n],
+                            self.whole(u, v), 1):
                         if fit >= need[v]:
                             if load <= most:
                                 edges.append((u, v, n, load))
@@ -210,7 +237,7 @@ class Split:
                         rest[v][k + n] = new
         # Labels (sum, largest F + G, or F and G, largest Y), by set, devices
         # of the stage in front, and (offset, stages, devices of this one).
-        exact = self.job.get("pipeline_parallel")
+        exact = self.rules.counted
         table = [{} for _ in p.sets]
         for n in self.places:
             ends = range(n, P + 1)
@@ -224,7 +251,8 @@ class Split:
             after = done + 1 if exact else min(done + 1, self.count)
             fronts = [x for x in self.places if x <= k] if u else [0]
             for load, _, strategy in p.options(
-                    shape, self.batch, n, self.places[n], 0):
+                    shape, self.case, n, self.places[n],
+                    self.whole(u, v), 0):
                 if least + load + more * max(load, pace) >= bound:
                     break
                 for q in fronts:
@@ -241,49 +269,48 @@ class Split:
                                 known[:] = [x for x in known if not all(
                                     map(le, new, x))] + [new]
                             count += 1
-                        elif time < bound and (not exact or after in exact):
+                        elif time < bound and (
+                                not exact or self.rules.suits(self.case, after)):
                             raise RejectedError(f"a plan takes {time}", time)
             if count > MOST_LABELS:
                 raise RejectedError("proof: too many labels")
         return count
 
-def splits(problem):
-    """Return every (R, B) of the job."""
-    job = problem.job
-    return [(r, b) for r in range(1, problem.devices + 1)
-            for b in sorted(job.get("micro_batches", [1]))
-            if r in (job.get("replicas") or [r])
-            and (job.get("uneven_batches")
-                 or job["global_batch"] % (r * b) == 0)]
-
 def score(problem, plan):
     """Return the step time of a plan in quanta."""
-    stages, at, k, loads = plan["stages"], 0, 0, []
-    if (plan["replicas"], plan["micro_batch"]) not in splits(problem):
-        raise RejectedError("plan: replicas and samples that the job has not")
-    split = Split(problem, plan["replicas"], plan["micro_batch"])
+    stages, rules, at, k, loads = plan["stages"], problem.rules, 0, 0, []
+    chosen = [tuple(x["strategy"].get(y, False) if y == FIELDS[4] else
+                    x["strategy"][y] for y in FIELDS) for x in stages]
+    case = Case(plan["replicas"], plan["micro_batch"],
+                tuple(sorted(plan.get("overlap", ()))),
+                plan.get("distributed_optimizer", False),
+                rules.common(chosen[0]),
+                len(stages) if problem.job.get("even_layers") else 0)
+    if case not in rules.cases() or not rules.suits(case, len(stages)):
+        raise RejectedError("plan: replicas, samples, overlap or stages that "
+                            "the job has not")
+    split = Split(problem, case)
     devices = [0, *(x["devices"] for x in stages), 0]
-    for i, x in enumerate(stages):
+    for i, (x, strategy) in enumerate(zip(stages, chosen)):
         own = sum({1 << problem.layers.get(y, len(problem.layers))
                    for y in x["layers"]})
         v = problem.at.get(problem.sets[at] | own, 0)
-        s, found = x["strategy"], None
-        strategy = (*(s[y] for y in ("dp", "tp", "cp", "ep")),
-                    s.get("sequence_parallel", False), s["zero"],
-                    s["recompute"])
+        found = None
         if (own and problem.sets[v] - problem.sets[at] == own
+                and v in problem.after(at, case.stages)
                 and len(x["layers"]) == own.bit_count()
-                and s["dp"] * s["tp"] * s["cp"] == x["devices"]
+                and devices_of(strategy) == x["devices"]
                 and sum(devices) <= split.pitch
-                and problem.legal(strategy, split.batch)):
+                and rules.legal(strategy, case)
+                and rules.common(strategy) == case.shared
+                and rules.several(strategy, case, len(stages) == 1)):
             found = split.stage(problem.shape(at, v), strategy, k,
                                 len(stages) - i, devices[i], devices[i + 2])
         if not found:
             raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
         loads, at, k = [*loads, found], v, k + x["devices"]
-    allowed = problem.job.get("pipeline_parallel") or [len(stages)]
-    if at + 1 < len(problem.sets) or len(stages) not in allowed:
-        raise RejectedError("plan: not all layers, or the wrong stages")
+    if at + 1 < len(problem.sets):
+        raise RejectedError("plan: not all layers")
     f, g, y = zip(*loads)
     pace = max(f) + max(g) if split.gpipe else max(map(add, f, g))
     return sum(f) + sum(g) + (split.count - 1) * pace + max(y)
@@ -312,11 +339,12 @@ def check(problem, problem_hash, certificate, seal):
         if bound > value:
             raise RejectedError(f"lower_bound_quanta: expected at most {value}"
                                 f", what the plan takes, got {bound}")
-    expected("proof", splits(problem), [
+    cases = problem.rules.cases()
+    expected("proof", [x[:2] for x in cases], [
         (x["replicas"], x["micro_batch"]) for x in proof],
              "all replicas and samples of the job, in order")
-    for x in proof:
-        split, where = Split(problem, x["replicas"], x["micro_batch"]), "proof"
+    for case, x in zip(cases, proof):
+        split, where = Split(problem, case), "proof"
         try:
             found = split.prove(bound, [price for price, _ in x["prices"]])
         except RejectedError as error:

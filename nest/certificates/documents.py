@@ -10,11 +10,16 @@ from re import findall
 from stat import S_ISREG
 
 MOST_BYTES = 2**26  # of a file
-FLAGS = "sequence_parallel", "uneven_batches"
-REAL = "_ns", "_per_s", "fraction", "overlap", "buffer_bytes"
+FLAGS = ("sequence_parallel", "uneven_batches", "even_layers", "idle_devices",
+         "distributed_optimizer")
+REAL = ("_ns", "_per_s", "fraction", "sync_overlap", "buffer_bytes",
+        "overlap.tp", "overlap.cp", "overlap.ep", "overlap.weights",
+        "overlap.gradients")
 TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "axis", "recompute", "schedule", "algorithms", "layers", "_hash",
-        "status", "seal")
+        "status", "seal", "plan.overlap", "micro_batch_count", "uniform",
+        "one_stage", "sharded_with", "needs.tp", "needs.cp", "needs.ep",
+        "needs.weights", "needs.gradients")
 # What objects hold: a value, = an object, + a list of values, # of objects,
 # % of lists, ? a value or a list of them; nothing depends on keys with a star.
 KEYS = {place.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
@@ -29,15 +34,19 @@ forward_host_ns backward_host_ns weight_bytes expert_weight_bytes working_bytes
 measured*; topology: kind algorithms levels#; job: global_batch micro_batches+
 sequence_length* dtype* optimizer= schedule zero+ replicas+ data_parallel+
 pipeline_parallel+ tensor_parallel+ context_parallel+ expert_parallel+
-recompute+ sequence_parallel? uneven_batches overlap_needs* virtual_stages+
-gradient_sync_overlap weight_backward_fraction* model_flops_per_sample*;
+recompute+ sequence_parallel? uneven_batches overlap_needs= virtual_stages+
+gradient_sync_overlap weight_backward_fraction* model_flops_per_sample*
+overlap= distributed_optimizer uniform+ even_layers one_stage+ idle_devices
+zero_with= sharded_with+ micro_batch_count; overlap: tp cp ep weights gradients;
+overlap_needs: tp+ cp+ ep+ weights+ gradients+; zero_with: r+ pp+ cp+;
 levels: name* fan_out latency_ns bandwidth_bytes_per_s launch_ns
 peer_bandwidth_bytes_per_s group_fractions#; collectives: kind phase axis
 size_bytes count; device: name* memory_bytes reserve_bytes hbm_bytes_per_s
 peak_flops* price_usd_per_hour*; optimizer: name* weight_bytes gradient_bytes
 state_bytes buffer_bytes; group_fractions: members fraction; certificate:
 schema problem_hash plan= step_time_quanta lower_bound_quanta status proof#
-seal; plan: schema replicas micro_batch stages#; stages: layers+ devices
+seal; plan: schema replicas micro_batch stages# overlap+
+distributed_optimizer; stages: layers+ devices
 strategy=; strategy: dp tp cp ep sequence_parallel zero recompute; proof:
 replicas micro_batch prices% labels""".split(";"))}
 # What a mark stands for, and at last the mark of what a list holds.
@@ -60,11 +69,12 @@ def typed(value, where):
     """Return a value, exact, if it is of the type and size it may be of."""
     if type(value) in (int, float) and not 0 <= value <= 1e21:
         raise BadInputError(f"{where}: expected 0 to 1e21, got {value}")
-    flag, text = where.endswith(FLAGS), where.endswith(TEXT)
+    flag = where.endswith(FLAGS)
+    text = where.endswith(TEXT) and not flag
     if ((type(value) is bool) != flag or (type(value) is str) != text
             or (type(value) is float and not where.endswith(REAL))):
         kind = "true or false" if flag else "text" if text else "a number"
-        if not where.endswith((*FLAGS, *TEXT, *REAL)):
+        if not (flag or text or where.endswith(REAL)):
             kind = "a whole number"
         raise BadInputError(f"{where}: expected {kind}, got {str(value)[:60]}")
     return Fraction(value) if type(value) is float else value
