@@ -168,11 +168,6 @@ def _certificate(
 
 def _step_quanta(problem: Problem, plan: Plan) -> int:
     """Return the step time of a plan that can have a certificate."""
-    if any(stage.strategy is None for stage in plan.stages):
-        raise InvalidPlanError(
-            "plan.stages: expected one strategy per stage, got one per layer; "
-            "there is no certificate for it"
-        )
     verdict = score(problem, plan)
     if not verdict.feasible:
         raise InvalidPlanError(

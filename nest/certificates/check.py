@@ -14,6 +14,7 @@ from .prices import NEVER, Problem
 from .rules import FIELDS, Case, devices_of, up
 
 MOST_LABELS, MOST_STAGES = 100_000, 2**20  # of the proof of a split
+SCALE = 2**30  # prices of bytes are parts of this
 
 class RejectedError(Exception):
     """The certificate does not hold; maybe with a faster plan's time."""
@@ -34,7 +35,8 @@ class Split:
         self.starts = [r * self.pitch for r in range(case.replicas)]
         self.count = self.rules.count(case)
         self.gpipe = self.job.get("schedule") == "gpipe"
-        remember(self, "terms", "sync", "levels")
+        self.mixes = self.job.get("granularity") == "layer"
+        remember(self, "terms", "sync", "levels", "least_sync")
 
     def alone(self, k):
         """Return where blocks of all replicas start, up to symmetry."""
@@ -75,25 +77,21 @@ class Split:
             return p.quanta(traffic), p.quanta(total)
         return p.quanta(near(total + traffic)), 0
 
-    def terms(self, shape, strategy, k):
-        """Return F, G, update, sync and memory of a stage without receives."""
-        *degrees, _, zero, again = strategy
-        p, key = self.problem, (*strategy[1:5], self.case.batch // strategy[0])
-        counts, _, _, passing = shape
-        shapes, found = p.shapes(*degrees, self.alone(k)), [0] * 7
-        for kind, c in enumerate(counts):
-            held = c and p.memory(kind, strategy, self.case)
+    def terms(self, parts, k):
+        """Return F, G, update, sync and memory of layers that are alike."""
+        p, found = self.problem, [0] * 7
+        for kind, strategy, c in parts:
+            *degrees, _, zero, again = strategy
+            held = p.memory(kind, strategy, self.case)
             if held is None:
                 return None
-            if c:
-                own = (*p.load(kind, key, zero, again, shapes,
-                               self.case.overlap),
-                       *self.sync(kind, strategy, k), *held)
-                most = max(found[6], own[6])
-                found = [x + c * y for x, y in zip(found, own)]
-                found[6] = most
-        shards = p.shards(strategy)
-        found[5] += sum(up(x * self.case.batch, shards) for x in passing)
+            key = *strategy[1:5], self.case.batch // strategy[0]
+            shapes = p.shapes(*degrees, self.alone(k))
+            own = (*p.load(kind, key, zero, again, shapes, self.case.overlap),
+                   *self.sync(kind, strategy, k), *held)
+            most = max(found[6], own[6])
+            found = [x + c * y for x, y in zip(found, own)]
+            found[6] = most
         return found
 
     def flight(self, left):
@@ -111,22 +109,86 @@ class Split:
         At offset k, the left-th from the end, between stages of so many
         devices, 0 for none.
         """
-        p, n = self.problem, strategy[0] * strategy[1] * strategy[2]
-        terms = self.terms(shape, strategy, k % p.tree.below[-1])
+        parts = tuple((i, strategy, c) for i, c in enumerate(shape[0]) if c)
+        return self.mixed(shape, parts, (strategy, strategy), (), k, left,
+                          front, behind)
+
+    def mixed(self, shape, parts, ends, moves, k, left, front, behind):
+        """Return the same of a stage whose layers have their own strategies.
+
+        With those of its first and its last layer, and (bytes, shards forward
+        and backward) of what changes its layout inside.
+        """
+        p, n, batch = self.problem, devices_of(ends[0]), self.case.batch
+        terms = self.terms(parts, k % p.tree.below[-1])
         if not terms:
             return None
         f, g, update, sync, fixed, kept, work = terms
+        (_, enter, leave, passing), wide = shape, [*map(p.shards, ends)]
+        kept += sum(up(x * batch, wide[0]) for x in passing)
         if fixed + work + self.flight(left) * kept > p.room:
             return None
-        _, enter, leave, _ = shape
-        wide = p.shards(strategy), self.case.batch
+        for size, *parts in moves:
+            f, g = (x + max(p.receive((size,), y, batch, level, n, n)
+                            for level in self.levels(k, k + n - 1))
+                    for x, y in zip((f, g), parts))
         if front:
-            f += max(p.receive(enter, *wide, x, n, front)
-                    for x in self.levels(k - front, k + n - 1))
+            f += max(p.receive(enter, wide[0], batch, x, n, front)
+                     for x in self.levels(k - front, k + n - 1))
         if behind:
-            g += max(p.receive(leave, *wide, x, n, behind)
-                    for x in self.levels(k, k + n + behind - 1))
+            g += max(p.receive(leave, wide[1], batch, x, n, behind)
+                     for x in self.levels(k, k + n + behind - 1))
         return f, g, update + sync - min(self.hidden(sync), g)
+
+    def layered(self, u, v, n, left, steps=0):
+        """Return the least load of a stage of layers of their own.
+
+        Or of so many loads and its sync. With at least the micro-batches in
+        flight of the left-th last stage, and the price of a byte that bounds
+        it best: whatever the price, what fits costs no less than the cheapest
+        layers, less the price of all bytes. None where nothing fits.
+        """
+        p, q, lines = self.problem, self.flight(left), []
+        counts, enter, leave, passing = p.shape(u, v)
+        rows = p.rows(self.case, n, self.places[n], self.whole(u, v))[0]
+        wide = {p.shards(x) for x, _ in rows}
+        room = p.room - q * sum(min(up(x * self.case.batch, y) for y in wide)
+                                for x in passing)
+        base = max(steps, 1) * sum(min(p.nearest(x, y, self.case.batch, n)
+                               for y in wide) for x in (enter, leave))
+        least, busy = [], 0
+        for kind, c in enumerate(counts):
+            own = [(x, *row[kind]) for x, row in rows if c and row[kind]]
+            if c and not own:
+                return None
+            busy = max([busy, *([min(x[4] for x in own)] if c else [])])
+            lines.append([
+                (c * (steps * load + self.least_sync(kind, x, n) if steps
+                      else load), c * (held + q * kept))
+                for x, load, held, kept, _ in own] or [(0, 0)])
+        room -= busy
+        if sum(min(x[1] for x in y) for y in lines) > room:
+            return None
+        best, low, price, above = 0, 0, 0, None
+        while above is None or price > low:
+            chosen = [min((x[0] * SCALE + price * x[1], x[1]) for x in y)
+                      for y in lines]
+            over = sum(x[1] for x in chosen) - room
+            best = max(best, sum(x[0] for x in chosen) - price * room)
+            if over <= 0:
+                above = price
+            else:
+                low = price
+            price = 4 * price + SCALE if above is None else (low + above) // 2
+        return base + up(best, SCALE)
+
+    def least_sync(self, kind, strategy, n):
+        """Return the least that update and sync of a layer take anywhere."""
+        found = []
+        for k in self.offsets[n]:
+            update, sync = self.sync(kind, strategy, k)
+            found.append(update + sync - self.hidden(sync))
+        return min(found)
 
     def hidden(self, sync):
         """Return what of a sync can run behind the last backward pass."""
@@ -145,11 +207,13 @@ class Split:
         """
         p, most = self.problem, (bound - 1) // self.count
         last, light, self.places, few = len(p.sets) - 1, {}, {}, self.flight(1)
+        self.offsets = {}
         least = [[[NEVER] * len(p.costs)] * 2]
         sizes = {*map(devices_of, self.rules.choices(self.case))}
         for n in sorted(sizes):
             if n <= self.pitch:
                 ks = range(0, self.pitch - n + 1, gcd(*sizes))
+                self.offsets[n] = {x % p.tree.below[-1] for x in ks}
                 self.places[n] = frozenset(map(self.alone, ks))
                 rows = [x for y in {False, self.rules.apart} for x in p.rows(
                     self.case, n, self.places[n], y)[1]]
@@ -168,25 +232,29 @@ class Split:
         if slack < 0 or self.pitch * p.room < held[last]:
             return []
         left, edges = [NEVER] * last + [0], []
-        need = [0] * last + [few]
         for u in range(last - 1, -1, -1):
             for v in p.after(u, self.case.stages):
                 waste = slack + work[v] - work[u]
                 for n, r in light.items() if left[v] < NEVER else ():
                     if r[v] - r[u] > most or n * most > waste:
                         continue
-                    for load, fit, _ in p.options(
-                            p.shape(u, v), self.case, n, self.places[n],
-                            self.whole(u, v), 1):
-                        if fit >= need[v]:
-                            if load <= most:
-                                edges.append((u, v, n, load))
-                                left[u] = min(left[u], left[v] + 1)
-                            break
+                    load = self.least(u, v, n, left[v] + 1)
+                    if load is not None and load <= most:
+                        edges.append((u, v, n, load))
+                        left[u] = min(left[u], left[v] + 1)
             if len(edges) > MOST_STAGES:
                 raise RejectedError("proof: too many stages")
-            need[u] = self.flight(left[u] + 1)
         return edges
+
+    def least(self, u, v, n, left):
+        """Return the least load of a stage that is left-th from the end."""
+        if self.mixes:
+            return self.layered(u, v, n, left)
+        options = self.problem.options(
+            self.problem.shape(u, v), self.case, n, self.places[n],
+            self.whole(u, v), 1)
+        need = self.flight(left)
+        return next((x[0] for x in options if x[1] >= need), None)
 
     def cheapest(self, edges, price):
         """Return the least load, devices paid for, of a path to every set."""
@@ -215,6 +283,22 @@ class Split:
             edges = [x for x in edges if x[3] <= high]
         price = prices[-1] if prices else 0
         return costs, self.search(bound, edges, price) if edges else 0
+
+    def ways(self, u, v, n, left):
+        """Return (least load, any, strategy) of a stage, sorted.
+
+        Where layers have their own: (least load, what a step takes beyond
+        that, None) if it has all layers, else with 0.
+        """
+        if not self.mixes:
+            return self.problem.options(
+                self.problem.shape(u, v), self.case, n, self.places[n],
+                self.whole(u, v), 0)
+        load, rest = self.layered(u, v, n, left), 0
+        if load is not None and v - u == len(self.problem.sets) - 1:
+            time = self.layered(u, v, n, left, self.count)
+            rest = max(time - self.count * load, 0)
+        return [] if load is None else [(load, rest, None)]
 
     def search(self, bound, edges, price):  # noqa: C901
         """Return how many ends of plans below the bound there are."""
@@ -250,13 +334,12 @@ class Split:
             least = min(x[0] for x in labels) + total
             after = done + 1 if exact else min(done + 1, self.count)
             fronts = [x for x in self.places if x <= k] if u else [0]
-            for load, _, strategy in p.options(
-                    shape, self.case, n, self.places[n],
-                    self.whole(u, v), 0):
+            for load, rest, strategy in self.ways(u, v, n, done + 1):
                 if least + load + more * max(load, pace) >= bound:
                     break
                 for q in fronts:
-                    own = self.stage(shape, strategy, k, done + 1, q, m)
+                    own = (self.stage(shape, strategy, k, done + 1, q, m)
+                           if strategy else (load, 0, rest))
                     for s, a, b, y in labels if own else ():
                         f, g = own[:2] if self.gpipe else (own[0] + own[1], 0)
                         a, b, y = max(a, f), max(b, g), max(y, own[2])
@@ -271,7 +354,8 @@ class Split:
                             count += 1
                         elif time < bound and (
                                 not exact or self.rules.suits(self.case, after)):
-                            raise RejectedError(f"a plan takes {time}", time)
+                            raise RejectedError(f"a plan takes {time}", *(
+                                [time] if strategy else []))
             if count > MOST_LABELS:
                 raise RejectedError("proof: too many labels")
         return count
@@ -279,33 +363,40 @@ class Split:
 def score(problem, plan):
     """Return the step time of a plan in quanta."""
     stages, rules, at, k, loads = plan["stages"], problem.rules, 0, 0, []
-    chosen = [tuple(x["strategy"].get(y, False) if y == FIELDS[4] else
-                    x["strategy"][y] for y in FIELDS) for x in stages]
+    chosen = [[tuple(s.get(y, False) if y == FIELDS[4] else s[y]
+                     for y in FIELDS) for s in (
+                         x["strategies"] if "strategies" in x
+                         else [x["strategy"]] * len(x["layers"]))]
+              for x in stages]
     case = Case(plan["replicas"], plan["micro_batch"],
                 tuple(sorted(plan.get("overlap", ()))),
                 plan.get("distributed_optimizer", False),
-                rules.common(chosen[0]),
+                rules.common(chosen[0][0]),
                 len(stages) if problem.job.get("even_layers") else 0)
     if case not in rules.cases() or not rules.suits(case, len(stages)):
         raise RejectedError("plan: replicas, samples, overlap or stages that "
                             "the job has not")
     split = Split(problem, case)
     devices = [0, *(x["devices"] for x in stages), 0]
-    for i, (x, strategy) in enumerate(zip(stages, chosen)):
-        own = sum({1 << problem.layers.get(y, len(problem.layers))
-                   for y in x["layers"]})
+    for i, (x, strategies) in enumerate(zip(stages, chosen)):
+        layers = [problem.layers.get(y, -1) for y in x["layers"]]
+        own = sum({1 << max(y, 0) for y in layers})
         v = problem.at.get(problem.sets[at] | own, 0)
-        found = None
-        if (own and problem.sets[v] - problem.sets[at] == own
+        found, split_up = None, len({*strategies}) > 1
+        if (min(layers) >= 0 and problem.sets[v] - problem.sets[at] == own
                 and v in problem.after(at, case.stages)
-                and len(x["layers"]) == own.bit_count()
-                and devices_of(strategy) == x["devices"]
+                and len(layers) == own.bit_count() == len(strategies)
                 and sum(devices) <= split.pitch
-                and rules.legal(strategy, case)
-                and rules.common(strategy) == case.shared
-                and rules.several(strategy, case, len(stages) == 1)):
-            found = split.stage(problem.shape(at, v), strategy, k,
-                                len(stages) - i, devices[i], devices[i + 2])
+                and (split.mixes or not split_up)
+                and all(devices_of(y) == x["devices"]
+                        and rules.legal(y, case)
+                        and rules.common(y) == case.shared
+                        and rules.several(y, case, len(stages) == 1)
+                        for y in strategies)):
+            found = split.mixed(
+                problem.shape(at, v),
+                *problem.inside(dict(zip(layers, strategies)), case.batch),
+                k, len(stages) - i, devices[i], devices[i + 2])
         if not found:
             raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
         loads, at, k = [*loads, found], v, k + x["devices"]

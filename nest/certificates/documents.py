@@ -19,7 +19,7 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "axis", "recompute", "schedule", "algorithms", "layers", "_hash",
         "status", "seal", "plan.overlap", "micro_batch_count", "uniform",
         "one_stage", "sharded_with", "needs.tp", "needs.cp", "needs.ep",
-        "needs.weights", "needs.gradients")
+        "needs.weights", "needs.gradients", "granularity")
 # What objects hold: a value, = an object, + a list of values, # of objects,
 # % of lists, ? a value or a list of them; nothing depends on keys with a star.
 KEYS = {place.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
@@ -37,7 +37,7 @@ pipeline_parallel+ tensor_parallel+ context_parallel+ expert_parallel+
 recompute+ sequence_parallel? uneven_batches overlap_needs= virtual_stages+
 gradient_sync_overlap weight_backward_fraction* model_flops_per_sample*
 overlap= distributed_optimizer uniform+ even_layers one_stage+ idle_devices
-zero_with= sharded_with+ micro_batch_count; overlap: tp cp ep weights gradients;
+zero_with= sharded_with+ micro_batch_count granularity; overlap: tp cp ep weights gradients;
 overlap_needs: tp+ cp+ ep+ weights+ gradients+; zero_with: r+ pp+ cp+;
 levels: name* fan_out latency_ns bandwidth_bytes_per_s launch_ns
 peer_bandwidth_bytes_per_s group_fractions#; collectives: kind phase axis
@@ -47,8 +47,9 @@ state_bytes buffer_bytes; group_fractions: members fraction; certificate:
 schema problem_hash plan= step_time_quanta lower_bound_quanta status proof#
 seal; plan: schema replicas micro_batch stages# overlap+
 distributed_optimizer; stages: layers+ devices
-strategy=; strategy: dp tp cp ep sequence_parallel zero recompute; proof:
+strategy= strategies#; strategy: dp tp cp ep sequence_parallel zero recompute; proof:
 replicas micro_batch prices% labels""".split(";"))}
+KEYS["strategies"] = KEYS["strategy"]
 # What a mark stands for, and at last the mark of what a list holds.
 FORMS = {"": ("a value",), "=": ("an object",), "+": ("a list", ""),
          "#": ("a list", "="), "%": ("a list", "+"),

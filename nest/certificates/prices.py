@@ -79,6 +79,11 @@ class Problem:
         needs = [0] * len(self.kinds)
         for source, target, _ in self.edges:
             needs[target] |= 1 << source
+        done, self.order = 0, []  # of the possible layers the first in the file
+        while ready := [i for i, x in enumerate(needs)
+                        if not x & ~done and not done >> i & 1]:
+            self.order.append(ready[0])
+            done |= 1 << ready[0]
         found, new = {0}, [0]
         while new and len(found) <= MOST_SETS:
             s = new.pop()
@@ -258,6 +263,22 @@ class Problem:
             part = near(Fraction(size * batch * n, shards * min(n, m)))
             found += quanta(near(near(part / tree.ports[level]) * 10**9))
         return found if sizes else 0
+
+    def inside(self, chosen, batch):
+        """Return what a stage of layers with their own strategies has.
+
+        The layers that are alike; the strategies of the first and the last
+        one; what changes its layout, with its shards forward and backward.
+        """
+        alike = Counter((self.kinds[i], x) for i, x in chosen.items())
+        moves = tuple((size, self.shards(chosen[v]), self.shards(chosen[u]))
+                      for u, v, size in self.edges
+                      if size and {u, v} <= chosen.keys()
+                      and (chosen[u][:3] != chosen[v][:3]
+                           or chosen[u][4] != chosen[v][4]))
+        ranks = sorted(chosen, key=self.order.index)
+        return (tuple((*x, c) for x, c in sorted(alike.items())),
+                (chosen[ranks[0]], chosen[ranks[-1]]), moves)
 
     def rows(self, case, n, starts, alone):
         """Return strategies with the least load, and memory, of all kinds.
