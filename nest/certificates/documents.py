@@ -11,7 +11,7 @@ from stat import S_ISREG
 
 MOST_BYTES = 2**26  # of a file
 FLAGS = ("sequence_parallel", "uneven_batches", "even_layers", "idle_devices",
-         "distributed_optimizer")
+         "distributed_optimizer", "directed", "forward")
 REAL = ("_ns", "_per_s", "fraction", "sync_overlap", "buffer_bytes",
         "overlap.tp", "overlap.cp", "overlap.ep", "overlap.weights",
         "overlap.gradients")
@@ -19,7 +19,7 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "axis", "recompute", "schedule", "algorithms", "layers", "_hash",
         "status", "seal", "plan.overlap", "micro_batch_count", "uniform",
         "one_stage", "sharded_with", "needs.tp", "needs.cp", "needs.ep",
-        "needs.weights", "needs.gradients", "granularity")
+        "needs.weights", "needs.gradients", "granularity", "order", "units")
 # What objects hold: a value, = an object, + a list of values, # of objects,
 # % of lists, ? a value or a list of them; nothing depends on keys with a star.
 KEYS = {place.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
@@ -31,7 +31,9 @@ extra_host_ns static_bytes; layers: id kind; kinds: name costs#; cluster: name*
 num_devices device= topology=; costs: tp cp ep sequence_parallel samples
 activations# collectives# forward_ns backward_ns weight_backward_ns*
 forward_host_ns backward_host_ns weight_bytes expert_weight_bytes working_bytes
-measured*; topology: kind algorithms levels#; job: global_batch micro_batches+
+measured*; topology: kind algorithms levels# nodes# links#
+directed order+ units# coordinates= launch_ns; nodes: id kind forward; links:
+source target bandwidth_bytes_per_s latency_ns; job: global_batch micro_batches+
 sequence_length* dtype* optimizer= schedule zero+ replicas+ data_parallel+
 pipeline_parallel+ tensor_parallel+ context_parallel+ expert_parallel+
 recompute+ sequence_parallel? uneven_batches overlap_needs= virtual_stages+
@@ -50,13 +52,15 @@ distributed_optimizer; stages: layers+ devices
 strategy= strategies#; strategy: dp tp cp ep sequence_parallel zero recompute; proof:
 replicas micro_batch prices% labels""".split(";"))}
 KEYS["strategies"] = KEYS["strategy"]
+# Objects with keys of their own, all of a mark.
+FREE = {"units": "", "coordinates": "+"}
 # What a mark stands for, and at last the mark of what a list holds.
 FORMS = {"": ("a value",), "=": ("an object",), "+": ("a list", ""),
          "#": ("a list", "="), "%": ("a list", "+"),
          "?": ("a value", "a list", ""),
          "-": ("a value", "a list", "an object", "-")}
 ONLY = {"problem.preset": ["standard"], "job.virtual_stages": [[1]],
-        "job.schedule": ["1f1b", "gpipe"], "topology.kind": ["hierarchy"],
+        "job.schedule": ["1f1b", "gpipe"], "topology.kind": ["hierarchy", "graph"],
         "topology.algorithms": ["nccl"],
         "collectives.kind": ["all-reduce", "all-gather", "reduce-scatter",
                              "all-to-all"],
@@ -90,7 +94,10 @@ def covered(value, where, place, mark="="):
         return [covered(x, where, place, FORMS[mark][-1]) for x in value]
     if kind == "a value":
         return typed(value, where)
-    own, found = KEYS[place] if place else dict.fromkeys(value, "-"), {}
+    own, found = KEYS.get(place) if place else dict.fromkeys(value, "-"), {}
+    if place in FREE:
+        return {key: covered(x, where, place, FREE[place])
+                for key, x in value.items()}
     for key, x in value.items():
         only = ONLY.get(f"{place}.{key}", [x] if key in own else [])
         if x not in only:

@@ -20,6 +20,20 @@ def remember(thing, *names):
     for name in names:
         setattr(thing, name, lru_cache(MOST_CACHED)(getattr(thing, name)))
 
+def twelve_digits(x):
+    """Return a number rounded to 12 significant digits, to a double."""
+    return near(f"{float(x):.12g}")
+
+def groups(size, stride, n, parts):
+    """Return the groups of an axis on n devices at starts, joined or not.
+
+    Those of the starts in one part of several are one group.
+    """
+    own = [[i + j * stride for j in range(size)] for i in range(n)
+           if i // stride % size == 0]
+    found = [[s + x for s in p for x in g] for p in parts for g in own]
+    return [x for x in found if len(x) > 1]
+
 class Tree:
     """Times of messages and collectives on a hierarchy."""
 
@@ -33,20 +47,17 @@ class Tree:
         self.peers = [x.get("peer_bandwidth_bytes_per_s") for x in levels]
         ports = zip(accumulate(self.bands, min), self.peers)
         self.ports = [min(b, p or b) for b, p in ports]
+        self.period, self.most = self.below[-1], self.above[-1]
         remember(self, "shapes", "lines", "time")
 
     def level(self, first, last):
         """Return the lowest level with a unit that holds both devices."""
         return [first // c == last // c for c in self.above].index(True)
 
-    def shapes(self, size, stride, n, starts, joined):
+    def shapes(self, size, stride, n, parts):
         """Return n and (M, r, R, m) of each level, of groups of an axis."""
-        groups = [[i + j * stride for j in range(size)] for i in range(n)
-                  if i // stride % size == 0]
-        parts = [starts] if joined else [(s,) for s in starts]
-        groups = [[s + x for s in p for x in g] for p in parts for g in groups]
         found = set()
-        for ranks in groups if len(groups[0]) > 1 else ():
+        for ranks in groups(size, stride, n, parts):
             rows = []
             for i in range(self.level(min(ranks), max(ranks)) + 1):
                 held = Counter(x // self.below[i] for x in ranks)
@@ -83,7 +94,7 @@ class Tree:
             found = [(2 * a, 2 * c) for a, c in found]
             if len(rows) > 1 and all(row[1] == row[2] for row in rows):
                 found.append((2 * depth, 2 * max(reach)))
-        return [(near(Fraction(a, 10**6)), near(f"{float(c * 10**9):.12g}"))
+        return [(near(Fraction(a, 10**6)), twelve_digits(c * 10**9))
                 for a, c in found]
 
     def time(self, kind, shapes, size):
@@ -94,3 +105,22 @@ class Tree:
             found = max(found, min(near(launch + near(a + near(size * c)))
                                    for a, c in self.lines(kind, shape)))
         return found
+
+    def tiles(self, k, n, pitch):
+        """Return where blocks end the step at the same time as one at k."""
+        return [k]
+
+    def link(self, starts, first, n, other, m):
+        """Return the links from blocks of m to blocks of n devices.
+
+        Latency, (times, over) of what a device of n gets, and bandwidth.
+        """
+        ends = min(first, other), max(first + n, other + m) - 1
+        found = {self.level(*(s + x for x in ends)) for s in starts}
+        return [(near(self.launch[x] + near(self.alpha[x])),
+                 (n, min(n, m)), self.ports[x]) for x in found]
+
+    def nearest(self, n):
+        """Return links one of which is no slower than any to n devices."""
+        return [(near(self.launch[i] + near(self.alpha[i])), (1, 1),
+                 self.ports[i]) for i, c in enumerate(self.above) if c > n]

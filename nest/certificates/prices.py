@@ -7,10 +7,11 @@ from fractions import Fraction
 from operator import le, sub
 
 from .documents import BadInputError
+from .graphs import Graph
 from .networks import Tree, near, remember
 from .rules import Rules, devices_of, up
 
-NEVER, MOST_SETS, MOST_DEVICES = 1 << 100, 1500, 1 << 14
+NEVER, MOST_SETS, MOST_DEVICES, MOST_GRAPH = 1 << 100, 1500, 1 << 14, 128
 KEY = "tp", "cp", "ep", "sequence_parallel", "samples"
 
 def sane(data, where):
@@ -48,13 +49,15 @@ class Problem:
         self.quantum = data.get("quantum_ps", 1000)
         self.rule = self.job.get("optimizer", {})
         network = cluster["topology"]
-        if network["kind"] and "algorithms" not in network:
+        graph_kind = network["kind"] == "graph"
+        if not graph_kind and "algorithms" not in network:
             raise BadInputError(
                 f"{where}.cluster.topology.algorithms: expected nccl, for a "
                 "certificate, got none, which is best; add it")
-        self.tree = Tree(network["levels"])
         self.devices, device = cluster["num_devices"], cluster["device"]
-        most = min(MOST_DEVICES, self.tree.above[-1])
+        self.tree = (Graph(network, self.devices) if graph_kind
+                     else Tree(network["levels"]))
+        most = min(MOST_GRAPH if graph_kind else MOST_DEVICES, self.tree.most)
         if self.devices > most:
             raise BadInputError(
                 f"{where}.cluster.num_devices: expected at most {most}, for a "
@@ -157,8 +160,8 @@ class Problem:
         """Return the shapes of tp, cp, dp, ep, data and expert-data groups."""
         axes = ((tp, 1), (cp, tp), (dp, tp * cp), (ep, tp), (dp * cp, tp),
                 (dp * cp // ep, tp * ep))
-        n, shapes = dp * tp * cp, self.tree.shapes
-        return tuple(shapes(*x, n, starts, False) for x in axes)
+        n, parts = dp * tp * cp, tuple((s,) for s in starts)
+        return tuple(self.tree.shapes(*x, n, parts) for x in axes)
 
     def passes(self, kind, key, shapes, overlap, *moved):
         """Return forward and backward pass of a layer.
@@ -255,13 +258,13 @@ class Problem:
         split = split or self.job.get("sequence_parallel") is True
         return dp * cp * (tp if split else 1)
 
-    def receive(self, sizes, shards, batch, level, n, m):
-        """Return what n devices take to receive from m across a level."""
-        tree, quanta = self.tree, self.quanta
-        found = quanta(near(tree.launch[level] + tree.alpha[level]))
+    def receive(self, sizes, shards, batch, link):
+        """Return what it takes to receive from another block over a link."""
+        latency, (times, over), port = link
+        found = self.quanta(latency)
         for size in sizes:
-            part = near(Fraction(size * batch * n, shards * min(n, m)))
-            found += quanta(near(near(part / tree.ports[level]) * 10**9))
+            part = near(Fraction(size * batch * times, shards * over))
+            found += self.quanta(near(near(part / port) * 10**9))
         return found if sizes else 0
 
     def inside(self, chosen, batch):
@@ -331,6 +334,6 @@ class Problem:
 
     def nearest(self, sizes, shards, batch, n):
         """Return the least that n devices take to receive from others."""
-        return min((self.receive(sizes, shards, batch, i, n, n) for i, c
-                    in enumerate(self.tree.above) if c > n),
+        return min((self.receive(sizes, shards, batch, x)
+                    for x in self.tree.nearest(n)),
                    default=NEVER) if sizes else 0

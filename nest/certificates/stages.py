@@ -1,0 +1,186 @@
+"""What stages of a plan take where they are, and what they take at least.
+
+Standard library only.
+"""
+from fractions import Fraction
+
+from .networks import near, remember
+from .prices import NEVER
+from .rules import devices_of, up
+
+SCALE = 2**30  # prices of bytes are parts of this
+
+class Stages:
+    """Stages of plans of a case: R replicas, micro-batches of B samples, one runtime."""
+
+    def __init__(self, problem, case):
+        self.problem, self.job, self.case = problem, problem.job, case
+        self.rules = problem.rules
+        self.pitch = problem.devices // case.replicas
+        self.starts = [r * self.pitch for r in range(case.replicas)]
+        self.count = self.rules.count(case)
+        self.gpipe = self.job.get("schedule") == "gpipe"
+        self.mixes = self.job.get("granularity") == "layer"
+        remember(self, "terms", "sync", "links", "least_sync")
+
+    def alone(self, k):
+        """Return where blocks of all replicas start, up to symmetry."""
+        period = self.problem.tree.period
+        return tuple(sorted({(s + k) % period for s in self.starts}))
+
+    def sync(self, kind, strategy, k):
+        """Return update and sync of a layer at the end of the step."""
+        p, (dp, tp, cp, ep, _, zero, _) = self.problem, strategy
+        sizes = p.sizes(kind, (*strategy[1:5], self.case.batch // dp))
+        (weights, gradients, _), parts = sizes, (dp * cp, dp * cp // ep)
+        n, total = dp * tp * cp, 0
+        tiles = p.tree.tiles(k, n, self.pitch)
+        alone = tuple(sorted({y for x in tiles for y in self.alone(x)}))
+        shapes = p.shapes(dp, tp, cp, ep, alone)
+        joined = tuple(tuple(s + x for s in self.starts) for x in tiles)
+        own = [p.tree.shapes(*x, n, joined)
+               for x in ((parts[0], tp), (parts[1], tp * ep))]
+        if self.case.spread:
+            total = near(p.both("reduce-scatter", gradients, own)
+                         + p.both("all-gather", weights, own))
+            parts = [x * self.case.replicas for x in parts]
+        elif zero:
+            if zero == 1:
+                total = p.both("reduce-scatter", gradients, shapes[4:])
+            if zero < 3:
+                total = near(total + p.both("all-gather", weights, shapes[4:]))
+            one = p.tree.shapes(1, 1, n, joined)
+            for size in map(up, gradients, parts):
+                total = near(total + p.tree.time("all-reduce", one, size))
+        else:
+            parts = 1, 1
+            for shape, size in zip(own, gradients):
+                total = near(total + p.tree.time("all-reduce", shape, size))
+        total = near(total * near(1 - self.job.get("gradient_sync_overlap", 0)))
+        traffic = 0
+        if p.rate:
+            w, g, x = (sum(map(up, size, parts)) for size in sizes)
+            traffic = near(near(Fraction(g + 2 * w + 2 * x) / p.rate) * 10**9)
+        if "gradients" in self.case.overlap:
+            return p.quanta(traffic), p.quanta(total)
+        return p.quanta(near(total + traffic)), 0
+
+    def terms(self, parts, k):
+        """Return F, G, update, sync and memory of layers that are alike."""
+        p, found = self.problem, [0] * 7
+        for kind, strategy, c in parts:
+            *degrees, _, zero, again = strategy
+            held = p.memory(kind, strategy, self.case)
+            if held is None:
+                return None
+            key = *strategy[1:5], self.case.batch // strategy[0]
+            shapes = p.shapes(*degrees, self.alone(k))
+            own = (*p.load(kind, key, zero, again, shapes, self.case.overlap),
+                   *self.sync(kind, strategy, k), *held)
+            most = max(found[6], own[6])
+            found = [x + c * y for x, y in zip(found, own)]
+            found[6] = most
+        return found
+
+    def flight(self, left):
+        """Return the micro-batches in flight in the left-th last stage."""
+        return self.count if self.gpipe else min(self.count, left)
+
+    def receive(self, sizes, shards, first, n, other, m):
+        """Return what blocks of n devices take to receive from others of m."""
+        return max(self.problem.receive(sizes, shards, self.case.batch, x)
+                   for x in self.links(first, n, other, m)) if sizes else 0
+
+    def links(self, first, n, other, m):
+        """Return the links between two blocks of all replicas."""
+        return self.problem.tree.link((*self.starts,), first, n, other, m)
+
+    def stage(self, shape, strategy, k, left, front, behind):
+        """Return F, G and Y of a stage, or None where it does not fit.
+
+        At offset k, the left-th from the end, between stages of so many
+        devices, 0 for none.
+        """
+        parts = tuple((i, strategy, c) for i, c in enumerate(shape[0]) if c)
+        return self.mixed(shape, parts, (strategy, strategy), (), k, left,
+                          front, behind)
+
+    def mixed(self, shape, parts, ends, moves, k, left, front, behind):
+        """Return the same of a stage whose layers have their own strategies.
+
+        With those of its first and its last layer, and (bytes, shards forward
+        and backward) of what changes its layout inside.
+        """
+        p, n, batch = self.problem, devices_of(ends[0]), self.case.batch
+        terms = self.terms(parts, k % p.tree.period)
+        if not terms:
+            return None
+        f, g, update, sync, fixed, kept, work = terms
+        (_, enter, leave, passing), wide = shape, [*map(p.shards, ends)]
+        kept += sum(up(x * batch, wide[0]) for x in passing)
+        if fixed + work + self.flight(left) * kept > p.room:
+            return None
+        for size, *parts in moves:
+            f, g = (x + self.receive((size,), y, k, n, k, n)
+                    for x, y in zip((f, g), parts))
+        if front:
+            f += self.receive(enter, wide[0], k, n, k - front, front)
+        if behind:
+            g += self.receive(leave, wide[1], k, n, k + n, behind)
+        return f, g, update + sync - min(self.hidden(sync), g)
+
+    def layered(self, u, v, n, left, steps=0):
+        """Return the least load of a stage of layers of their own.
+
+        Or of so many loads and its sync. With at least the micro-batches in
+        flight of the left-th last stage, and the price of a byte that bounds
+        it best: whatever the price, what fits costs no less than the cheapest
+        layers, less the price of all bytes. None where nothing fits.
+        """
+        p, q, lines = self.problem, self.flight(left), []
+        counts, enter, leave, passing = p.shape(u, v)
+        rows = p.rows(self.case, n, self.places[n], self.whole(u, v))[0]
+        wide = {p.shards(x) for x, _ in rows}
+        room = p.room - q * sum(min(up(x * self.case.batch, y) for y in wide)
+                                for x in passing)
+        base = max(steps, 1) * sum(min(p.nearest(x, y, self.case.batch, n)
+                               for y in wide) for x in (enter, leave))
+        busy = 0
+        for kind, c in enumerate(counts):
+            own = [(x, *row[kind]) for x, row in rows if c and row[kind]]
+            if c and not own:
+                return None
+            busy = max([busy, *([min(x[4] for x in own)] if c else [])])
+            lines.append([
+                (c * (steps * load + self.least_sync(kind, x, n) if steps
+                      else load), c * (held + q * kept))
+                for x, load, held, kept, _ in own] or [(0, 0)])
+        room -= busy
+        if sum(min(x[1] for x in y) for y in lines) > room:
+            return None
+        best, low, price, above = 0, 0, 0, None
+        while above is None or price > low:
+            chosen = [min((x[0] * SCALE + price * x[1], x[1]) for x in y)
+                      for y in lines]
+            over = sum(x[1] for x in chosen) - room
+            best = max(best, sum(x[0] for x in chosen) - price * room)
+            if over <= 0:
+                above = price
+            else:
+                low = price
+            price = 4 * price + SCALE if above is None else (low + above) // 2
+        return base + up(best, SCALE)
+
+    def least_sync(self, kind, strategy, n):
+        """Return the least that update and sync of a layer take anywhere."""
+        found = []
+        for k in self.offsets[n]:
+            update, sync = self.sync(kind, strategy, k)
+            found.append(update + sync - self.hidden(sync))
+        return min(found)
+
+    def hidden(self, sync):
+        """Return what of a sync can run behind the last backward pass."""
+        share = self.job.get("overlap", {}).get("gradients", 0)
+        # The decimal number in the file, not the nearest double.
+        return (2 * Fraction(str(float(share))) * sync + 1) // 2
