@@ -43,7 +43,7 @@ class Split(Stages):
         for n in sorted(sizes):
             if n <= self.pitch:
                 ks = range(0, self.pitch - n + 1, gcd(*sizes))
-                self.offsets[n] = {x % p.tree.period for x in ks}
+                self.offsets[n] = {x % p.period for x in ks}
                 self.places[n] = frozenset(map(self.alone, ks))
                 rows = [x for y in {False, self.rules.apart} for x in p.rows(
                     self.case, n, self.places[n], y)[1]]

@@ -62,8 +62,13 @@ class Problem:
             raise BadInputError(
                 f"{where}.cluster.num_devices: expected at most {most}, for a "
                 f"certificate, got {self.devices}; take fewer")
-        self.room = device["memory_bytes"] - device.get("reserve_bytes", 0)
-        self.rate = device.get("hbm_bytes_per_s")
+        self.types = [device] * self.devices
+        for x in cluster.get("others", ()):
+            self.types[x["first"]:x["first"] + x["count"]] = (
+                [x["device"]] * x["count"])
+        self.mixed = "others" in cluster
+        self.period = self.devices if self.mixed else self.tree.period
+        self.room = max(self.room_of([i]) for i in range(self.devices))
         self.costs = [{tuple(x.get(y, y != KEY[3]) for y in KEY): x
                        for x in kind["costs"]} for kind in graph["kinds"]]
         self.layers = {x["id"]: i for i, x in enumerate(graph["layers"])}
@@ -99,7 +104,7 @@ class Problem:
         self.at = {s: i for i, s in enumerate(self.sets)}
         remember(self, "shape", "shapes", "passes", "traffic", "extra",
                  "sizes", "memory", "receive", "nearest", "rows", "options",
-                 "after")
+                 "after", "names")
         self.cut()
 
     def cut(self):
@@ -163,7 +168,35 @@ class Problem:
         n, parts = dp * tp * cp, tuple((s,) for s in starts)
         return tuple(self.tree.shapes(*x, n, parts) for x in axes)
 
-    def passes(self, kind, key, shapes, overlap, *moved):
+    def names(self, starts, n):
+        """Return the types of the devices of blocks, where there are several.
+
+        As (their names, their numbers).
+        """
+        if not self.mixed:
+            return (), (0,)
+        places = {self.types[s + i].get("name", "device"): s + i
+                  for s in starts for i in range(n)}
+        return (*sorted(places),), (*sorted(places.values()),)
+
+    def room_of(self, places):
+        """Return the memory of a block with devices of these types."""
+        own = [self.types[x] for x in places]
+        return (min(x["memory_bytes"] for x in own)
+                - max(x.get("reserve_bytes", 0) for x in own))
+
+    def rate_of(self, places):
+        """Return the lowest memory bandwidth of these types, if any."""
+        own = [self.types[x].get("hbm_bytes_per_s") for x in places]
+        return min((x for x in own if x), default=0)
+
+    def longest(self, cost, name, types, usual):
+        """Return a time on the slowest of some types of devices."""
+        named = {x["device"]: x for x in cost.get("by_device", ())}
+        return max((named[x].get(name, 0) if x in named else usual
+                    for x in types), default=usual)
+
+    def passes(self, kind, key, shapes, overlap, types, *moved):
         """Return forward and backward pass of a layer.
 
         With what of ZeRO's traffic in each is hidden behind it, too.
@@ -172,7 +205,8 @@ class Problem:
         left = {x: near(1 - hidden[x]) for x in overlap}
         for phase, both in zip(("forward", "backward"), moved):
             total = near(both * left.get("weights", 1))
-            total = near(cost[f"{phase}_ns"] + total)
+            name = f"{phase}_ns"
+            total = near(self.longest(cost, name, types, cost[name]) + total)
             for x in cost.get("collectives", ()):
                 if x["phase"] == phase:
                     own = shapes[("tp", "cp", "dp", "ep").index(x["axis"])]
@@ -180,26 +214,29 @@ class Problem:
                     time = near(x.get("count", 1) * time)
                     both = near(both + time)
                     total = near(total + near(left.get(x["axis"], 1) * time))
-            host = cost.get(f"{phase}_host_ns", 0)
+            name = f"{phase}_host_ns"
+            host = self.longest(cost, name, types, cost.get(name, 0))
             found.append(self.quanta(max(both, total, host)))
         return found
 
-    def extra(self, kind, key, again):
+    def extra(self, kind, key, again, types):
         """Return what selective recomputation takes."""
-        kept = self.kept(self.costs[kind][key], again)
-        times = kept.get("extra_ns", 0), kept.get("extra_host_ns", 0)
+        cost = self.costs[kind][key]
+        kept = self.kept(cost, again)
+        times = (self.longest(cost, x, types, kept.get(x, 0))
+                 for x in ("extra_ns", "extra_host_ns"))
         return self.quanta(max(times)) if again == "selective" else 0
 
-    def load(self, kind, key, zero, again, shapes, overlap):
+    def load(self, kind, key, zero, again, shapes, overlap, types):
         """Return what a layer adds to its stage, forward and backward."""
         gather, scatter = self.traffic(kind, key, zero, shapes)
         hidden, later = (0, 0), (gather, scatter)
         if "weights" in overlap:
             hidden, later = (gather, near(gather + scatter)), (0, 0)
-        f, g = self.passes(kind, key, shapes, overlap, *hidden)
-        extra = self.extra(kind, key, again)
+        f, g = self.passes(kind, key, shapes, overlap, types, *hidden)
+        extra = self.extra(kind, key, again, types)
         if again == "full":
-            extra = self.passes(kind, key, shapes, overlap, 0, 0)[0]
+            extra = self.passes(kind, key, shapes, overlap, types, 0, 0)[0]
         gather, scatter = map(self.quanta, later)
         return f + gather, g + extra + gather + scatter
 
@@ -293,12 +330,13 @@ class Problem:
             *degrees, _, zero, again = x
             if devices_of(x) == n and self.rules.several(x, case, alone):
                 row, key = [], (*x[1:5], case.batch // x[0])
-                shapes = {self.shapes(*degrees, y) for y in starts}
+                shapes = {(self.shapes(*degrees, y), self.names(y, n)[0])
+                          for y in starts}
                 for kind in range(len(self.costs)):
                     held = self.memory(kind, x, case)
                     row.append(held and (min(sum(self.load(
-                        kind, key, zero, again, y, case.overlap))
-                        for y in shapes), *held))
+                        kind, key, zero, again, y, case.overlap, z))
+                        for y, z in shapes), *held))
                 every.append((x, row))
         every.sort(key=lambda x: sum(y[0] for y in x[1] if y))
         for x, row in every:

@@ -25,7 +25,7 @@ class Stages:
 
     def alone(self, k):
         """Return where blocks of all replicas start, up to symmetry."""
-        period = self.problem.tree.period
+        period = self.problem.period
         return tuple(sorted({(s + k) % period for s in self.starts}))
 
     def sync(self, kind, strategy, k):
@@ -58,9 +58,10 @@ class Stages:
                 total = near(total + p.tree.time("all-reduce", shape, size))
         total = near(total * near(1 - self.job.get("gradient_sync_overlap", 0)))
         traffic = 0
-        if p.rate:
+        rate = p.rate_of(p.names(self.alone(k), n)[1])
+        if rate:
             w, g, x = (sum(map(up, size, parts)) for size in sizes)
-            traffic = near(near(Fraction(g + 2 * w + 2 * x) / p.rate) * 10**9)
+            traffic = near(near(Fraction(g + 2 * w + 2 * x) / rate) * 10**9)
         if "gradients" in self.case.overlap:
             return p.quanta(traffic), p.quanta(total)
         return p.quanta(near(total + traffic)), 0
@@ -75,7 +76,9 @@ class Stages:
                 return None
             key = *strategy[1:5], self.case.batch // strategy[0]
             shapes = p.shapes(*degrees, self.alone(k))
-            own = (*p.load(kind, key, zero, again, shapes, self.case.overlap),
+            types, _ = p.names(self.alone(k), devices_of(strategy))
+            own = (*p.load(kind, key, zero, again, shapes, self.case.overlap,
+                           types),
                    *self.sync(kind, strategy, k), *held)
             most = max(found[6], own[6])
             found = [x + c * y for x, y in zip(found, own)]
@@ -112,13 +115,14 @@ class Stages:
         and backward) of what changes its layout inside.
         """
         p, n, batch = self.problem, devices_of(ends[0]), self.case.batch
-        terms = self.terms(parts, k % p.tree.period)
+        terms = self.terms(parts, k % p.period)
         if not terms:
             return None
         f, g, update, sync, fixed, kept, work = terms
         (_, enter, leave, passing), wide = shape, [*map(p.shards, ends)]
         kept += sum(up(x * batch, wide[0]) for x in passing)
-        if fixed + work + self.flight(left) * kept > p.room:
+        room = p.room_of(p.names(self.alone(k), n)[1])
+        if fixed + work + self.flight(left) * kept > room:
             return None
         for size, *parts in moves:
             f, g = (x + self.receive((size,), y, k, n, k, n)
