@@ -122,14 +122,16 @@ def certify_infeasible(
     except KeyboardInterrupt as stop:
         raise Interrupted((len(proof), len(splits))) from stop
     except check.RejectedError as error:
-        if len(error.args) > 1:
+        if len(error.args) == 2:
             raise InvalidPlanError(
                 "PLAN: expected one, as there are plans that fit, got none; "
                 "solve the problem and name its plan"
             ) from error
+        why = f"the search would have more than {check.MOST_LABELS} labels"
+        if len(error.args) > 2:
+            why = "with a strategy per layer the bounds leave some that may"
         raise UnsupportedProblemError(
-            f"{problem.name}: no certificate that no plan fits: the search "
-            f"would have more than {check.MOST_LABELS} labels"
+            f"{problem.name}: no certificate that no plan fits: {why}"
         ) from error
     return _certificate(problem_hash, "infeasible", proof)
 

@@ -15,7 +15,10 @@ from .stages import Stages
 MOST_LABELS, MOST_STAGES = 100_000, 2**20  # of the proof of a split
 
 class RejectedError(Exception):
-    """The certificate does not hold; maybe with a faster plan's time."""
+    """The certificate does not hold; maybe with a faster plan's time.
+
+    And ``None`` behind it if the bounds say so, but maybe no plan takes it.
+    """
 
 def expected(where, right, value, why):
     """Reject a value that is not the right one."""
@@ -184,8 +187,8 @@ class Split(Stages):
                             count += 1
                         elif time < bound and (
                                 not exact or self.rules.suits(self.case, after)):
-                            raise RejectedError(f"a plan takes {time}", *(
-                                [time] if strategy else []))
+                            raise RejectedError(f"a plan takes {time}", time,
+                                                *[] if strategy else [None])
             if count > MOST_LABELS:
                 raise RejectedError("proof: too many labels")
         return count
@@ -203,21 +206,22 @@ def score(problem, plan):
                 plan.get("distributed_optimizer", False),
                 rules.common(chosen[0][0]),
                 len(stages) if problem.job.get("even_layers") else 0)
-    if case not in rules.cases() or not rules.suits(case, len(stages)):
-        raise RejectedError("plan: replicas, samples, overlap or stages that "
-                            "the job has not")
+    if not rules.batches(*case[:2]):
+        raise RejectedError("plan: replicas and samples that the job has not")
+    if case not in rules.cases():
+        raise RejectedError("plan: overlap or shared strategies that the job "
+                            "has not")
     split = Split(problem, case)
     devices = [0, *(x["devices"] for x in stages), 0]
     for i, (x, strategies) in enumerate(zip(stages, chosen)):
         layers = [problem.layers.get(y, -1) for y in x["layers"]]
         own = sum({1 << max(y, 0) for y in layers})
         v = problem.at.get(problem.sets[at] | own, 0)
-        found, split_up = None, len({*strategies}) > 1
+        found = None
         if (min(layers) >= 0 and problem.sets[v] - problem.sets[at] == own
                 and v in problem.after(at, case.stages)
                 and len(layers) == own.bit_count() == len(strategies)
                 and sum(devices) <= split.pitch
-                and (split.mixes or not split_up)
                 and all(devices_of(y) == x["devices"]
                         and rules.legal(y, case)
                         and rules.common(y) == case.shared
@@ -225,13 +229,13 @@ def score(problem, plan):
                         for y in strategies)):
             found = split.mixed(
                 problem.shape(at, v),
-                *problem.inside(dict(zip(layers, strategies)), case.batch),
+                *problem.inside(dict(zip(layers, strategies))),
                 k, len(stages) - i, devices[i], devices[i + 2])
         if not found:
             raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
         loads, at, k = [*loads, found], v, k + x["devices"]
-    if at + 1 < len(problem.sets):
-        raise RejectedError("plan: not all layers")
+    if at + 1 < len(problem.sets) or not rules.suits(case, len(stages)):
+        raise RejectedError("plan: not all layers, or the wrong stages")
     f, g, y = zip(*loads)
     pace = max(f) + max(g) if split.gpipe else max(map(add, f, g))
     return sum(f) + sum(g) + (split.count - 1) * pace + max(y)
@@ -269,7 +273,7 @@ def check(problem, problem_hash, certificate, seal):
         try:
             found = split.prove(bound, [price for price, _ in x["prices"]])
         except RejectedError as error:
-            if len(error.args) == 1:
+            if len(error.args) != 2:
                 raise
             raise RejectedError(
                 "status: expected no plan that fits, got one" if none else

@@ -294,7 +294,8 @@ class Graph:
 
     def nearest(self, n):
         """Return links that are no slower than any to a block."""
-        a = min(self.latency(x, y) for x in range(self.period)
-                for y in range(self.period) if x != y)
+        ranks = range(self.period)
+        a = min((self.latency(x, y) for x in ranks for y in ranks if x != y),
+                default=0)
         return [(near(self.launch + near(Fraction(a, 10**6))), (1, 1),
                  twelve_digits(self.widest))]

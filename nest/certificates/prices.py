@@ -304,7 +304,7 @@ class Problem:
             found += self.quanta(near(near(part / port) * 10**9))
         return found if sizes else 0
 
-    def inside(self, chosen, batch):
+    def inside(self, chosen):
         """Return what a stage of layers with their own strategies has.
 
         The layers that are alike; the strategies of the first and the last

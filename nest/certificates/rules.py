@@ -50,7 +50,7 @@ class Rules:
         self.apart = ("pp" in job.get("zero_with", {})
                       or "pp" in job.get("sharded_with", ())
                       or "interleaving" in self.needs(job.get("overlap", ())))
-        remember(self, "listed")
+        remember(self, "listed", "cases")
 
     def cases(self):
         """Return all cases, those of the fewest replicas first."""

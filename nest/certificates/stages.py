@@ -21,7 +21,8 @@ class Stages:
         self.count = self.rules.count(case)
         self.gpipe = self.job.get("schedule") == "gpipe"
         self.mixes = self.job.get("granularity") == "layer"
-        remember(self, "terms", "sync", "links", "least_sync")
+        remember(self, "terms", "sync", "links", "layered",
+                 "least_sync")
 
     def alone(self, k):
         """Return where blocks of all replicas start, up to symmetry."""
@@ -144,7 +145,8 @@ class Stages:
         p, q, lines = self.problem, self.flight(left), []
         counts, enter, leave, passing = p.shape(u, v)
         rows = p.rows(self.case, n, self.places[n], self.whole(u, v))[0]
-        wide = {p.shards(x) for x, _ in rows}
+        if not (wide := {p.shards(x) for x, _ in rows}):
+            return None
         room = p.room - q * sum(min(up(x * self.case.batch, y) for y in wide)
                                 for x in passing)
         base = max(steps, 1) * sum(min(p.nearest(x, y, self.case.batch, n)
@@ -176,15 +178,21 @@ class Stages:
         return base + up(best, SCALE)
 
     def least_sync(self, kind, strategy, n):
-        """Return the least that update and sync of a layer take anywhere."""
+        """Return the least that update and sync of a layer take anywhere.
+
+        Rounded up, what is hidden of all layers is no less than of their sum.
+        """
         found = []
         for k in self.offsets[n]:
             update, sync = self.sync(kind, strategy, k)
-            found.append(update + sync - self.hidden(sync))
+            found.append(update + sync - up(self.share() * sync, 1))
         return min(found)
 
     def hidden(self, sync):
         """Return what of a sync can run behind the last backward pass."""
+        return (2 * self.share() * sync + 1) // 2
+
+    def share(self):
+        """Return the decimal number in the file, not the nearest double."""
         share = self.job.get("overlap", {}).get("gradients", 0)
-        # The decimal number in the file, not the nearest double.
-        return (2 * Fraction(str(float(share))) * sync + 1) // 2
+        return Fraction(str(float(share)))

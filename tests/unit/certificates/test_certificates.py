@@ -41,7 +41,15 @@ from tests.builders import (
     make_problem,
     two_stages,
 )
-from tests.certified import NCCL, covered, draw_covered, one_strategy, put
+from tests.certified import (
+    MOST_CASES,
+    NCCL,
+    count_cases,
+    covered,
+    draw_covered,
+    is_covered,
+    put,
+)
 from tests.independent.generate import (
     draw_plan,
     draw_problem,
@@ -315,7 +323,7 @@ def test_groups_of_uneven_units() -> None:
     Per level: units, the fewest and most ranks in one, the fewest that meet.
     """
     levels = [{"fan_out": 3, "bandwidth_bytes_per_s": 1}] * 2
-    shapes = prices.Tree(levels).shapes(5, 1, 5, (0,), True)
+    shapes = prices.Tree(levels).shapes(5, 1, 5, ((0,),))
     assert shapes == {(5, (5, 1, 1, 2), (2, 2, 3, 2))}
 
 
@@ -357,7 +365,7 @@ def random_pairs(seed: int, count: int) -> Iterator[tuple[Problem, Plan]]:
             continue
         if source.random() < 0.15:
             plan = spoil(source, problem, plan)
-        if one_strategy(plan):
+        if is_covered(plan):
             yield problem, plan
             count -= 1
 
@@ -406,19 +414,22 @@ def test_no_bound_is_above_the_best_plan() -> None:
         certificate = certify(problem, plan)
         verify(problem, certificate)
         assert certificate["step_time_quanta"] == best
-        assert certificate["lower_bound_quanta"] == best
-        assert refuted(problem, best + 1) == best
-        met += 1
+        assert certificate["lower_bound_quanta"] <= best
+        if is_exact(problem):
+            assert certificate["lower_bound_quanta"] == best
+            assert refuted(problem, best + 1) == best
+        met += certificate["lower_bound_quanta"] == best
         searched += sum(x["labels"] for x in certificate["proof"])
         for _ in range(4):
             worse = draw_plan(source, problem)
-            if worse is None or not one_strategy(worse):
+            if worse is None or not is_covered(worse):
                 continue
             try:
                 certificate = certify(problem, worse)
             except NestError:
                 continue
-            assert certificate["lower_bound_quanta"] == best
+            bound = certificate["lower_bound_quanta"]
+            assert bound == best or (bound < best and not is_exact(problem))
             others += certificate["step_time_quanta"] > best
             break
     assert met > 40
@@ -430,12 +441,17 @@ def refuted(problem: Problem, bound: int) -> int | None:
     """Return what a plan below a bound takes, if the proof finds one."""
     found = []
     terms = read(problem)
-    for split in check.splits(terms):
+    for split in terms.rules.cases():
         try:
             certifying.prove_split(terms, split, bound)
         except check.RejectedError as error:
             found.append(error.args[1])
     return min(found, default=None)
+
+
+def is_exact(problem: Problem) -> bool:
+    """Whether bounds meet best plans: not with a strategy per layer."""
+    return problem.job.granularity == "stage"
 
 
 def draw_small(seed: int) -> Iterator[Problem]:
@@ -468,7 +484,8 @@ def examples() -> list[tuple[Problem, Certificate]]:
     problem, plan = solved("llama2-7b-8")
     found = [(problem, certify(problem, plan))]
     for problem, plan in random_pairs(11, 300):
-        if len(plan.stages) > 1 and len(found) < 12:
+        fits = count_cases(problem) <= MOST_CASES
+        if fits and len(plan.stages) > 1 and len(found) < 12:
             try:
                 certificate = certify(problem, plan)
             except NestError:
@@ -560,18 +577,19 @@ def add_price(source: random.Random, listed: list[Any]) -> None:
 def change_plan(source: random.Random, found: Certificate) -> None:
     plan = found["plan"]
     stage = source.choice(plan["stages"])
+    strategy = stage.get("strategy") or source.choice(stage["strategies"])
     what = source.choice(
         ("replicas", "micro_batch", "dp", "tp", "zero", "recompute", "cut")
     )
     if what in plan:
         plan[what] = source.choice((1, 2, 3, 4, 8))
     elif what in ("dp", "tp"):
-        stage["strategy"][what] *= 2
+        strategy[what] *= 2
         stage["devices"] *= 2
     elif what == "zero":
-        stage["strategy"]["zero"] = source.randrange(4)
+        strategy["zero"] = source.randrange(4)
     elif what == "recompute":
-        stage["strategy"]["recompute"] = source.choice(
+        strategy["recompute"] = source.choice(
             ("none", "selective", "full")
         )
     elif len(plan["stages"]) > 1:
@@ -663,11 +681,13 @@ def test_what_says_the_same_in_other_words_holds(
         changed = copy.deepcopy(certificate)
         for stage in changed["plan"]["stages"]:
             stage["layers"].reverse()
+            stage.get("strategies", []).reverse()
         verify(problem, sealed(changed))
         turned += changed != certificate
         bound, terms = changed["lower_bound_quanta"], read(problem)
-        for entry in changed["proof"]:
-            split = check.Split(terms, entry["replicas"], entry["micro_batch"])
+        cases = terms.rules.cases()
+        for case, entry in zip(cases, changed["proof"], strict=True):
+            split = check.Split(terms, case)
             doubled = [2 * price for price, _ in entry["prices"]]
             entry["prices"], entry["labels"] = split.prove(bound, doubled)
         verify(problem, sealed(changed))
@@ -786,7 +806,10 @@ def test_none_is_certified_where_there_is_a_plan() -> None:
             verify(tight, certify_infeasible(tight))
             continue
         seen["some"] += 1
-        with pytest.raises(InvalidPlanError, match="there are plans that fit"):
+        error, match = InvalidPlanError, "there are plans that fit"
+        if not is_exact(tight):
+            error, match = UnsupportedProblemError, "that may$"
+        with pytest.raises(error, match=match):
             certify_infeasible(tight)
         for empty in (True, False):
             with pytest.raises(check.RejectedError):
@@ -809,7 +832,7 @@ def forged(
         "status": "infeasible",
         "proof": [
             {"replicas": r, "micro_batch": b, "prices": prices, "labels": 0}
-            for r, b in check.splits(read(problem))
+            for r, b, *_ in read(problem).rules.cases()
         ],
     }
     return sealed(found)
@@ -885,20 +908,14 @@ def with_job(**fields: Any) -> Callable[[Problem], Problem]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_job(granularity="layer"), "job.granularity: expected nothing, "
-         "for a certificate, got layer; change or remove it"),
         (lambda p: replace(p, preset="nest-artifact"),
          "preset: expected standard, for a certificate, got nest-artifact"),
-        (with_job(overlap={"gradients": 0.5}),
-         "job.overlap: expected nothing, for a certificate, got "),
         (with_job(virtual_stages=(1, 2)),
          r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]"),
         (with_job(schedule="any"),
          "job.schedule: expected 1f1b or gpipe, for a certificate, got any"),
         (with_job(schedule=("1f1b",)),
          "job.schedule: expected 1f1b or gpipe, for a certificate, got "),
-        (with_job(uniform=("tp",)),
-         "job.uniform: expected nothing, for a certificate, got "),
         (lambda p: replace(
             p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))),
          "problem.cluster.topology.algorithms: expected nccl, for a "
@@ -955,13 +972,6 @@ def test_a_layer_is_in_a_stage_once() -> None:
 
 
 def test_plans_without_a_certificate_are_refused() -> None:
-    costs = {name: (make_cost(), make_cost(tp=2)) for name in "ab"}
-    problem = make_problem(costs, topology=NCCL, memory_bytes=10)
-    two = (Strategy(tp=2), Strategy(dp=2))
-    plan = make_plan(("a b", two[0]))
-    stage = replace(plan.stages[0], strategy=None, strategies=two)
-    with pytest.raises(InvalidPlanError, match="got one per layer"):
-        certify(problem, replace(plan, stages=(stage,)))
     costs = {"a": (make_cost(weight_bytes=11),)}
     problem = make_problem(costs, topology=NCCL, memory_bytes=10)
     with pytest.raises(InvalidPlanError, match="expected one that fits"):
@@ -1233,8 +1243,11 @@ def test_missing_files_are_bad_input(
 
 
 def test_it_rests_on_little() -> None:
-    """The standard library, and three files of at most 400 lines."""
-    names = {"check", "documents", "prices"}
+    """The standard library, and seven files of at most 400 lines."""
+    names = {
+        *("check", "documents", "graphs", "networks", "prices", "rules"),
+        "stages",
+    }
     for path in (FOLDER / f"{name}.py" for name in names):
         text = path.read_text()
         assert text.count("\n") <= 400
