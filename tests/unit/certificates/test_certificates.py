@@ -798,12 +798,15 @@ def test_sums_of_memory_have_the_fewest_micro_batches_in_flight() -> None:
 def test_none_is_certified_where_there_is_a_plan() -> None:
     """``brute`` says where there is none."""
     source, seen = random.Random(9), Counter[str]()
-    for problem in itertools.islice(draw_small(9), 40):
+    for problem in itertools.islice(draw_small(9), 60):
         memory = problem.cluster.device.memory_bytes
         tight = with_memory(problem, int(memory * source.choice((1, 0.5))))
         if solve("brute", tight).plan is None:
             seen["none"] += 1
-            verify(tight, certify_infeasible(tight))
+            try:
+                verify(tight, certify_infeasible(tight))
+            except UnsupportedProblemError:
+                assert not is_exact(tight)
             continue
         seen["some"] += 1
         error, match = InvalidPlanError, "there are plans that fit"
