@@ -11,10 +11,14 @@ from msgspec.structs import replace
 from nest.certificates import documents, rules
 from nest.ir import Hierarchy, Level, Plan, Problem
 from nest.ir.io import encode
+from nest.ir.job import MICRO_BATCH_COUNTS, SHARED
 from tests.independent.generate import draw_problem
 
 #: More cases of a problem are other problems of the same kind.
 MOST_CASES = 40
+
+#: What all stages share where they have as many devices.
+RANKS = ("dp", "tp", "cp")
 
 NCCL = Hierarchy(
     levels=(Level(fan_out=4, latency_ns=10.0, bandwidth_bytes_per_s=1e9),),
@@ -41,6 +45,22 @@ def covered(problem: Problem) -> Problem | None:
     return replace(problem, cluster=cluster, job=job)
 
 
+def with_rules(source: random.Random, problem: Problem) -> Problem:
+    """Return a problem with some rules about whole plans."""
+    job, kinds = problem.job, [kind.name for kind in problem.graph.kinds]
+    fields = {*job.uniform, *source.choice((RANKS, RANKS, SHARED, ("zero",)))}
+    changes = {
+        "uniform": tuple(x for x in SHARED if x in fields),
+        "even_layers": source.random() < 0.3,
+        "one_stage": (source.choice(kinds),) * (source.random() < 0.2),
+        "zero_with": source.choice(({}, {"pp": (0, 2)}, {"r": (0, 1, 3)})),
+        "sharded_with": source.choice(((), (), ("pp",), ("tp", "pp"))),
+        "micro_batch_count": source.choice(MICRO_BATCH_COUNTS),
+        "idle_devices": not fields.issuperset(RANKS) or source.random() < 0.7,
+    }
+    return replace(problem, job=replace(job, **changes))
+
+
 def is_covered(plan: Plan) -> bool:
     """Whether certificates can be for such a plan."""
     return plan.virtual_stages == 1 and plan.placement == "loop"
@@ -55,9 +75,11 @@ def draw_covered(seed: int, sequences: bool = False) -> Iterator[Problem]:
             "standard",
             most_devices=8,
             most_layers=5,
-            sequences=sequences,
+            sequences=sequences or source.random() < 0.2,
         )
         problem = covered(drawn)
+        if problem is not None and source.random() < 0.35:
+            problem = with_rules(source, problem)
         if problem is not None and count_cases(problem) <= MOST_CASES:
             yield problem
 

@@ -49,6 +49,7 @@ from tests.certified import (
     draw_covered,
     is_covered,
     put,
+    with_rules,
 )
 from tests.independent.generate import (
     draw_plan,
@@ -360,6 +361,8 @@ def random_pairs(seed: int, count: int) -> Iterator[tuple[Problem, Plan]]:
     while count:
         drawn = draw_problem(source, "standard", sequences=count % 3 == 0)
         problem = covered(drawn)
+        if problem is not None and count % 4 == 0:
+            problem = with_rules(source, problem)
         plan = None if problem is None else draw_plan(source, problem)
         if problem is None or plan is None:
             continue
