@@ -25,6 +25,7 @@ NCCL = Hierarchy(
     algorithms="nccl",
 )
 
+
 def put(document: Any, path: str, value: Any) -> None:
     """Set what a path names; a function gets what was there."""
     *above, last = (int(x) if x.isdigit() else x for x in path.split("."))

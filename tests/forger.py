@@ -200,9 +200,7 @@ def proven(case: Case, certificate: Document, random: Random) -> Document:
     if certificate["plan"] is None:
         terms, bound = prices.Problem(case.data), 1
         terms.forget_times()
-    old = [
-        [price for price, _ in x["prices"]] for x in certificate["proof"]
-    ]
+    old = [[price for price, _ in x["prices"]] for x in certificate["proof"]]
     others = random.random() < 0.5
     proof = []
     for index, case in enumerate(terms.rules.cases()):

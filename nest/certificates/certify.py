@@ -200,9 +200,7 @@ def _prove(
     raise AssertionError("a bound of 0 needs no proof")
 
 
-def prove_split(
-    problem: Prices, key: Case, bound: int
-) -> dict[str, Any]:
+def prove_split(problem: Prices, key: Case, bound: int) -> dict[str, Any]:
     """Return the proof that no plan of a split is below a bound.
 
     Raises
@@ -220,9 +218,7 @@ def prove_split(
         raise UnsupportedProblemError(str(error)) from error
 
 
-def _prove_split(
-    problem: Prices, key: Case, bound: int
-) -> dict[str, Any]:
+def _prove_split(problem: Prices, key: Case, bound: int) -> dict[str, Any]:
     split = check.Split(problem, key)
     edges, high = split.bounds(bound), (bound - 1) // split.count
     prices: list[tuple[int, int | None]] = []

@@ -11,6 +11,7 @@ from itertools import product, zip_longest
 
 from .networks import groups, near, remember, twelve_digits
 
+
 def both(line):
     """Return what two halves take."""
     return 2 * line[0], 2 * line[1]

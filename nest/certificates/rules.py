@@ -150,7 +150,7 @@ class Rules:
         job = self.job
         return (all(zero in job.get("zero_with", {}).get(name, [zero])
                     for name, x in counts.items() if x > 1)
-                and (zero > 1 and dp * cp > 1 or not any(
+                and ((zero > 1 and dp * cp > 1) or not any(
                     x > 1 and name in job.get("sharded_with", ())
                     for name, x in counts.items())))
 

@@ -5,7 +5,6 @@ Standard library only.
 from fractions import Fraction
 
 from .networks import near, remember
-from .prices import NEVER
 from .rules import devices_of, up
 
 SCALE = 2**30  # prices of bytes are parts of this

@@ -592,9 +592,7 @@ def change_plan(source: random.Random, found: Certificate) -> None:
     elif what == "zero":
         strategy["zero"] = source.randrange(4)
     elif what == "recompute":
-        strategy["recompute"] = source.choice(
-            ("none", "selective", "full")
-        )
+        strategy["recompute"] = source.choice(("none", "selective", "full"))
     elif len(plan["stages"]) > 1:
         number = source.randrange(len(plan["stages"]) - 1)
         here, after = plan["stages"][number : number + 2]
