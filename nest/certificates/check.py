@@ -185,8 +185,8 @@ class Split(Stages):
                                 known[:] = [x for x in known if not all(
                                     map(le, new, x))] + [new]
                             count += 1
-                        elif time < bound and (
-                                not exact or self.rules.suits(self.case, after)):
+                        elif time < bound and (not exact or self.rules.suits(
+                                self.case, after)):
                             raise RejectedError(f"a plan takes {time}", time,
                                                 *[] if strategy else [None])
             if count > MOST_LABELS:

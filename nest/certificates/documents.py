@@ -19,7 +19,8 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "axis", "recompute", "schedule", "algorithms", "layers", "_hash",
         "status", "seal", "plan.overlap", "micro_batch_count", "uniform",
         "one_stage", "sharded_with", "needs.tp", "needs.cp", "needs.ep",
-        "needs.weights", "needs.gradients", "granularity", "order", "units", "by_device.device", "device.name")
+        "needs.weights", "needs.gradients", "granularity", "order", "units",
+        "by_device.device", "device.name")
 # What objects hold: a value, = an object, + a list of values, # of objects,
 # % of lists, ? a value or a list of them; nothing depends on keys with a star.
 KEYS = {place.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
@@ -28,30 +29,31 @@ problem: schema name* source* preset graph= cluster= job= quantum_ps
 time_unit*; graph: kinds# layers# edges#; edges: source target
 bytes_per_sample; activations: recompute kept_bytes working_bytes extra_ns
 extra_host_ns static_bytes; layers: id kind; kinds: name costs#; cluster: name*
-num_devices device= topology= others#; others: first count device=; costs: tp cp ep sequence_parallel samples
-activations# collectives# forward_ns backward_ns weight_backward_ns*
-forward_host_ns backward_host_ns weight_bytes expert_weight_bytes working_bytes
-measured* by_device#; by_device: device forward_ns backward_ns extra_ns
-weight_backward_ns* forward_host_ns backward_host_ns extra_host_ns; topology: kind algorithms levels# nodes# links#
-directed order+ units# coordinates= launch_ns; nodes: id kind forward; links:
-source target bandwidth_bytes_per_s latency_ns; job: global_batch micro_batches+
-sequence_length* dtype* optimizer= schedule zero+ replicas+ data_parallel+
-pipeline_parallel+ tensor_parallel+ context_parallel+ expert_parallel+
-recompute+ sequence_parallel? uneven_batches overlap_needs= virtual_stages+
+num_devices device= topology= others#; others: first count device=;
+costs: tp cp ep sequence_parallel samples activations# collectives# forward_ns
+backward_ns weight_backward_ns* forward_host_ns backward_host_ns weight_bytes
+expert_weight_bytes working_bytes measured* by_device#; by_device: device
+forward_ns backward_ns extra_ns weight_backward_ns* forward_host_ns
+backward_host_ns extra_host_ns; topology: kind algorithms levels# nodes# links#
+directed order+ units# coordinates= launch_ns; nodes: id kind forward;
+links: source target bandwidth_bytes_per_s latency_ns; job: global_batch
+micro_batches+ sequence_length* dtype* optimizer= schedule zero+ replicas+
+data_parallel+ pipeline_parallel+ tensor_parallel+ context_parallel+
+expert_parallel+ recompute+ sequence_parallel? uneven_batches virtual_stages+
 gradient_sync_overlap weight_backward_fraction* model_flops_per_sample*
-overlap= distributed_optimizer uniform+ even_layers one_stage+ idle_devices
-zero_with= sharded_with+ micro_batch_count granularity; overlap: tp cp ep weights gradients;
-overlap_needs: tp+ cp+ ep+ weights+ gradients+; zero_with: r+ pp+ cp+;
-levels: name* fan_out latency_ns bandwidth_bytes_per_s launch_ns
-peer_bandwidth_bytes_per_s group_fractions#; collectives: kind phase axis
-size_bytes count; device: name headroom_bytes* memory_bytes reserve_bytes hbm_bytes_per_s
-peak_flops* price_usd_per_hour*; optimizer: name* weight_bytes gradient_bytes
-state_bytes buffer_bytes; group_fractions: members fraction; certificate:
-schema problem_hash plan= step_time_quanta lower_bound_quanta status proof#
-seal; plan: schema replicas micro_batch stages# overlap+
-distributed_optimizer; stages: layers+ devices
-strategy= strategies#; strategy: dp tp cp ep sequence_parallel zero recompute; proof:
-replicas micro_batch prices% labels""".split(";"))}
+overlap= overlap_needs= distributed_optimizer granularity uniform+ even_layers
+one_stage+ idle_devices zero_with= sharded_with+ micro_batch_count;
+overlap: tp cp ep weights gradients; overlap_needs: tp+ cp+ ep+ weights+
+gradients+; zero_with: r+ pp+ cp+; levels: name* fan_out latency_ns
+bandwidth_bytes_per_s launch_ns peer_bandwidth_bytes_per_s group_fractions#;
+collectives: kind phase axis size_bytes count; device: name headroom_bytes*
+memory_bytes reserve_bytes hbm_bytes_per_s peak_flops* price_usd_per_hour*;
+optimizer: name* weight_bytes gradient_bytes state_bytes buffer_bytes;
+group_fractions: members fraction; certificate: schema problem_hash plan=
+step_time_quanta lower_bound_quanta status proof# seal; plan: schema replicas
+micro_batch stages# overlap+ distributed_optimizer; stages: layers+ devices
+strategy= strategies#; strategy: dp tp cp ep sequence_parallel zero recompute;
+proof: replicas micro_batch prices% labels""".split(";"))}
 KEYS["strategies"] = KEYS["strategy"]
 # Objects with keys of their own, all of a mark.
 FREE = {"units": "", "coordinates": "+"}
@@ -61,7 +63,8 @@ FORMS = {"": ("a value",), "=": ("an object",), "+": ("a list", ""),
          "?": ("a value", "a list", ""),
          "-": ("a value", "a list", "an object", "-")}
 ONLY = {"problem.preset": ["standard"], "job.virtual_stages": [[1]],
-        "job.schedule": ["1f1b", "gpipe"], "topology.kind": ["hierarchy", "graph"],
+        "job.schedule": ["1f1b", "gpipe"],
+        "topology.kind": ["hierarchy", "graph"],
         "topology.algorithms": ["nccl"],
         "collectives.kind": ["all-reduce", "all-gather", "reduce-scatter",
                              "all-to-all"],

@@ -296,7 +296,6 @@ class Graph:
     def nearest(self, n):
         """Return links that are no slower than any to a block."""
         ranks = range(self.period)
-        a = min((self.latency(x, y) for x in ranks for y in ranks if x != y),
-                default=0)
-        return [(near(self.launch + near(Fraction(a, 10**6))), (1, 1),
-                 twelve_digits(self.widest))]
+        times = [self.latency(x, y) for x in ranks for y in ranks if x != y]
+        return [(near(self.launch + near(Fraction(min(times), 10**6))),
+                 (1, 1), twelve_digits(self.widest))] if times else []

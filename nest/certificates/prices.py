@@ -87,7 +87,7 @@ class Problem:
         needs = [0] * len(self.kinds)
         for source, target, _ in self.edges:
             needs[target] |= 1 << source
-        done, self.order = 0, []  # of the possible layers the first in the file
+        done, self.order = 0, []  # of possible layers the first in the file
         while ready := [i for i, x in enumerate(needs)
                         if not x & ~done and not done >> i & 1]:
             self.order.append(ready[0])
@@ -201,8 +201,8 @@ class Problem:
 
         With what of ZeRO's traffic in each is hidden behind it, too.
         """
-        cost, found, hidden = self.costs[kind][key], [], self.job.get("overlap")
-        left = {x: near(1 - hidden[x]) for x in overlap}
+        cost, found = self.costs[kind][key], []
+        left = {x: near(1 - self.job["overlap"][x]) for x in overlap}
         for phase, both in zip(("forward", "backward"), moved):
             total = near(both * left.get("weights", 1))
             name = f"{phase}_ns"

@@ -139,7 +139,7 @@ class Rules:
                 and all(x in (job.get(f"{name}_parallel") or [x])
                         for name, x in named)
                 and not (case.spread and zero > 1)
-                and not ("sequence_parallel" in needs and tp > 1 and not splits)
+                and (splits or tp == 1 or "sequence_parallel" not in needs)
                 and not ("no-full-recompute" in needs and again == "full")
                 and self.sharded(strategy, r=case.replicas, cp=cp, tp=tp,
                                  ep=ep))

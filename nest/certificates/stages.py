@@ -10,7 +10,7 @@ from .rules import devices_of, up
 SCALE = 2**30  # prices of bytes are parts of this
 
 class Stages:
-    """Stages of plans of a case: R replicas, micro-batches of B samples, one runtime."""
+    """Stages of plans with R replicas and micro-batches of B samples."""
 
     def __init__(self, problem, case):
         self.problem, self.job, self.case = problem, problem.job, case
@@ -56,8 +56,8 @@ class Stages:
             parts = 1, 1
             for shape, size in zip(own, gradients):
                 total = near(total + p.tree.time("all-reduce", shape, size))
-        total = near(total * near(1 - self.job.get("gradient_sync_overlap", 0)))
-        traffic = 0
+        hidden, traffic = self.job.get("gradient_sync_overlap", 0), 0
+        total = near(total * near(1 - hidden))
         rate = p.rate_of(p.names(self.alone(k), n)[1])
         if rate:
             w, g, x = (sum(map(up, size, parts)) for size in sizes)
