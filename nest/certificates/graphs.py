@@ -9,7 +9,7 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import product, zip_longest
 
-from .networks import groups, near, remember, twelve_digits
+from .networks import Link, groups, near, remember, twelve_digits
 
 
 def both(line):
@@ -291,11 +291,11 @@ class Graph:
                  if other + i != first + j}
         a = max(self.latency(*x) for x in flows)
         beta = twelve_digits(1 / self.slowest(flows.items()))
-        return [(near(self.launch + near(Fraction(a, 10**6))), (1, 1), beta)]
+        return [Link(near(self.launch + near(Fraction(a, 10**6))), beta)]
 
     def nearest(self, n):
         """Return links that are no slower than any to a block."""
         ranks = range(self.period)
         times = [self.latency(x, y) for x in ranks for y in ranks if x != y]
-        return [(near(self.launch + near(Fraction(min(times), 10**6))),
-                 (1, 1), twelve_digits(self.widest))] if times else []
+        return [Link(near(self.launch + near(Fraction(min(times), 10**6))),
+                     twelve_digits(self.widest))] if times else []

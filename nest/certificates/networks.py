@@ -34,6 +34,16 @@ def groups(size, stride, n, parts):
     found = [[s + x for s in p for x in g] for p in parts for g in own]
     return [x for x in found if len(x) > 1]
 
+class Link:
+    """What a message takes: a latency, and a bandwidth for a part of it.
+
+    Compared by what it is, not by what it holds: numbers are slow to hash.
+    """
+
+    def __init__(self, latency, port, times=1, over=1):
+        self.latency, self.port = latency, port
+        self.times, self.over = times, over
+
 class Tree:
     """Times of messages and collectives on a hierarchy."""
 
@@ -48,7 +58,7 @@ class Tree:
         ports = zip(accumulate(self.bands, min), self.peers)
         self.ports = [min(b, p or b) for b, p in ports]
         self.period, self.most = self.below[-1], self.above[-1]
-        remember(self, "shapes", "lines", "time")
+        remember(self, "shapes", "lines", "time", "wire")
 
     def level(self, first, last):
         """Return the lowest level with a unit that holds both devices."""
@@ -111,16 +121,16 @@ class Tree:
         return [k]
 
     def link(self, starts, first, n, other, m):
-        """Return the links from blocks of m to blocks of n devices.
-
-        Latency, (times, over) of what a device of n gets, and bandwidth.
-        """
+        """Return the links from blocks of m to blocks of n devices."""
         ends = min(first, other), max(first + n, other + m) - 1
         found = {self.level(*(s + x for x in ends)) for s in starts}
-        return [(near(self.launch[x] + near(self.alpha[x])),
-                 (n, min(n, m)), self.ports[x]) for x in found]
+        return [self.wire(x, n, min(n, m)) for x in found]
+
+    def wire(self, level, times, over):
+        """Return a link across a level."""
+        latency = near(self.launch[level] + near(self.alpha[level]))
+        return Link(latency, self.ports[level], times, over)
 
     def nearest(self, n):
         """Return links one of which is no slower than any to n devices."""
-        return [(near(self.launch[i] + near(self.alpha[i])), (1, 1),
-                 self.ports[i]) for i, c in enumerate(self.above) if c > n]
+        return [self.wire(i, 1, 1) for i, c in enumerate(self.above) if c > n]

@@ -297,11 +297,11 @@ class Problem:
 
     def receive(self, sizes, shards, batch, link):
         """Return what it takes to receive from another block over a link."""
-        latency, (times, over), port = link
-        found = self.quanta(latency)
+        found = self.quanta(link.latency)
         for size in sizes:
-            part = near(Fraction(size * batch * times, shards * over))
-            found += self.quanta(near(near(part / port) * 10**9))
+            part = near(Fraction(size * batch * link.times,
+                                 shards * link.over))
+            found += self.quanta(near(near(part / link.port) * 10**9))
         return found if sizes else 0
 
     def inside(self, chosen):

@@ -20,7 +20,10 @@ class Stages:
         self.count = self.rules.count(case)
         self.gpipe = self.job.get("schedule") == "gpipe"
         self.mixes = self.job.get("granularity") == "layer"
-        remember(self, "terms", "sync", "links", "layered",
+        # The decimal number in the file, not the nearest double.
+        self.share = Fraction(str(float(
+            self.job.get("overlap", {}).get("gradients", 0))))
+        remember(self, "terms", "parts", "receive", "sync", "links", "layered",
                  "least_sync")
 
     def alone(self, k):
@@ -66,8 +69,12 @@ class Stages:
             return p.quanta(traffic), p.quanta(total)
         return p.quanta(near(total + traffic)), 0
 
-    def terms(self, parts, k):
-        """Return F, G, update, sync and memory of layers that are alike."""
+    def terms(self, parts, first, passing, k):
+        """Return F, G, update and sync of a stage without what it receives.
+
+        Then the memory left for micro-batches in flight, and what one keeps.
+        Where the first layer is as stated, and such sizes pass.
+        """
         p, found = self.problem, [0] * 7
         for kind, strategy, c in parts:
             *degrees, _, zero, again = strategy
@@ -83,7 +90,10 @@ class Stages:
             most = max(found[6], own[6])
             found = [x + c * y for x, y in zip(found, own)]
             found[6] = most
-        return found
+        f, g, update, sync, fixed, kept, work = found
+        kept += sum(up(x * self.case.batch, p.shards(first)) for x in passing)
+        room = p.room_of(p.names(self.alone(k), devices_of(first))[1])
+        return f, g, update, sync, room - fixed - work, kept
 
     def flight(self, left):
         """Return the micro-batches in flight in the left-th last stage."""
@@ -104,9 +114,13 @@ class Stages:
         At offset k, the left-th from the end, between stages of so many
         devices, 0 for none.
         """
-        parts = tuple((i, strategy, c) for i, c in enumerate(shape[0]) if c)
+        parts = self.parts(shape[0], strategy)
         return self.mixed(shape, parts, (strategy, strategy), (), k, left,
                           front, behind)
+
+    def parts(self, counts, strategy):
+        """Return the layers of a stage that are alike."""
+        return tuple((i, strategy, c) for i, c in enumerate(counts) if c)
 
     def mixed(self, shape, parts, ends, moves, k, left, front, behind):
         """Return the same of a stage whose layers have their own strategies.
@@ -114,16 +128,12 @@ class Stages:
         With those of its first and its last layer, and (bytes, shards forward
         and backward) of what changes its layout inside.
         """
-        p, n, batch = self.problem, devices_of(ends[0]), self.case.batch
-        terms = self.terms(parts, k % p.period)
-        if not terms:
+        n, (_, enter, leave, passing) = devices_of(ends[0]), shape
+        wide = [*map(self.problem.shards, ends)]
+        terms = self.terms(parts, ends[0], passing, k % self.problem.period)
+        if not terms or self.flight(left) * terms[5] > terms[4]:
             return None
-        f, g, update, sync, fixed, kept, work = terms
-        (_, enter, leave, passing), wide = shape, [*map(p.shards, ends)]
-        kept += sum(up(x * batch, wide[0]) for x in passing)
-        room = p.room_of(p.names(self.alone(k), n)[1])
-        if fixed + work + self.flight(left) * kept > room:
-            return None
+        f, g, update, sync, *_ = terms
         for size, *parts in moves:
             f, g = (x + self.receive((size,), y, k, n, k, n)
                     for x, y in zip((f, g), parts))
@@ -184,14 +194,9 @@ class Stages:
         found = []
         for k in self.offsets[n]:
             update, sync = self.sync(kind, strategy, k)
-            found.append(update + sync - up(self.share() * sync, 1))
+            found.append(update + sync - up(self.share * sync, 1))
         return min(found)
 
     def hidden(self, sync):
         """Return what of a sync can run behind the last backward pass."""
-        return (2 * self.share() * sync + 1) // 2
-
-    def share(self):
-        """Return the decimal number in the file, not the nearest double."""
-        share = self.job.get("overlap", {}).get("gradients", 0)
-        return Fraction(str(float(share)))
+        return sync and (2 * self.share * sync + 1) // 2

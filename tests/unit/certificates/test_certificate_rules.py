@@ -260,7 +260,7 @@ def test_layers_that_fit_in_no_way() -> None:
 def test_layers_hide_their_sync_together() -> None:
     """Ten syncs of 1 hide 4 of 10 together, though 0.4 of each is nothing."""
     split = check.Split(read(two_stages(topology=NCCL)), prices_case())
-    split.job = {"overlap": {"gradients": Fraction(0.4)}}
+    split.share = Fraction(2, 5)
     split.sync = lambda *_: (0, 1)
     split.offsets = {1: {0}}
     assert split.hidden(10) == 4
@@ -325,7 +325,8 @@ def test_what_ends_the_step_on_a_graph_runs_together() -> None:
 def test_the_nearest_link_of_a_graph_is_no_slower_than_any() -> None:
     """5 + 5 ns between two devices of a node, and what enters a device."""
     (link,) = graph_of("clos").nearest(1)
-    assert link == (10, (1, 1), 10**9)
+    assert (link.latency, link.times, link.over) == (10, 1, 1)
+    assert link.port == 10**9
 
 
 @pytest.mark.parametrize(
