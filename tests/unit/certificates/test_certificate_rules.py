@@ -170,6 +170,18 @@ def test_replicas_that_leave_devices_idle_have_no_proof() -> None:
     assert {x["replicas"] for x in certificate["proof"]} == {1, 3}
 
 
+def test_a_rule_may_want_a_zero_stage_that_changes_nothing() -> None:
+    """Two stages of one rank each have ZeRO 1, which is as fast as 0."""
+    costs = {"a": layer(30), "b": layer(30)}
+    problem = ruled(
+        chain(costs, global_batch=2, zero=(0, 1)), zero_with={"pp": (1,)}
+    )
+    plan = solve("brute", problem).plan
+    assert plan is not None
+    assert certify(problem, plan)["lower_bound_quanta"] == 90
+    assert refuted(problem, 91) == 90
+
+
 @pytest.mark.parametrize(("needs", "best"), [((), 150), (("ep",), 200)])
 def test_overlap_and_what_it_needs(needs: tuple[str, ...], best: int) -> None:
     """Two data ranks exchange 20 bytes in 10 + 10 ns, all of it hidden.
@@ -314,6 +326,34 @@ def test_graphs_take_what_is_worked_by_hand(row: tuple[str, ...]) -> None:
     listed = tuple((tuple(x), Fraction(1)) for x in groups if len(x) > 1)
     found = graph_of(name).time(kind, listed, int(size))
     assert found == min(offered.values())
+
+
+@pytest.mark.parametrize("row", rows(7), ids=lambda row: " ".join(row[:5]))
+def test_every_algorithm_takes_what_is_worked_by_hand(
+    row: tuple[str, ...],
+) -> None:
+    name, text, kind, size, algorithm, expected, _ = row
+    graph, lists = graph_of(name), map(tuple, read_groups(text))
+    groups = tuple((x, Fraction(1)) for x in lists if len(x) > 1)
+    halves = graph.halves(groups)
+    twice = kind == "all-reduce"
+    if algorithm == "two-trees":
+        lines, twice = [graph.line([graph.trees(*x) for x in groups])], False
+    elif algorithm == "torus":
+        lines = graph.torus(groups)
+    elif algorithm == "rotated-rings":
+        lines = [graph.line([graph.rotated(*x) for x in groups])]
+    elif algorithm == "hierarchical":
+        lines, twice = graph.nested(kind, groups, int(size)), False
+    elif algorithm.startswith("halving") and True not in halves:
+        lines, twice = graph.flat(kind, groups)[3:4], False
+    else:
+        far = algorithm.endswith("-far")
+        lines = [halves.get(algorithm) or halves[far]]
+    (line,) = map(graphs.both, lines) if twice else lines
+    assert graph.launch + line[0] / 10**6 + int(size) * line[1] == int(
+        expected
+    )
 
 
 def test_what_ends_the_step_on_a_graph_runs_together() -> None:
