@@ -7,6 +7,7 @@ and the plan that breaks the rule has no certificate.
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from nest.certificates import check, graphs, networks
+from nest.certificates import check, documents, graphs, networks
 from nest.certificates.certify import certify, certify_infeasible
 from nest.cost.score import score
+from nest.errors import UnsupportedProblemError
 from nest.ir import Optimizer, Problem, Strategy
 from nest.ir.graph import DeviceTimes
 from nest.topology.graph import GraphNetwork
@@ -28,6 +30,7 @@ from tests.builders import (
     two_stages,
 )
 from tests.certified import NCCL
+from tests.graphs import make_graph
 from tests.properties.test_solvers_agree import solve
 from tests.semantics import test_whole_plans as whole
 from tests.semantics.test_device_types import with_other
@@ -445,3 +448,33 @@ def test_the_slowest_memory_of_a_block_counts() -> None:
     assert certify(problem, plan)["step_time_quanta"] == 180
     slower = with_other(problem, 1, hbm_bytes_per_s=5e8)
     assert certify(slower, plan)["step_time_quanta"] == 330
+
+
+def test_groups_are_odd_in_the_second_tree() -> None:
+    """Of 5: 1 and 3 below 2 below 4 below 0; then every rank is one more."""
+    ((_, flows),) = graph_of("uneven").trees((0, 1, 2, 3, 4), Fraction(1))
+    assert {
+        ends: part for ends, part in flows.items() if ends[0] < ends[1]
+    } == {
+        **dict.fromkeys([(1, 2), (2, 4), (0, 4)], Fraction(1, 2)),
+        **dict.fromkeys([(3, 4), (0, 3), (0, 1)], Fraction(1, 2)),
+        (2, 3): 1,
+    }
+
+
+def test_the_units_are_names() -> None:
+    document = {"kind": "graph", "nodes": [], "links": [], "units": [{"a": 1}]}
+    problem = {"schema": "nest-problem/1", "cluster": {"topology": document}}
+    with pytest.raises(documents.BadInputError, match="units: expected text"):
+        documents.parse(json.dumps(problem), "problem")
+
+
+def test_a_graph_that_is_too_large_is_refused() -> None:
+    names = [str(i) for i in range(129)]
+    topology = make_graph(names, [(x, "s", 5, 1e9) for x in names])
+    problem = make_problem({"a": make_cost()}, devices=129, topology=topology)
+    plan = make_plan(("a", SINGLE))
+    with pytest.raises(
+        UnsupportedProblemError, match="num_devices: expected at most 128"
+    ):
+        certify(problem, plan)
