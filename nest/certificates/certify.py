@@ -15,7 +15,7 @@ from nest.certificates import check
 from nest.certificates.documents import BadInputError, digest, parse
 from nest.certificates.prices import NEVER
 from nest.certificates.prices import Problem as Prices
-from nest.certificates.rules import Case
+from nest.certificates.rules import ProofCase
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, UnsupportedProblemError
 from nest.ir.io import decode_problem, encode, plan_to_json
@@ -200,7 +200,7 @@ def _prove(
     raise AssertionError("a bound of 0 needs no proof")
 
 
-def prove_split(problem: Prices, key: Case, bound: int) -> dict[str, Any]:
+def prove_split(problem: Prices, key: ProofCase, bound: int) -> dict[str, Any]:
     """Return the proof that no plan of a split is below a bound.
 
     Raises
@@ -218,7 +218,9 @@ def prove_split(problem: Prices, key: Case, bound: int) -> dict[str, Any]:
         raise UnsupportedProblemError(str(error)) from error
 
 
-def _prove_split(problem: Prices, key: Case, bound: int) -> dict[str, Any]:
+def _prove_split(
+    problem: Prices, key: ProofCase, bound: int
+) -> dict[str, Any]:
     split = check.Split(problem, key)
     edges, high = split.bounds(bound), (bound - 1) // split.count
     prices: list[tuple[int, int | None]] = []

@@ -9,7 +9,7 @@ from operator import add, le, mul
 
 from .documents import BadInputError, parse, read
 from .prices import NEVER, Problem
-from .rules import FIELDS, Case, devices_of, up
+from .rules import FIELDS, ProofCase, devices_of, up
 from .stages import Stages
 
 MOST_LABELS, MOST_STAGES = 100_000, 2**20  # of the proof of a split
@@ -38,18 +38,19 @@ class Split(Stages):
 
         As (set in front, set with it, devices, least load).
         """
-        p, most = self.problem, (bound - 1) // self.count
+        p, P, most = self.problem, self.pitch, (bound - 1) // self.count
         last, light, self.places, few = len(p.sets) - 1, {}, {}, self.flight(1)
         self.offsets = {}
         least = [[[NEVER] * len(p.costs)] * 2]
         sizes = {*map(devices_of, self.rules.choices(self.case))}
         for n in sorted(sizes):
-            if n <= self.pitch:
-                ks = range(0, self.pitch - n + 1, gcd(*sizes))
+            if n <= P:
+                ks = range(0, P - n + 1, gcd(*sizes))
                 self.offsets[n] = {x % p.period for x in ks}
-                self.places[n] = frozenset(map(self.alone, ks))
+                starts = frozenset(map(self.alone, ks))
+                self.places[n] = starts
                 rows = [x for y in {False, self.rules.apart} for x in p.rows(
-                    self.case, n, self.places[n], y)[1]]
+                    self.case, n, starts, y)[1]]
                 kinds = [[x for x in kind if x] or [(NEVER, NEVER, 0, 0)]
                          for kind in zip(*(row for _, row in rows))]
                 light[n] = [min(x[0] for x in kind) for kind in kinds]
@@ -61,8 +62,8 @@ class Split(Stages):
                  for n, r in light.items()}
         work, held = ([sum(map(mul, x, r)) for x in p.counts]
                       for r in (work, held))
-        slack = self.pitch * most - work[last]
-        if slack < 0 or self.pitch * p.room < held[last]:
+        slack = P * most - work[last]
+        if slack < 0 or P * p.room < held[last]:
             return []
         left, edges = [NEVER] * last + [0], []
         for u in range(last - 1, -1, -1):
@@ -71,7 +72,7 @@ class Split(Stages):
                 for n, r in light.items() if left[v] < NEVER else ():
                     if r[v] - r[u] > most or n * most > waste:
                         continue
-                    load = self.least(u, v, n, left[v] + 1)
+                    load = self.lowest(u, v, n, left[v] + 1)
                     if load is not None and load <= most:
                         edges.append((u, v, n, load))
                         left[u] = min(left[u], left[v] + 1)
@@ -79,14 +80,14 @@ class Split(Stages):
                 raise RejectedError("proof: too many stages")
         return edges
 
-    def least(self, u, v, n, left):
-        """Return the least load of a stage that is left-th from the end."""
+    def lowest(self, u, v, n, position):
+        """Return the least load of a stage that is so far from the end."""
         if self.mixes:
-            return self.layered(u, v, n, left)
+            return self.layered(u, v, n, position)
         options = self.problem.options(
             self.problem.shape(u, v), self.case, n, self.places[n],
             self.whole(u, v), 1)
-        need = self.flight(left)
+        need = self.flight(position)
         return next((x[0] for x in options if x[1] >= need), None)
 
     def cheapest(self, edges, price):
@@ -117,7 +118,7 @@ class Split(Stages):
         price = prices[-1] if prices else 0
         return costs, self.search(bound, edges, price) if edges else 0
 
-    def ways(self, u, v, n, left):
+    def ways(self, u, v, n, position):
         """Return (least load, any, strategy) of a stage, sorted.
 
         Where layers have their own: (least load, what a step takes beyond
@@ -127,9 +128,9 @@ class Split(Stages):
             return self.problem.options(
                 self.problem.shape(u, v), self.case, n, self.places[n],
                 self.whole(u, v), 0)
-        load, rest = self.layered(u, v, n, left), 0
+        load, rest = self.layered(u, v, n, position), 0
         if load is not None and v - u == len(self.problem.sets) - 1:
-            time = self.layered(u, v, n, left, self.count)
+            time = self.layered(u, v, n, position, self.count)
             rest = max(time - self.count * load, 0)
         return [] if load is None else [(load, rest, None)]
 
@@ -201,11 +202,12 @@ def score(problem, plan):
                          x["strategies"] if "strategies" in x
                          else [x["strategy"]] * len(x["layers"]))]
               for x in stages]
-    case = Case(plan["replicas"], plan["micro_batch"],
-                tuple(sorted(plan.get("overlap", ()))),
-                plan.get("distributed_optimizer", False),
-                rules.common(chosen[0][0]),
-                len(stages) if problem.job.get("even_layers") else 0)
+    case = ProofCase(
+        plan["replicas"], plan["micro_batch"],
+        tuple(sorted(plan.get("overlap", ()))),
+        plan.get("distributed_optimizer", False),
+        rules.common(chosen[0][0]),
+        len(stages) if problem.job.get("even_layers") else 0)
     if not rules.batches(*case[:2]):
         raise RejectedError("plan: replicas and samples that the job has not")
     if case not in rules.cases():

@@ -23,8 +23,8 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "by_device.device", "device.name")
 # What objects hold: a value, = an object, + a list of values, # of objects,
 # % of lists, ? a value or a list of them; nothing depends on keys with a star.
-KEYS = {place.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
-        for place, keys in (text.split(":") for text in """
+KEYS = {name.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
+        for name, keys in (text.split(":") for text in """
 problem: schema name* source* preset graph= cluster= job= quantum_ps
 time_unit*; graph: kinds# layers# edges#; edges: source target
 bytes_per_sample; activations: recompute kept_bytes working_bytes extra_ns
@@ -98,10 +98,9 @@ def covered(value, where, place, mark="="):
         return [covered(x, where, place, FORMS[mark][-1]) for x in value]
     if kind == "a value":
         return typed(value, where)
-    own, found = KEYS.get(place) if place else dict.fromkeys(value, "-"), {}
-    if place in FREE:
-        return {key: covered(x, where, place, FREE[place])
-                for key, x in value.items()}
+    if (free := FREE.get(place)) is not None:
+        return {key: covered(x, where, None, free) for key, x in value.items()}
+    own, found = KEYS[place] if place else dict.fromkeys(value, "-"), {}
     for key, x in value.items():
         only = ONLY.get(f"{place}.{key}", [x] if key in own else [])
         if x not in only:

@@ -1,8 +1,8 @@
 """What networks that are graphs take, as docs/cost-model.md has it.
 
-Standard library only. A group is its ranks and its part of a buffer, a phase
-a latency in fs and flows: {(source, target): part of the buffer}. A line is
-the latency and the ns per byte of some phases.
+Standard library only. A group is its ranks and its fraction of a buffer, a
+phase a latency in fs and flows: {(source, target): fraction of the buffer}.
+A line is the latency and the ns per byte of some phases.
 """
 from collections import defaultdict
 from fractions import Fraction
@@ -33,7 +33,7 @@ class Graph:
             "forward", x.get("kind", "device") == "switch")}
         self.order = topology.get("order") or [
             x["id"] for x in nodes if x.get("kind", "device") == "device"]
-        self.most = len(self.order)
+        self.max_devices = len(self.order)
         self.arcs, self.into = {}, defaultdict(dict)
         for x in topology["links"]:
             latency = near(near(x.get("latency_ns", 0) * 10**6)
@@ -83,14 +83,14 @@ class Graph:
         """Return the largest load over bandwidth of an arc."""
         held, load = defaultdict(dict), defaultdict(int)
         for (source, target), x in flows:
-            own, name = held[target], self.order[source]
-            own[name] = own.get(name, 0) + x
-        for target, own in held.items():
+            members, name = held[target], self.order[source]
+            members[name] = members.get(name, 0) + x
+        for target, members in held.items():
             for u, ways in self.routes(target)[1]:
-                amount = own.pop(u, 0)
+                amount = members.pop(u, 0)
                 for v, share in ways if amount else ():
                     load[u, v] += amount * share
-                    own[v] = own.get(v, 0) + amount * share
+                    members[v] = members.get(v, 0) + amount * share
         return max((x / self.arcs[arc] for arc, x in load.items()), default=0)
 
     def line(self, groups):
@@ -102,46 +102,46 @@ class Graph:
             c += 10**9 * self.slowest(y for x in running for y in x[1].items())
         return a, c
 
-    def rings(self, lists, part):
-        """Return the phase of rings on such parts, all at once."""
+    def rings(self, lists, fraction):
+        """Return the phase of rings on such fractions, all at once."""
         flows, latency = defaultdict(int), 0
         for ranks in lists:
             hops, n = [*zip(ranks, ranks[1:] + ranks[:1])], len(ranks)
             for hop in hops:
-                flows[hop] += Fraction(n - 1, n) * part
+                flows[hop] += Fraction(n - 1, n) * fraction
             times = [self.latency(*hop) for hop in hops]
             latency = max(latency, sum(times) - min(times))
         return latency, flows
 
-    def exchange(self, ranks, part, far):
+    def exchange(self, ranks, fraction, far):
         """Return the phases of halving and doubling."""
         phases, count = [], len(ranks).bit_length() - 1
         for j in range(count):
             bit = 1 << (count - 1 - j if far else j)
-            flows = {(x, ranks[i ^ bit]): part / 2 ** (j + 1)
+            flows = {(x, ranks[i ^ bit]): fraction / 2 ** (j + 1)
                      for i, x in enumerate(ranks)}
             phases.append((max(self.latency(*x) for x in flows), flows))
         return phases
 
-    def rotated(self, ranks, part):
+    def rotated(self, ranks, fraction):
         """Return rings through all of a unit, begun at each of its ranks."""
         units = defaultdict(list)
         for x in ranks:
             units[self.units[0][x]].append(x)
         count = min(map(len, units.values()))
         return [self.rings([tuple(
-            x for own in units.values() for x in
-            (own * 2)[j % len(own):j % len(own) + len(own)])
-            for j in range(count)], part / count)]
+            x for members in units.values() for x in
+            (members * 2)[j % len(members):j % len(members) + len(members)])
+            for j in range(count)], fraction / count)]
 
-    def direct(self, ranks, part):
+    def direct(self, ranks, fraction):
         """Return the phase in which all ranks send to all others."""
-        flows = {(x, y): part / len(ranks) for x in ranks for y in ranks
+        flows = {(x, y): fraction / len(ranks) for x in ranks for y in ranks
                  if x != y}
         return [(max(sum(self.latency(x, y) for y in ranks if x != y)
                      for x in ranks), flows)]
 
-    def trees(self, ranks, part):
+    def trees(self, ranks, fraction):
         """Return the phase of a reduction up and down two trees."""
         n, flows, longest = len(ranks), defaultdict(int), 0
         for tree in (ranks, ranks[1:] + ranks[:1] if n % 2 else ranks[::-1]):
@@ -154,22 +154,22 @@ class Graph:
                     back[i] += self.latency(tree[up], tree[j])
                     j = up
                 ends = tree[i], tree[parent(i, n)]
-                flows[ends] += part / 2
-                flows[ends[::-1]] += part / 2
+                flows[ends] += fraction / 2
+                flows[ends[::-1]] += fraction / 2
             longest = max(longest, max(to) + max(back))
         return [(longest, flows)]
 
     def halves(self, groups):
         """Return halves that need to know nothing but the ranks, by name."""
-        found = {
-            "ring": [[self.rings([x], part)] for x, part in groups],
-            "two-way-ring": [[self.rings([x, x[::-1]], part / 2)]
-                             for x, part in groups],
+        result = {
+            "ring": [[self.rings([x], fraction)] for x, fraction in groups],
+            "two-way-ring": [[self.rings([x, x[::-1]], fraction / 2)]
+                             for x, fraction in groups],
             "direct": [self.direct(*x) for x in groups]}
         if all(len(x).bit_count() == 1 for x, _ in groups):
             for far in (False, True):
-                found[far] = [self.exchange(*x, far) for x in groups]
-        return {name: self.line(x) for name, x in found.items()}
+                result[far] = [self.exchange(*x, far) for x in groups]
+        return {name: self.line(x) for name, x in result.items()}
 
     def flat(self, kind, groups):
         """Return the lines of all of these, of any kind."""
@@ -178,38 +178,38 @@ class Graph:
             return [lines["direct"]]
         if kind != "all-reduce":
             return [*lines.values()]
-        found = [*map(both, lines.values())]
+        result = [*map(both, lines.values())]
         for far in () if True in lines else (False, True):
-            whole = [(x, 1 << (len(x).bit_length() - 1), part)
-                     for x, part in groups]
-            inner = self.line([self.exchange(x[:w], part, far)
-                               for x, w, part in whole])
-            folds = [{(x[w + i], x[i]): part for i in range(len(x) - w)}
-                     for x, w, part in whole]
-            flows = {y: part for x in folds for y, part in x.items()}
-            back = {y[::-1]: part for y, part in flows.items()}
+            whole = [(x, 1 << (len(x).bit_length() - 1), fraction)
+                     for x, fraction in groups]
+            inner = self.line([self.exchange(x[:w], fraction, far)
+                               for x, w, fraction in whole])
+            folds = [{(x[w + i], x[i]): fraction for i in range(len(x) - w)}
+                     for x, w, fraction in whole]
+            flows = {y: fraction for x in folds for y, fraction in x.items()}
+            back = {y[::-1]: fraction for y, fraction in flows.items()}
             outer = self.line([[(max(self.latency(*y) for y in x), x)
                                 for x in (flows, back)]])
-            found.append((2 * inner[0] + outer[0], 2 * inner[1] + outer[1]))
-        return [*found, self.line([self.trees(*x) for x in groups])]
+            result.append((2 * inner[0] + outer[0], 2 * inner[1] + outer[1]))
+        return [*result, self.line([self.trees(*x) for x in groups])]
 
     def levels(self, ranks):
         """Return the groups of each level with several, if they nest."""
-        found, below, part = [], [[x] for x in ranks], Fraction(1)
+        result, below, fraction = [], [[x] for x in ranks], Fraction(1)
         for unit_of in (*self.units, [0] * len(self.order)):
             held = defaultdict(list)
-            for own in below:
-                held[unit_of[own[0]]].append(own)
+            for members in below:
+                held[unit_of[members[0]]].append(members)
             if len({len(x) for x in held.values()}) > 1:
                 return None
             count = len(next(iter(held.values())))
             if count > 1:
-                found.append([(x, part) for own in held.values()
-                              for x in zip(*own)])
-            part /= count
-            below = [sorted(y for x in own for y in x)
-                     for own in held.values()]
-        return found
+                result.append([(x, fraction) for members in held.values()
+                              for x in zip(*members)])
+            fraction /= count
+            below = [sorted(y for x in members for y in x)
+                     for members in held.values()]
+        return result
 
     def nested(self, kind, groups, size):
         """Return the line of the best algorithms of all levels for a size."""
@@ -219,11 +219,11 @@ class Graph:
         a = c = 0
         running = [*zip_longest(*levels, fillvalue=())]
         for i, x in enumerate(running):
-            own = tuple(y for z in x for y in z)
+            members = tuple(y for z in x for y in z)
             if kind != "all-reduce" or i + 1 == len(running):
-                lines = self.flat(kind, own)
+                lines = self.flat(kind, members)
             else:
-                lines = map(both, self.halves(own).values())
+                lines = map(both, self.halves(members).values())
             line = min(lines, key=lambda x: Fraction(x[0], 10**6)
                        + size * x[1])
             a, c = a + line[0], c + line[1]
@@ -244,45 +244,45 @@ class Graph:
             running = []
             for color, (where, sides) in product(range(len(axes)), boxes):
                 turns = axes[color:] + axes[:color]
-                part, lists = Fraction(1, 2 * len(axes)), defaultdict(list)
+                fraction, lists = Fraction(1, 2 * len(axes)), defaultdict(list)
                 for axis in turns[:step]:
-                    part /= sides[axis]
+                    fraction /= sides[axis]
                 axis = turns[step]
                 for x in sorted(where):
                     lists[x[:axis], x[axis + 1:]].append(where[x])
-                running += [[self.rings([x, x[::-1]], part)]
+                running += [[self.rings([x, x[::-1]], fraction)]
                             for x in map(tuple, lists.values()) if x[1:]]
             phases.append(self.line(running))
         return [tuple(map(sum, zip(*phases)))] if phases else []
 
     def lines(self, kind, groups):
         """Return what all algorithms take but those chosen by size."""
-        found = self.flat(kind, groups)
+        result = self.flat(kind, groups)
         if kind != "all-to-all":
             halves = self.torus(groups)
             if self.units:
                 halves.append(self.line([self.rotated(*x) for x in groups]))
-            found += map(both, halves) if kind == "all-reduce" else halves
-        return found
+            result += map(both, halves) if kind == "all-reduce" else halves
+        return result
 
     def time(self, kind, groups, size):
         """Return what groups take at once."""
         if not groups or not size:
             return 0
-        found = [*self.lines(kind, groups)]
+        result = [*self.lines(kind, groups)]
         if self.units and kind != "all-to-all":
-            found += self.nested(kind, groups, size)
+            result += self.nested(kind, groups, size)
         return min(near(self.launch + near(near(Fraction(a, 10**6)) + near(
-            size * twelve_digits(c)))) for a, c in found)
+            size * twelve_digits(c)))) for a, c in result)
 
-    def shapes(self, size, stride, n, parts):
+    def shapes(self, size, stride, n, starts):
         """Return the groups of an axis, all of which run at once."""
         return tuple((tuple(x), Fraction(1))
-                     for x in groups(size, stride, n, parts))
+                     for x in groups(size, stride, n, starts))
 
-    def tiles(self, k, n, pitch):
+    def tiles(self, k, n, num_devices):
         """Return where blocks end the step at the same time as one at k."""
-        return range(k % n, pitch - n + 1, n)
+        return range(k % n, num_devices - n + 1, n)
 
     def link(self, starts, first, n, other, m):
         """Return the link from blocks of m to blocks of n devices."""

@@ -24,15 +24,15 @@ def twelve_digits(x):
     """Return a number rounded to 12 significant digits, to a double."""
     return near(f"{float(x):.12g}")
 
-def groups(size, stride, n, parts):
+def groups(size, stride, n, starts):
     """Return the groups of an axis on n devices at starts, joined or not.
 
     Those of the starts in one part of several are one group.
     """
-    own = [[i + j * stride for j in range(size)] for i in range(n)
+    one = [[i + j * stride for j in range(size)] for i in range(n)
            if i // stride % size == 0]
-    found = [[s + x for s in p for x in g] for p in parts for g in own]
-    return [x for x in found if len(x) > 1]
+    ranks = [[s + x for s in p for x in g] for p in starts for g in one]
+    return [x for x in ranks if len(x) > 1]
 
 class Link:
     """What a message takes: a latency, and a bandwidth for a part of it.
@@ -57,17 +57,17 @@ class Tree:
         self.peers = [x.get("peer_bandwidth_bytes_per_s") for x in levels]
         ports = zip(accumulate(self.bands, min), self.peers)
         self.ports = [min(b, p or b) for b, p in ports]
-        self.period, self.most = self.below[-1], self.above[-1]
+        self.period, self.max_devices = self.below[-1], self.above[-1]
         remember(self, "shapes", "lines", "time", "wire")
 
     def level(self, first, last):
         """Return the lowest level with a unit that holds both devices."""
         return [first // c == last // c for c in self.above].index(True)
 
-    def shapes(self, size, stride, n, parts):
+    def shapes(self, size, stride, n, starts):
         """Return n and (M, r, R, m) of each level, of groups of an axis."""
         found = set()
-        for ranks in groups(size, stride, n, parts):
+        for ranks in groups(size, stride, n, starts):
             rows = []
             for i in range(self.level(min(ranks), max(ranks)) + 1):
                 held = Counter(x // self.below[i] for x in ranks)
@@ -116,15 +116,15 @@ class Tree:
                                    for a, c in self.lines(kind, shape)))
         return found
 
-    def tiles(self, k, n, pitch):
+    def tiles(self, k, n, num_devices):
         """Return where blocks end the step at the same time as one at k."""
         return [k]
 
     def link(self, starts, first, n, other, m):
         """Return the links from blocks of m to blocks of n devices."""
         ends = min(first, other), max(first + n, other + m) - 1
-        found = {self.level(*(s + x for x in ends)) for s in starts}
-        return [self.wire(x, n, min(n, m)) for x in found]
+        levels = {self.level(*(s + x for x in ends)) for s in starts}
+        return [self.wire(x, n, min(n, m)) for x in levels]
 
     def wire(self, level, times, over):
         """Return a link across a level."""

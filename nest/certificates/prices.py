@@ -57,11 +57,12 @@ class Problem:
         self.devices, device = cluster["num_devices"], cluster["device"]
         self.tree = (Graph(network, self.devices) if graph_kind
                      else Tree(network["levels"]))
-        most = min(MOST_GRAPH if graph_kind else MOST_DEVICES, self.tree.most)
-        if self.devices > most:
+        limit = MOST_GRAPH if graph_kind else MOST_DEVICES
+        limit = min(limit, self.tree.max_devices)
+        if self.devices > limit:
             raise BadInputError(
-                f"{where}.cluster.num_devices: expected at most {most}, for a "
-                f"certificate, got {self.devices}; take fewer")
+                f"{where}.cluster.num_devices: expected at most {limit}, for a"
+                f" certificate, got {self.devices}; take fewer")
         self.types = [device] * self.devices
         for x in cluster.get("others", ()):
             self.types[x["first"]:x["first"] + x["count"]] = (
@@ -126,16 +127,16 @@ class Problem:
         With equal shares of the kinds that there are many of, where the job
         wants these, for so many stages.
         """
-        found, total = [], self.counts[-1]
+        ends, total = [], self.counts[-1]
         for v in range(u + 1, len(self.sets)):
-            own = self.sets[v] & ~self.sets[u]
+            layers = self.sets[v] & ~self.sets[u]
             even = not stages or all(
                 x == 1 or x == stages * (b - a) for x, a, b in zip(
                     total, self.counts[u], self.counts[v]))
             if (even and not self.sets[u] & ~self.sets[v]
-                    and own & self.together in (0, self.together)):
-                found.append(v)
-        return found
+                    and layers & self.together in (0, self.together)):
+                ends.append(v)
+        return ends
 
     def shape(self, u, v):
         """Return layers of each kind, and bytes that enter, leave and pass."""
@@ -165,8 +166,8 @@ class Problem:
         """Return the shapes of tp, cp, dp, ep, data and expert-data groups."""
         axes = ((tp, 1), (cp, tp), (dp, tp * cp), (ep, tp), (dp * cp, tp),
                 (dp * cp // ep, tp * ep))
-        n, parts = dp * tp * cp, tuple((s,) for s in starts)
-        return tuple(self.tree.shapes(*x, n, parts) for x in axes)
+        n, starts = dp * tp * cp, tuple((s,) for s in starts)
+        return tuple(self.tree.shapes(*x, n, starts) for x in axes)
 
     def names(self, starts, n):
         """Return the types of the devices of blocks, where there are several.
@@ -175,20 +176,20 @@ class Problem:
         """
         if not self.mixed:
             return (), (0,)
-        places = {self.types[s + i].get("name", "device"): s + i
+        ranks = {self.types[s + i].get("name", "device"): s + i
                   for s in starts for i in range(n)}
-        return (*sorted(places),), (*sorted(places.values()),)
+        return (*sorted(ranks),), (*sorted(ranks.values()),)
 
-    def room_of(self, places):
+    def room_of(self, ranks):
         """Return the memory of a block with devices of these types."""
-        own = [self.types[x] for x in places]
-        return (min(x["memory_bytes"] for x in own)
-                - max(x.get("reserve_bytes", 0) for x in own))
+        devices = [self.types[x] for x in ranks]
+        return (min(x["memory_bytes"] for x in devices)
+                - max(x.get("reserve_bytes", 0) for x in devices))
 
-    def rate_of(self, places):
+    def rate_of(self, ranks):
         """Return the lowest memory bandwidth of these types, if any."""
-        own = [self.types[x].get("hbm_bytes_per_s") for x in places]
-        return min((x for x in own if x), default=0)
+        rates = [self.types[x].get("hbm_bytes_per_s") for x in ranks]
+        return min((x for x in rates if x), default=0)
 
     def longest(self, cost, name, types, usual):
         """Return a time on the slowest of some types of devices."""
@@ -202,9 +203,9 @@ class Problem:
         With what of ZeRO's traffic in each is hidden behind it, too.
         """
         cost, found = self.costs[kind][key], []
-        left = {x: near(1 - self.job["overlap"][x]) for x in overlap}
+        exposed = {x: near(1 - self.job["overlap"][x]) for x in overlap}
         for phase, both in zip(("forward", "backward"), moved):
-            total = near(both * left.get("weights", 1))
+            total = near(both * exposed.get("weights", 1))
             name = f"{phase}_ns"
             total = near(self.longest(cost, name, types, cost[name]) + total)
             for x in cost.get("collectives", ()):
@@ -213,7 +214,8 @@ class Problem:
                     time = self.tree.time(x["kind"], own, x["size_bytes"])
                     time = near(x.get("count", 1) * time)
                     both = near(both + time)
-                    total = near(total + near(left.get(x["axis"], 1) * time))
+                    time = near(exposed.get(x["axis"], 1) * time)
+                    total = near(total + time)
             name = f"{phase}_host_ns"
             host = self.longest(cost, name, types, cost.get(name, 0))
             found.append(self.quanta(max(both, total, host)))
@@ -310,14 +312,14 @@ class Problem:
         The layers that are alike; the strategies of the first and the last
         one; what changes its layout, with its shards forward and backward.
         """
-        alike = Counter((self.kinds[i], x) for i, x in chosen.items())
+        layers = Counter((self.kinds[i], x) for i, x in chosen.items())
         moves = tuple((size, self.shards(chosen[v]), self.shards(chosen[u]))
                       for u, v, size in self.edges
                       if size and {u, v} <= chosen.keys()
                       and (chosen[u][:3] != chosen[v][:3]
                            or chosen[u][4] != chosen[v][4]))
         ranks = sorted(chosen, key=self.order.index)
-        return (tuple((*x, c) for x, c in sorted(alike.items())),
+        return (tuple((*x, c) for x, c in sorted(layers.items())),
                 (chosen[ranks[0]], chosen[ranks[-1]]), moves)
 
     def rows(self, case, n, starts, alone):

@@ -11,7 +11,7 @@ from .networks import remember
 
 FIELDS = "dp", "tp", "cp", "ep", "sequence_parallel", "zero", "recompute"
 
-class Case(NamedTuple):
+class ProofCase(NamedTuple):
     """R replicas, B samples, what overlaps, and whether the state is split.
 
     Then what all stages share, in the order of job.uniform, and how many
@@ -41,7 +41,7 @@ class Rules:
         self.uniform = job.get("uniform", [])
         self.keys = sorted({x for kind in costs for x in kind})
         counts = [kinds.count(kind) for kind in {*kinds}]
-        self.most = len(kinds)
+        self.num_layers = len(kinds)
         self.equal = gcd(*(x for x in counts if x > 1))
         # Whether it matters how many stages there are; whether it is one.
         self.counted = (
@@ -54,7 +54,7 @@ class Rules:
 
     def cases(self):
         """Return all cases, those of the fewest replicas first."""
-        job, found = self.job, []
+        job, cases = self.job, []
         names = sorted(job.get("overlap", ()))
         ways = [(x, y) for y in sorted({False, *self.spreads()})
                 for i in range(len(names) + 1)
@@ -64,8 +64,9 @@ class Rules:
             for batch in sorted(job.get("micro_batches", [1])):
                 if self.batches(replicas, batch):
                     for way in ways:
-                        found += self.families(Case(replicas, batch, *way))
-        return found
+                        cases += self.families(
+                            ProofCase(replicas, batch, *way))
+        return cases
 
     def spreads(self):
         """Return whether the optimizer may be distributed, as a list."""
@@ -92,7 +93,7 @@ class Rules:
         The number matters to the proof only where stages are even.
         """
         even = self.job.get("even_layers", False)
-        counts = [x for x in range(1, self.most + 1)
+        counts = [x for x in range(1, self.num_layers + 1)
                   if self.equal % x == 0] if even else [0]
         return [case._replace(shared=x, stages=n)
                 for x, n in product(sorted(self.listed(case)), counts)
@@ -100,8 +101,9 @@ class Rules:
 
     def common(self, strategy):
         """Return what a strategy has of what all stages share."""
-        own = dict(zip(FIELDS, strategy)) | {"devices": devices_of(strategy)}
-        return tuple(own[x] for x in self.uniform)
+        fields = dict(zip(FIELDS, strategy))
+        fields["devices"] = devices_of(strategy)
+        return tuple(fields[x] for x in self.uniform)
 
     def choices(self, case):
         """Return the strategies that solvers list, of one case."""
@@ -110,19 +112,19 @@ class Rules:
     def listed(self, case):
         """Return the strategies that solvers list, by what stages share."""
         job, lowest = self.job, min(self.job.get("zero", [0]))
-        found = {} if self.uniform else {(): []}
+        by_shared = {} if self.uniform else {(): []}
         for key in self.keys:
-            batch, left = divmod(case.batch, key[4])
+            batch, rest = divmod(case.batch, key[4])
             zeros = job.get("zero", [0])
             if not ("zero" in self.uniform or "zero_with" in job):
-                alike = case.spread or batch * key[1] == 1
-                zeros = [lowest] if alike else zeros
+                single = case.spread or batch * key[1] == 1
+                zeros = [lowest] if single else zeros
             for x in product(zeros, job.get("recompute", ["none"])):
                 strategy = batch, *key[:4], *x
-                if not left and self.legal(strategy, case):
-                    own = found.setdefault(self.common(strategy), [])
-                    own.append(strategy)
-        return {x: sorted(own) for x, own in found.items()}
+                if not rest and self.legal(strategy, case):
+                    shared = self.common(strategy)
+                    by_shared.setdefault(shared, []).append(strategy)
+        return {shared: sorted(x) for shared, x in by_shared.items()}
 
     def legal(self, strategy, case):
         """Whether plans of a case may have a strategy."""

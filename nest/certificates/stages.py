@@ -23,8 +23,8 @@ class Stages:
         # The decimal number in the file, not the nearest double.
         self.share = Fraction(str(float(
             self.job.get("overlap", {}).get("gradients", 0))))
-        remember(self, "terms", "parts", "receive", "sync", "links", "layered",
-                 "least_sync")
+        remember(self, "terms", "layer_groups", "receive", "sync", "links",
+                 "layered", "lowest_sync")
 
     def alone(self, k):
         """Return where blocks of all replicas start, up to symmetry."""
@@ -41,11 +41,11 @@ class Stages:
         alone = tuple(sorted({y for x in tiles for y in self.alone(x)}))
         shapes = p.shapes(dp, tp, cp, ep, alone)
         joined = tuple(tuple(s + x for s in self.starts) for x in tiles)
-        own = [p.tree.shapes(*x, n, joined)
+        joint = [p.tree.shapes(*x, n, joined)
                for x in ((parts[0], tp), (parts[1], tp * ep))]
         if self.case.spread:
-            total = near(p.both("reduce-scatter", gradients, own)
-                         + p.both("all-gather", weights, own))
+            total = near(p.both("reduce-scatter", gradients, joint)
+                         + p.both("all-gather", weights, joint))
             parts = [x * self.case.replicas for x in parts]
         elif zero:
             if zero == 1:
@@ -57,7 +57,7 @@ class Stages:
                 total = near(total + p.tree.time("all-reduce", one, size))
         else:
             parts = 1, 1
-            for shape, size in zip(own, gradients):
+            for shape, size in zip(joint, gradients):
                 total = near(total + p.tree.time("all-reduce", shape, size))
         hidden, traffic = self.job.get("gradient_sync_overlap", 0), 0
         total = near(total * near(1 - hidden))
@@ -69,14 +69,14 @@ class Stages:
             return p.quanta(traffic), p.quanta(total)
         return p.quanta(near(total + traffic)), 0
 
-    def terms(self, parts, first, passing, k):
+    def terms(self, layers, first, passing, k):
         """Return F, G, update and sync of a stage without what it receives.
 
-        Then the memory left for micro-batches in flight, and what one keeps.
-        Where the first layer is as stated, and such sizes pass.
+        Then the memory for micro-batches in flight, and what one keeps. Where
+        the first layer is as stated, and such sizes pass.
         """
-        p, found = self.problem, [0] * 7
-        for kind, strategy, c in parts:
+        p, sums = self.problem, [0] * 7
+        for kind, strategy, c in layers:
             *degrees, _, zero, again = strategy
             held = p.memory(kind, strategy, self.case)
             if held is None:
@@ -84,20 +84,21 @@ class Stages:
             key = *strategy[1:5], self.case.batch // strategy[0]
             shapes = p.shapes(*degrees, self.alone(k))
             types, _ = p.names(self.alone(k), devices_of(strategy))
-            own = (*p.load(kind, key, zero, again, shapes, self.case.overlap,
+            layer = (*p.load(kind, key, zero, again, shapes, self.case.overlap,
                            types),
                    *self.sync(kind, strategy, k), *held)
-            most = max(found[6], own[6])
-            found = [x + c * y for x, y in zip(found, own)]
-            found[6] = most
-        f, g, update, sync, fixed, kept, work = found
-        kept += sum(up(x * self.case.batch, p.shards(first)) for x in passing)
+            work = max(sums[6], layer[6])
+            sums = [x + c * y for x, y in zip(sums, layer)]
+            sums[6] = work
+        f, g, update, sync, fixed, retained, work = sums
+        shards = p.shards(first)
+        retained += sum(up(x * self.case.batch, shards) for x in passing)
         room = p.room_of(p.names(self.alone(k), devices_of(first))[1])
-        return f, g, update, sync, room - fixed - work, kept
+        return f, g, update, sync, room - fixed - work, retained
 
-    def flight(self, left):
-        """Return the micro-batches in flight in the left-th last stage."""
-        return self.count if self.gpipe else min(self.count, left)
+    def flight(self, position):
+        """Return the micro-batches in flight so far from the last stage."""
+        return self.count if self.gpipe else min(self.count, position)
 
     def receive(self, sizes, shards, first, n, other, m):
         """Return what blocks of n devices take to receive from others of m."""
@@ -108,21 +109,21 @@ class Stages:
         """Return the links between two blocks of all replicas."""
         return self.problem.tree.link((*self.starts,), first, n, other, m)
 
-    def stage(self, shape, strategy, k, left, front, behind):
+    def stage(self, shape, strategy, k, position, before, after):
         """Return F, G and Y of a stage, or None where it does not fit.
 
-        At offset k, the left-th from the end, between stages of so many
+        At offset k, so far from the end, between stages of so many
         devices, 0 for none.
         """
-        parts = self.parts(shape[0], strategy)
-        return self.mixed(shape, parts, (strategy, strategy), (), k, left,
-                          front, behind)
+        layers = self.layer_groups(shape[0], strategy)
+        return self.mixed(shape, layers, (strategy, strategy), (), k,
+                          position, before, after)
 
-    def parts(self, counts, strategy):
+    def layer_groups(self, counts, strategy):
         """Return the layers of a stage that are alike."""
         return tuple((i, strategy, c) for i, c in enumerate(counts) if c)
 
-    def mixed(self, shape, parts, ends, moves, k, left, front, behind):
+    def mixed(self, shape, layers, ends, moves, k, position, before, after):
         """Return the same of a stage whose layers have their own strategies.
 
         With those of its first and its last layer, and (bytes, shards forward
@@ -130,28 +131,28 @@ class Stages:
         """
         n, (_, enter, leave, passing) = devices_of(ends[0]), shape
         wide = [*map(self.problem.shards, ends)]
-        terms = self.terms(parts, ends[0], passing, k % self.problem.period)
-        if not terms or self.flight(left) * terms[5] > terms[4]:
+        terms = self.terms(layers, ends[0], passing, k % self.problem.period)
+        if not terms or self.flight(position) * terms[5] > terms[4]:
             return None
         f, g, update, sync, *_ = terms
-        for size, *parts in moves:
+        for size, *shards in moves:
             f, g = (x + self.receive((size,), y, k, n, k, n)
-                    for x, y in zip((f, g), parts))
-        if front:
-            f += self.receive(enter, wide[0], k, n, k - front, front)
-        if behind:
-            g += self.receive(leave, wide[1], k, n, k + n, behind)
+                    for x, y in zip((f, g), shards))
+        if before:
+            f += self.receive(enter, wide[0], k, n, k - before, before)
+        if after:
+            g += self.receive(leave, wide[1], k, n, k + n, after)
         return f, g, update + sync - min(self.hidden(sync), g)
 
-    def layered(self, u, v, n, left, steps=0):
+    def layered(self, u, v, n, position, steps=0):
         """Return the least load of a stage of layers of their own.
 
         Or of so many loads and its sync. With at least the micro-batches in
-        flight of the left-th last stage, and the price of a byte that bounds
-        it best: whatever the price, what fits costs no less than the cheapest
-        layers, less the price of all bytes. None where nothing fits.
+        flight of a stage so far from the end, and the price of a byte that
+        bounds it best: whatever the price, what fits costs no less than the
+        cheapest layers, less the price of all bytes. None where nothing fits.
         """
-        p, q, lines = self.problem, self.flight(left), []
+        p, q, lines = self.problem, self.flight(position), []
         counts, enter, leave, passing = p.shape(u, v)
         rows = p.rows(self.case, n, self.places[n], self.whole(u, v))[0]
         if not (wide := {p.shards(x) for x, _ in rows}):
@@ -162,14 +163,14 @@ class Stages:
                                for y in wide) for x in (enter, leave))
         busy = 0
         for kind, c in enumerate(counts):
-            own = [(x, *row[kind]) for x, row in rows if c and row[kind]]
-            if c and not own:
+            options = [(x, *row[kind]) for x, row in rows if c and row[kind]]
+            if c and not options:
                 return None
-            busy = max([busy, *([min(x[4] for x in own)] if c else [])])
+            busy = max([busy, *([min(x[4] for x in options)] if c else [])])
             lines.append([
-                (c * (steps * load + self.least_sync(kind, x, n) if steps
-                      else load), c * (held + q * kept))
-                for x, load, held, kept, _ in own] or [(0, 0)])
+                (c * (steps * load + self.lowest_sync(kind, x, n) if steps
+                      else load), c * (held + q * retained))
+                for x, load, held, retained, _ in options] or [(0, 0)])
         room -= busy
         if sum(min(x[1] for x in y) for y in lines) > room:
             return None
@@ -186,17 +187,17 @@ class Stages:
             price = 4 * price + SCALE if above is None else (low + above) // 2
         return base + up(best, SCALE)
 
-    def least_sync(self, kind, strategy, n):
+    def lowest_sync(self, kind, strategy, n):
         """Return the least that update and sync of a layer take anywhere.
 
         Rounded up, what is hidden of all layers is no less than of their sum.
         """
-        found = []
+        times = []
         for k in self.offsets[n]:
             update, sync = self.sync(kind, strategy, k)
-            found.append(update + sync - up(self.share * sync, 1))
-        return min(found)
+            times.append(update + sync - up(self.share * sync, 1))
+        return min(times)
 
     def hidden(self, sync):
-        """Return what of a sync can run behind the last backward pass."""
+        """Return what of a sync can run after the last backward pass."""
         return sync and (2 * self.share * sync + 1) // 2

@@ -279,7 +279,7 @@ def test_layers_hide_their_sync_together() -> None:
     split.sync = lambda *_: (0, 1)
     split.offsets = {1: {0}}
     assert split.hidden(10) == 4
-    assert 10 * split.least_sync(0, (1,) * 7, 1) <= 10 - split.hidden(10)
+    assert 10 * split.lowest_sync(0, (1,) * 7, 1) <= 10 - split.hidden(10)
 
 
 def prices_case() -> Any:

@@ -397,8 +397,8 @@ def test_plans_take_what_they_are_scored_with(count: int) -> None:
             seen["infeasible"] += 1
             with pytest.raises(check.RejectedError, match="too large"):
                 check.score(read(tight), document)
-    assert seen["legal"] > 0.55 * count
-    assert seen["infeasible"] > 0.45 * count
+    assert seen["legal"] > 0.45 * count
+    assert seen["infeasible"] > 0.35 * count
     assert seen["illegal"] > 0.05 * count
 
 
@@ -432,7 +432,10 @@ def test_no_bound_is_above_the_best_plan() -> None:
             except NestError:
                 continue
             bound = certificate["lower_bound_quanta"]
-            assert bound == best or (bound < best and not is_exact(problem))
+            assert bound <= best
+            # Only jobs with a strategy per layer list such plans.
+            listed = all(x.strategy is not None for x in worse.stages)
+            assert bound == best or not (is_exact(problem) and listed)
             others += certificate["step_time_quanta"] > best
             break
     assert met > 40
