@@ -370,6 +370,19 @@ def test_the_nearest_link_of_a_graph_is_no_slower_than_any() -> None:
     (link,) = graph_of("clos").nearest(1)
     assert (link.latency, link.times, link.over) == (10, 1, 1)
     assert link.port == 10**9
+    topology = make_graph("ab", [("a", "s", 5, 1e9), ("b", "s", 5, 2e9)])
+    (link,) = graphs.Graph(to_builtins(topology), 2).nearest(1)
+    assert link.port == 2 * 10**9
+
+
+def test_devices_pass_nothing_on() -> None:
+    """From 0 to 2 over device 1 takes 10 ns, over the switch 100."""
+    links = [("0", "1", 5, 1e9), ("1", "2", 5, 1e9)]
+    links += [("0", "s", 50, 1e9), ("s", "2", 50, 1e9)]
+    for forward, latency_ns in ((None, 100), (True, 10)):
+        topology = make_graph("012", links, forward=forward)
+        graph = graphs.Graph(to_builtins(topology), 3)
+        assert graph.latency(0, 2) == latency_ns * 10**6
 
 
 @pytest.mark.parametrize(
@@ -463,9 +476,11 @@ def test_groups_are_odd_in_the_second_tree() -> None:
 
 
 def test_the_units_are_names() -> None:
-    document = {"kind": "graph", "nodes": [], "links": [], "units": [{"a": 1}]}
+    document = {"kind": "graph", "units": [{"a": ["node"]}]}
     problem = {"schema": "nest-problem/1", "cluster": {"topology": document}}
-    with pytest.raises(documents.BadInputError, match="units: expected text"):
+    with pytest.raises(
+        documents.BadInputError, match="units: expected a value"
+    ):
         documents.parse(json.dumps(problem), "problem")
 
 
