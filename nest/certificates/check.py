@@ -210,7 +210,7 @@ def score(problem, plan):
         len(stages) if problem.job.get("even_layers") else 0)
     if not rules.batches(*case[:2]):
         raise RejectedError("plan: replicas and samples that the job has not")
-    if case not in rules.cases():
+    if not rules.includes(case):
         raise RejectedError("plan: overlap or shared strategies that the job "
                             "has not")
     split = Split(problem, case)

@@ -54,19 +54,27 @@ class Rules:
 
     def cases(self):
         """Return all cases, those of the fewest replicas first."""
-        job, cases = self.job, []
-        names = sorted(job.get("overlap", ()))
-        ways = [(x, y) for y in sorted({False, *self.spreads()})
-                for i in range(len(names) + 1)
-                for x in combinations(names, i)
-                if "gradients" in x or "gradients" not in self.needs(x)]
+        cases = []
         for replicas in range(1, self.devices + 1):
-            for batch in sorted(job.get("micro_batches", [1])):
+            for batch in sorted(self.job.get("micro_batches", [1])):
                 if self.batches(replicas, batch):
-                    for way in ways:
+                    for way in self.ways():
                         cases += self.families(
                             ProofCase(replicas, batch, *way))
         return cases
+
+    def ways(self):
+        """Return what can overlap, with a split optimizer state or not."""
+        names = sorted(self.job.get("overlap", ()))
+        return [(x, y) for y in sorted({False, *self.spreads()})
+                for i in range(len(names) + 1)
+                for x in combinations(names, i)
+                if "gradients" in x or "gradients" not in self.needs(x)]
+
+    def includes(self, case):
+        """Whether a case with a legal batch is one of them."""
+        way = case._replace(shared=(), stages=0)
+        return way[2:4] in self.ways() and case in self.families(way)
 
     def spreads(self):
         """Return whether the optimizer may be distributed, as a list."""

@@ -41,8 +41,8 @@ def test_a_certificate_is_written_and_holds(cli: Cli) -> None:
     """143 ns: see tests/unit/certificates/test_certificates.py."""
     cli.succeeds(CERTIFY)
     assert cli.out == (
-        "optimal: step time 143 ns, lower bound 143 ns, gap 0 %; 2 batch "
-        "splits, 1 prices, 0 labels\n"
+        "optimal: step time 143 ns, lower bound 143 ns, gap 0 %; 2 "
+        "cases, 1 prices, 0 labels\n"
     )
     checked = nest_check("certificate.json")
     assert (checked.returncode, checked.stderr) == (0, "")
