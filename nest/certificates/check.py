@@ -1,6 +1,6 @@
 """nest-check PROBLEM CERTIFICATE: a plan's step time, and that none is faster.
 
-Or that no plan fits: see docs/certificates.md. Needs two files beside this one
+Or that no plan fits: see docs/certificates.md. Needs six files beside this one
 and the standard library. Exit code 0: verified, 1: rejected, 2: bad input.
 """
 import sys

@@ -26,12 +26,21 @@ def sane(data, where):
     named += [("activations", [y.get("recompute", "none") for y in
                                x.get("activations", ())]) for x in costs]
     named += [x for x in job.items() if type(x[1]) is list]
+    network, shared = data["cluster"]["topology"], job.get("uniform", ())
+    ends = [(x["source"], x["target"]) for x in network.get("links", ())]
+    if not network.get("directed"):
+        ends = [tuple(sorted(x)) for x in ends]
+    named += [("links", ends),
+              ("nodes", [x["id"] for x in network.get("nodes", ())])]
     for what, x in named:
         if len({*x}) < len(x):
             raise BadInputError(f"{where}: {what}: one is there twice")
     if (any(x == [] for x in job.values()) or not layers
             or data.get("schema") != "nest-problem/1"
             or job.get("gradient_sync_overlap", 0) > 1
+            or max(job.get("overlap", {}).values(), default=0) > 1
+            or not (job.get("idle_devices", True) or "devices" in shared
+                    or {"dp", "tp", "cp"} <= {*shared})
             or data.get("quantum_ps", 1) < 1 or job["global_batch"] < 1):
         raise BadInputError(f"{where}: not one that nest takes")
 
@@ -67,6 +76,8 @@ class Problem:
         for x in cluster.get("others", ()):
             self.types[x["first"]:x["first"] + x["count"]] = (
                 [x["device"]] * x["count"])
+        if len(self.types) > self.devices:
+            raise BadInputError(f"{where}.cluster.others: more than there are")
         self.mixed = "others" in cluster
         self.period = self.devices if self.mixed else self.tree.period
         self.room = max(self.room_of([i]) for i in range(self.devices))
