@@ -328,6 +328,42 @@ def test_groups_of_uneven_units() -> None:
     assert shapes == {(5, (5, 1, 1, 2), (2, 2, 3, 2))}
 
 
+def test_trees_are_over_even_units() -> None:
+    """Four nodes of two: 2 · (4 + 40 - 1) ns around, 2 · (1 + 20) on trees.
+
+    Five in threes are no tree.
+    """
+    levels = [
+        {"fan_out": fan_out, "latency_ns": ns, "bandwidth_bytes_per_s": 10**9}
+        for fan_out, ns in ((2, 1), (4, 10))
+    ]
+    tree = prices.Tree(levels)
+    (shape,) = tree.shapes(8, 1, 8, ((0,),))
+    latencies = [a for a, _ in tree.lines("all-reduce", shape)]
+    assert latencies == [2 * 43, 2 * 21]
+    levels[0]["fan_out"] = 3
+    tree = prices.Tree(levels)
+    (shape,) = tree.shapes(5, 1, 5, ((0,),))
+    assert len(tree.lines("all-reduce", shape)) == 1
+
+
+def test_the_least_load_is_that_of_the_stage_alone() -> None:
+    """Of both layers cp takes 70 and tp 110, yet a alone takes 10 with tp."""
+    costs = {
+        "a": (make_cost(5, 5, tp=2), make_cost(25, 25, cp=2)),
+        "b": (make_cost(50, 50, tp=2), make_cost(10, 10, cp=2)),
+    }
+    problem = make_problem(
+        costs,
+        edges=(("a", "b", 0),),
+        topology=NCCL,
+        replicas=(1,),
+        global_batch=1,
+    )
+    plan = make_plan(("a", Strategy(tp=2)), ("b", Strategy(cp=2)))
+    proves(problem, plan, 30)
+
+
 def test_the_best_plan_of_a_worse_one_is_the_bound() -> None:
     """One replica takes 2 · 100 ns; the bound is what two take, see above."""
     problem = two_stages(topology=NCCL)
@@ -975,6 +1011,17 @@ def test_a_layer_is_in_a_stage_once() -> None:
     plan = to_builtins(second(make_plan(("a b", SINGLE))))
     assert check.score(read(problem), plan) == 200
     plan["stages"][0]["layers"] = ["a", "b", "a"]
+    with pytest.raises(check.RejectedError, match="stage 1 is illegal"):
+        check.score(read(problem), plan)
+
+
+def test_replicas_have_devices_of_their_own() -> None:
+    """Two replicas of three devices on four."""
+    problem = make_problem(
+        {name: make_cost() for name in "abc"}, topology=NCCL
+    )
+    stages = ((name, SINGLE) for name in "abc")
+    plan = to_builtins(second(make_plan(*stages, replicas=2)))
     with pytest.raises(check.RejectedError, match="stage 1 is illegal"):
         check.score(read(problem), plan)
 
