@@ -1018,7 +1018,7 @@ def test_a_layer_is_in_a_stage_once() -> None:
 def test_replicas_have_devices_of_their_own() -> None:
     """Two replicas of three devices on four."""
     problem = make_problem(
-        {name: make_cost() for name in "abc"}, topology=NCCL
+        {name: make_cost() for name in "abc"}, topology=NCCL, global_batch=2
     )
     stages = ((name, SINGLE) for name in "abc")
     plan = to_builtins(second(make_plan(*stages, replicas=2)))
