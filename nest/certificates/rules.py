@@ -88,6 +88,8 @@ class Rules:
     def batches(self, replicas, batch):
         """Whether the job allows so many replicas and samples."""
         job = self.job
+        if not 1 <= replicas <= self.devices:
+            return False
         whole = job["global_batch"] % (replicas * batch) == 0
         return (replicas in (job.get("replicas") or [replicas])
                 and batch in job.get("micro_batches", [1])

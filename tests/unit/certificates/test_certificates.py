@@ -1026,6 +1026,16 @@ def test_replicas_have_devices_of_their_own() -> None:
         check.score(read(problem), plan)
 
 
+@pytest.mark.parametrize("replicas", [0, 5, 10**20])
+def test_there_are_no_more_replicas_than_devices(replicas: int) -> None:
+    """Nor are so many counted, even if batches may be uneven."""
+    problem = two_stages(topology=NCCL, uneven_batches=True)
+    plan = to_builtins(second(make_plan(("a b", SINGLE))))
+    assert check.score(read(problem), plan) == 200
+    with pytest.raises(check.RejectedError, match="plan: replicas and sam"):
+        check.score(read(problem), plan | {"replicas": replicas})
+
+
 def test_plans_without_a_certificate_are_refused() -> None:
     costs = {"a": (make_cost(weight_bytes=11),)}
     problem = make_problem(costs, topology=NCCL, memory_bytes=10)
