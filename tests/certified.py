@@ -8,30 +8,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from nest.certificates import documents, rules
 from nest.ir import Hierarchy, Level, Plan, Problem
-from nest.ir.job import Job
+from nest.ir.io import encode
+from nest.ir.job import MICRO_BATCH_COUNTS, SHARED
 from tests.independent.generate import draw_problem
+
+#: More cases of a problem are other problems of the same kind.
+MOST_CASES = 40
+
+#: What all stages share where they have as many devices.
+RANKS = ("dp", "tp", "cp")
 
 NCCL = Hierarchy(
     levels=(Level(fan_out=4, latency_ns=10.0, bandwidth_bytes_per_s=1e9),),
     algorithms="nccl",
-)
-
-#: What of a job is not covered, at its default.
-_USUAL = Job(global_batch=1)
-_LEFT_OUT = (
-    "virtual_stages",
-    "overlap",
-    "distributed_optimizer",
-    "granularity",
-    "uniform",
-    "even_layers",
-    "one_stage",
-    "idle_devices",
-    "zero_with",
-    "sharded_with",
-    "micro_batch_count",
-    "overlap_needs",
 )
 
 
@@ -46,41 +37,34 @@ def put(document: Any, path: str, value: Any) -> None:
 def covered(problem: Problem) -> Problem | None:
     """Return what of a problem is covered; ``None`` if that is little."""
     topology = problem.cluster.topology
-    if not isinstance(topology, Hierarchy):
-        return None
-    job = replace(
-        problem.job, **{name: getattr(_USUAL, name) for name in _LEFT_OUT}
-    )
+    if isinstance(topology, Hierarchy):
+        topology = replace(topology, algorithms="nccl")
+    job = replace(problem.job, virtual_stages=(1,))
     if job.schedule not in ("1f1b", "gpipe"):
         return None
-    kinds = tuple(
-        replace(
-            kind,
-            costs=tuple(replace(cost, by_device=()) for cost in kind.costs),
-        )
-        for kind in problem.graph.kinds
-    )
-    return replace(
-        problem,
-        graph=replace(problem.graph, kinds=kinds),
-        cluster=replace(
-            problem.cluster,
-            others=(),
-            topology=replace(topology, algorithms="nccl"),
-        ),
-        job=job,
-    )
+    cluster = replace(problem.cluster, topology=topology)
+    return replace(problem, cluster=cluster, job=job)
 
 
-def one_strategy(plan: Plan) -> bool:
+def with_rules(source: random.Random, problem: Problem) -> Problem:
+    """Return a problem with some rules about whole plans."""
+    job, kinds = problem.job, [kind.name for kind in problem.graph.kinds]
+    fields = {*job.uniform, *source.choice((RANKS, RANKS, SHARED, ("zero",)))}
+    changes = {
+        "uniform": tuple(x for x in SHARED if x in fields),
+        "even_layers": source.random() < 0.3,
+        "one_stage": (source.choice(kinds),) * (source.random() < 0.2),
+        "zero_with": source.choice(({}, {"pp": (0, 2)}, {"r": (0, 1, 3)})),
+        "sharded_with": source.choice(((), (), ("pp",), ("tp", "pp"))),
+        "micro_batch_count": source.choice(MICRO_BATCH_COUNTS),
+        "idle_devices": not fields.issuperset(RANKS) or source.random() < 0.7,
+    }
+    return replace(problem, job=replace(job, **changes))
+
+
+def is_covered(plan: Plan) -> bool:
     """Whether certificates can be for such a plan."""
-    return (
-        all(stage.strategy is not None for stage in plan.stages)
-        and plan.virtual_stages == 1
-        and plan.placement == "loop"
-        and not plan.overlap
-        and not plan.distributed_optimizer
-    )
+    return plan.virtual_stages == 1 and plan.placement == "loop"
 
 
 def draw_covered(seed: int, sequences: bool = False) -> Iterator[Problem]:
@@ -92,8 +76,19 @@ def draw_covered(seed: int, sequences: bool = False) -> Iterator[Problem]:
             "standard",
             most_devices=8,
             most_layers=5,
-            sequences=sequences,
+            sequences=sequences or source.random() < 0.2,
         )
         problem = covered(drawn)
-        if problem is not None:
+        if problem is not None and source.random() < 0.35:
+            problem = with_rules(source, problem)
+        if problem is not None and count_cases(problem) <= MOST_CASES:
             yield problem
+
+
+def count_cases(problem: Problem) -> int:
+    """Return how many entries the proof of a certificate has."""
+    devices = problem.cluster.num_devices
+    costs = [[cost.key for cost in x.costs] for x in problem.graph.kinds]
+    kinds = [layer.kind for layer in problem.graph.layers]
+    listed = documents.parse(encode(problem), "problem")[0]["job"]
+    return len(rules.Rules(listed, devices, costs, kinds).cases())

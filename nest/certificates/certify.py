@@ -15,6 +15,7 @@ from nest.certificates import check
 from nest.certificates.documents import BadInputError, digest, parse
 from nest.certificates.prices import NEVER
 from nest.certificates.prices import Problem as Prices
+from nest.certificates.rules import ProofCase
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, UnsupportedProblemError
 from nest.ir.io import decode_problem, encode, plan_to_json
@@ -78,7 +79,7 @@ def certify(
         bound, proof = _prove(terms, step_quanta)
     except KeyboardInterrupt as interrupt:
         stop, bound = interrupt, 0
-        proof = [prove_split(terms, x, 0) for x in check.splits(terms)]
+        proof = [prove_split(terms, x, 0) for x in terms.rules.cases()]
     status = "optimal" if bound == step_quanta else "feasible"
     certificate = _certificate(
         problem_hash, status, proof, written, step_quanta, bound
@@ -114,21 +115,23 @@ def certify_infeasible(
     terms, problem_hash = _terms(problem, document)
     terms.forget_times()
     proof: list[dict[str, Any]] = []
-    splits = check.splits(terms)
+    splits = terms.rules.cases()
     try:
         for split in splits:
             proof.append(prove_split(terms, split, 1))
     except KeyboardInterrupt as stop:
         raise Interrupted((len(proof), len(splits))) from stop
     except check.RejectedError as error:
-        if len(error.args) > 1:
+        if len(error.args) == 2:
             raise InvalidPlanError(
                 "PLAN: expected one, as there are plans that fit, got none; "
                 "solve the problem and name its plan"
             ) from error
+        why = f"the search would have more than {check.MOST_LABELS} labels"
+        if len(error.args) > 2:
+            why = "with a strategy per layer the bounds leave some that may"
         raise UnsupportedProblemError(
-            f"{problem.name}: no certificate that no plan fits: the search "
-            f"would have more than {check.MOST_LABELS} labels"
+            f"{problem.name}: no certificate that no plan fits: {why}"
         ) from error
     return _certificate(problem_hash, "infeasible", proof)
 
@@ -167,11 +170,6 @@ def _certificate(
 
 def _step_quanta(problem: Problem, plan: Plan) -> int:
     """Return the step time of a plan that can have a certificate."""
-    if any(stage.strategy is None for stage in plan.stages):
-        raise InvalidPlanError(
-            "plan.stages: expected one strategy per stage, got one per layer; "
-            "there is no certificate for it"
-        )
     verdict = score(problem, plan)
     if not verdict.feasible:
         raise InvalidPlanError(
@@ -192,7 +190,7 @@ def _prove(
             try:
                 return bound, [
                     prove_split(problem, split, bound)
-                    for split in check.splits(problem)
+                    for split in problem.rules.cases()
                 ]
             except check.RejectedError as error:
                 if len(error.args) == 1:
@@ -202,9 +200,7 @@ def _prove(
     raise AssertionError("a bound of 0 needs no proof")
 
 
-def prove_split(
-    problem: Prices, key: tuple[int, int], bound: int
-) -> dict[str, Any]:
+def prove_split(problem: Prices, key: ProofCase, bound: int) -> dict[str, Any]:
     """Return the proof that no plan of a split is below a bound.
 
     Raises
@@ -223,9 +219,9 @@ def prove_split(
 
 
 def _prove_split(
-    problem: Prices, key: tuple[int, int], bound: int
+    problem: Prices, key: ProofCase, bound: int
 ) -> dict[str, Any]:
-    split = check.Split(problem, *key)
+    split = check.Split(problem, key)
     edges, high = split.bounds(bound), (bound - 1) // split.count
     prices: list[tuple[int, int | None]] = []
     while edges and len(prices) < MOST_PRICES:
@@ -240,8 +236,8 @@ def _prove_split(
         high = lower
     costs, labels = split.prove(bound, [price for price, _ in prices])
     return {
-        "replicas": key[0],
-        "micro_batch": key[1],
+        "replicas": key.replicas,
+        "micro_batch": key.batch,
         "prices": costs,
         "labels": labels,
     }

@@ -1,19 +1,24 @@
 """nest-check PROBLEM CERTIFICATE: a plan's step time, and that none is faster.
 
-Or that no plan fits: see docs/certificates.md. Needs two files beside this one
+Or that no plan fits: see docs/certificates.md. Needs six files beside this one
 and the standard library. Exit code 0: verified, 1: rejected, 2: bad input.
 """
 import sys
-from fractions import Fraction
+from math import gcd
 from operator import add, le, mul
 
 from .documents import BadInputError, parse, read
-from .prices import NEVER, Problem, near, remember, up
+from .prices import NEVER, Problem
+from .rules import FIELDS, ProofCase, devices_of, up
+from .stages import Stages
 
 MOST_LABELS, MOST_STAGES = 100_000, 2**20  # of the proof of a split
 
 class RejectedError(Exception):
-    """The certificate does not hold; maybe with a faster plan's time."""
+    """The certificate does not hold; maybe with a faster plan's time.
+
+    And ``None`` behind it if the bounds say so, but maybe no plan takes it.
+    """
 
 def expected(where, right, value, why):
     """Reject a value that is not the right one."""
@@ -21,112 +26,31 @@ def expected(where, right, value, why):
         right, value = str(right)[:200], str(value)[:200]
         raise RejectedError(f"{where}: expected {right}, got {value}; {why}")
 
-class Split:
-    """Plans with R replicas and micro-batches of B samples."""
+class Split(Stages):
+    """What plans of a case take, and the proof that none is below a bound."""
 
-    def __init__(self, problem, replicas, batch):
-        self.problem, self.job, self.batch = problem, problem.job, batch
-        self.pitch = problem.devices // replicas
-        self.starts = [r * self.pitch for r in range(replicas)]
-        self.count = up(self.job["global_batch"], replicas * batch)
-        self.gpipe = self.job.get("schedule") == "gpipe"
-        remember(self, "terms", "sync", "levels")
-
-    def alone(self, k):
-        """Return where blocks of all replicas start, up to symmetry."""
-        period = self.problem.tree.below[-1]
-        return tuple(sorted({(s + k) % period for s in self.starts}))
-
-    def sync(self, kind, strategy, k):
-        """Return sync and update of a layer at the end of the step."""
-        p, (dp, tp, cp, ep, _, zero, _) = self.problem, strategy
-        sizes = p.sizes(kind, (*strategy[1:5], self.batch // dp))
-        (weights, gradients, _), parts = sizes, (dp * cp, dp * cp // ep)
-        shapes, total = p.shapes(dp, tp, cp, ep, self.alone(k)), 0
-        groups = (parts[0], tp), (parts[1], tp * ep)
-        if zero == 1:
-            total = p.both("reduce-scatter", gradients, shapes)
-        if zero in (1, 2):
-            total = near(total + p.both("all-gather", weights, shapes))
-        if zero:
-            groups, gradients = [(1, 1)] * 2, map(up, gradients, parts)
-        starts = tuple(s + k for s in self.starts)
-        for group, size in zip(groups, gradients):
-            own = p.tree.shapes(*group, dp * tp * cp, starts, True)
-            total = near(total + p.tree.time("all-reduce", own, size))
-        hidden = self.job.get("gradient_sync_overlap", 0)
-        total = near(total * near(1 - hidden))
-        if p.rate:
-            parts = parts if zero else (1, 1)
-            w, g, x = (sum(map(up, size, parts)) for size in sizes)
-            traffic = near(Fraction(g + 2 * w + 2 * x) / p.rate)
-            total = near(total + near(traffic * 10**9))
-        return p.quanta(total)
-
-    def terms(self, shape, strategy, k):
-        """Return F, G and Y of a stage without receives, and its memory."""
-        *degrees, _, zero, again = strategy
-        p, key = self.problem, (*strategy[1:5], self.batch // strategy[0])
-        counts, _, _, passing = shape
-        shapes, found = p.shapes(*degrees, self.alone(k)), [0] * 6
-        for kind, c in enumerate(counts):
-            held = c and p.memory(kind, strategy, self.batch)
-            if held is None:
-                return None
-            if c:
-                own = (*p.load(kind, key, zero, again, shapes),
-                       self.sync(kind, strategy, k), *held)
-                most = max(found[5], own[5])
-                found = [x + c * y for x, y in zip(found, own)]
-                found[5] = most
-        shards = p.shards(strategy)
-        found[4] += sum(up(x * self.batch, shards) for x in passing)
-        return found
-
-    def flight(self, left):
-        """Return the micro-batches in flight in the left-th last stage."""
-        return self.count if self.gpipe else min(self.count, left)
-
-    def levels(self, first, last):
-        """Return where the replicas' devices of a range meet."""
-        tree = self.problem.tree
-        return {tree.level(s + first, s + last) for s in self.starts}
-
-    def stage(self, shape, strategy, k, left, front, behind):
-        """Return F, G and Y of a stage, or None where it does not fit.
-
-        At offset k, the left-th from the end, between stages of so many
-        devices, 0 for none.
-        """
-        p, n = self.problem, strategy[0] * strategy[1] * strategy[2]
-        terms = self.terms(shape, strategy, k % p.tree.below[-1])
-        if not terms or (terms[3] + terms[5] + self.flight(left) * terms[4]
-                         > p.room):
-            return None
-        _, enter, leave, _ = shape
-        wide = p.shards(strategy), self.batch
-        f = g = 0
-        if front:
-            f = max(p.receive(enter, *wide, x, n, front)
-                    for x in self.levels(k - front, k + n - 1))
-        if behind:
-            g = max(p.receive(leave, *wide, x, n, behind)
-                    for x in self.levels(k, k + n + behind - 1))
-        return terms[0] + f, terms[1] + g, terms[2]
+    def whole(self, u, v):
+        """Whether a stage has all layers, where it may then have others."""
+        return self.rules.apart and v - u == len(self.problem.sets) - 1
 
     def bounds(self, bound):
         """Return what stages a plan below a bound may have, last ones first.
 
         As (set in front, set with it, devices, least load).
         """
-        p, most = self.problem, (bound - 1) // self.count
+        p, P, most = self.problem, self.pitch, (bound - 1) // self.count
         last, light, self.places, few = len(p.sets) - 1, {}, {}, self.flight(1)
+        self.offsets = {}
         least = [[[NEVER] * len(p.costs)] * 2]
-        for n in sorted({x[0] * x[1] * x[2] for x in p.choices(self.batch)}):
-            if n <= self.pitch:
-                ks = range(self.pitch - n + 1)
-                self.places[n] = frozenset(map(self.alone, ks))
-                rows = p.rows(self.batch, n, self.places[n])[1]
+        sizes = {*map(devices_of, self.rules.choices(self.case))}
+        for n in sorted(sizes):
+            if n <= P:
+                ks = range(0, P - n + 1, gcd(*sizes))
+                self.offsets[n] = {x % p.period for x in ks}
+                starts = frozenset(map(self.alone, ks))
+                self.places[n] = starts
+                rows = [x for y in {False, self.rules.apart} for x in p.rows(
+                    self.case, n, starts, y)[1]]
                 kinds = [[x for x in kind if x] or [(NEVER, NEVER, 0, 0)]
                          for kind in zip(*(row for _, row in rows))]
                 light[n] = [min(x[0] for x in kind) for kind in kinds]
@@ -138,28 +62,33 @@ class Split:
                  for n, r in light.items()}
         work, held = ([sum(map(mul, x, r)) for x in p.counts]
                       for r in (work, held))
-        slack = self.pitch * most - work[last]
-        if slack < 0 or self.pitch * p.room < held[last]:
+        slack = P * most - work[last]
+        if slack < 0 or P * p.room < held[last]:
             return []
         left, edges = [NEVER] * last + [0], []
-        need = [0] * last + [few]
         for u in range(last - 1, -1, -1):
-            for v in p.after(u):
+            for v in p.after(u, self.case.stages):
                 waste = slack + work[v] - work[u]
                 for n, r in light.items() if left[v] < NEVER else ():
                     if r[v] - r[u] > most or n * most > waste:
                         continue
-                    for load, fit, _ in p.options(
-                            p.shape(u, v), self.batch, n, self.places[n], 1):
-                        if fit >= need[v]:
-                            if load <= most:
-                                edges.append((u, v, n, load))
-                                left[u] = min(left[u], left[v] + 1)
-                            break
+                    load = self.lowest(u, v, n, left[v] + 1)
+                    if load is not None and load <= most:
+                        edges.append((u, v, n, load))
+                        left[u] = min(left[u], left[v] + 1)
             if len(edges) > MOST_STAGES:
                 raise RejectedError("proof: too many stages")
-            need[u] = self.flight(left[u] + 1)
         return edges
+
+    def lowest(self, u, v, n, position):
+        """Return the least load of a stage that is so far from the end."""
+        if self.mixes:
+            return self.layered(u, v, n, position)
+        options = self.problem.options(
+            self.problem.shape(u, v), self.case, n, self.places[n],
+            self.whole(u, v), 1)
+        need = self.flight(position)
+        return next((x[0] for x in options if x[1] >= need), None)
 
     def cheapest(self, edges, price):
         """Return the least load, devices paid for, of a path to every set."""
@@ -189,6 +118,22 @@ class Split:
         price = prices[-1] if prices else 0
         return costs, self.search(bound, edges, price) if edges else 0
 
+    def ways(self, u, v, n, position):
+        """Return (least load, any, strategy) of a stage, sorted.
+
+        Where layers have their own: (least load, what a step takes beyond
+        that, None) if it has all layers, else with 0.
+        """
+        if not self.mixes:
+            return self.problem.options(
+                self.problem.shape(u, v), self.case, n, self.places[n],
+                self.whole(u, v), 0)
+        load, rest = self.layered(u, v, n, position), 0
+        if load is not None and v - u == len(self.problem.sets) - 1:
+            time = self.layered(u, v, n, position, self.count)
+            rest = max(time - self.count * load, 0)
+        return [] if load is None else [(load, rest, None)]
+
     def search(self, bound, edges, price):  # noqa: C901
         """Return how many ends of plans below the bound there are."""
         p, P, more, count = self.problem, self.pitch, self.count - 1, 0
@@ -210,7 +155,7 @@ class Split:
                         rest[v][k + n] = new
         # Labels (sum, largest F + G, or F and G, largest Y), by set, devices
         # of the stage in front, and (offset, stages, devices of this one).
-        exact = self.job.get("pipeline_parallel")
+        exact = self.rules.counted
         table = [{} for _ in p.sets]
         for n in self.places:
             ends = range(n, P + 1)
@@ -223,12 +168,12 @@ class Split:
             least = min(x[0] for x in labels) + total
             after = done + 1 if exact else min(done + 1, self.count)
             fronts = [x for x in self.places if x <= k] if u else [0]
-            for load, _, strategy in p.options(
-                    shape, self.batch, n, self.places[n], 0):
+            for load, beyond, strategy in self.ways(u, v, n, done + 1):
                 if least + load + more * max(load, pace) >= bound:
                     break
                 for q in fronts:
-                    own = self.stage(shape, strategy, k, done + 1, q, m)
+                    own = (self.stage(shape, strategy, k, done + 1, q, m)
+                           if strategy else (load, 0, beyond))
                     for s, a, b, y in labels if own else ():
                         f, g = own[:2] if self.gpipe else (own[0] + own[1], 0)
                         a, b, y = max(a, f), max(b, g), max(y, own[2])
@@ -241,48 +186,57 @@ class Split:
                                 known[:] = [x for x in known if not all(
                                     map(le, new, x))] + [new]
                             count += 1
-                        elif time < bound and (not exact or after in exact):
-                            raise RejectedError(f"a plan takes {time}", time)
+                        elif time < bound and (not exact or self.rules.suits(
+                                self.case, after)):
+                            raise RejectedError(f"a plan takes {time}", time,
+                                                *[] if strategy else [None])
             if count > MOST_LABELS:
                 raise RejectedError("proof: too many labels")
         return count
 
-def splits(problem):
-    """Return every (R, B) of the job."""
-    job = problem.job
-    return [(r, b) for r in range(1, problem.devices + 1)
-            for b in sorted(job.get("micro_batches", [1]))
-            if r in (job.get("replicas") or [r])
-            and (job.get("uneven_batches")
-                 or job["global_batch"] % (r * b) == 0)]
-
 def score(problem, plan):
     """Return the step time of a plan in quanta."""
-    stages, at, k, loads = plan["stages"], 0, 0, []
-    if (plan["replicas"], plan["micro_batch"]) not in splits(problem):
+    stages, rules, at, k, loads = plan["stages"], problem.rules, 0, 0, []
+    chosen = [[tuple(s.get(y, False) if y == FIELDS[4] else s[y]
+                     for y in FIELDS) for s in (
+                         x["strategies"] if "strategies" in x
+                         else [x["strategy"]] * len(x["layers"]))]
+              for x in stages]
+    case = ProofCase(
+        plan["replicas"], plan["micro_batch"],
+        tuple(sorted(plan.get("overlap", ()))),
+        plan.get("distributed_optimizer", False),
+        rules.common(chosen[0][0]),
+        len(stages) if problem.job.get("even_layers") else 0)
+    if not rules.batches(*case[:2]):
         raise RejectedError("plan: replicas and samples that the job has not")
-    split = Split(problem, plan["replicas"], plan["micro_batch"])
+    if not rules.includes(case):
+        raise RejectedError("plan: overlap or shared strategies that the job "
+                            "has not")
+    split = Split(problem, case)
     devices = [0, *(x["devices"] for x in stages), 0]
-    for i, x in enumerate(stages):
-        own = sum({1 << problem.layers.get(y, len(problem.layers))
-                   for y in x["layers"]})
+    for i, (x, strategies) in enumerate(zip(stages, chosen)):
+        layers = [problem.layers.get(y, -1) for y in x["layers"]]
+        own = sum({1 << max(y, 0) for y in layers})
         v = problem.at.get(problem.sets[at] | own, 0)
-        s, found = x["strategy"], None
-        strategy = (*(s[y] for y in ("dp", "tp", "cp", "ep")),
-                    s.get("sequence_parallel", False), s["zero"],
-                    s["recompute"])
-        if (own and problem.sets[v] - problem.sets[at] == own
-                and len(x["layers"]) == own.bit_count()
-                and s["dp"] * s["tp"] * s["cp"] == x["devices"]
+        found = None
+        if (min(layers) >= 0 and problem.sets[v] - problem.sets[at] == own
+                and v in problem.after(at, case.stages)
+                and len(layers) == own.bit_count() == len(strategies)
                 and sum(devices) <= split.pitch
-                and problem.legal(strategy, split.batch)):
-            found = split.stage(problem.shape(at, v), strategy, k,
-                                len(stages) - i, devices[i], devices[i + 2])
+                and all(devices_of(y) == x["devices"]
+                        and rules.legal(y, case)
+                        and rules.common(y) == case.shared
+                        and rules.several(y, case, len(stages) == 1)
+                        for y in strategies)):
+            found = split.mixed(
+                problem.shape(at, v),
+                *problem.inside(dict(zip(layers, strategies))),
+                k, len(stages) - i, devices[i], devices[i + 2])
         if not found:
             raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
         loads, at, k = [*loads, found], v, k + x["devices"]
-    allowed = problem.job.get("pipeline_parallel") or [len(stages)]
-    if at + 1 < len(problem.sets) or len(stages) not in allowed:
+    if at + 1 < len(problem.sets) or not rules.suits(case, len(stages)):
         raise RejectedError("plan: not all layers, or the wrong stages")
     f, g, y = zip(*loads)
     pace = max(f) + max(g) if split.gpipe else max(map(add, f, g))
@@ -312,15 +266,16 @@ def check(problem, problem_hash, certificate, seal):
         if bound > value:
             raise RejectedError(f"lower_bound_quanta: expected at most {value}"
                                 f", what the plan takes, got {bound}")
-    expected("proof", splits(problem), [
+    cases = problem.rules.cases()
+    expected("proof", [x[:2] for x in cases], [
         (x["replicas"], x["micro_batch"]) for x in proof],
              "all replicas and samples of the job, in order")
-    for x in proof:
-        split, where = Split(problem, x["replicas"], x["micro_batch"]), "proof"
+    for case, x in zip(cases, proof):
+        split, where = Split(problem, case), "proof"
         try:
             found = split.prove(bound, [price for price, _ in x["prices"]])
         except RejectedError as error:
-            if len(error.args) == 1:
+            if len(error.args) != 2:
                 raise
             raise RejectedError(
                 "status: expected no plan that fits, got one" if none else

@@ -1,26 +1,18 @@
 """What stages take, as docs/cost-model.md has it: a reading of its own.
 
-Standard library only. Numbers are integers and fractions; a float only ever
-rounds one of them, where the page says double precision.
+Standard library only.
 """
 from collections import Counter
 from fractions import Fraction
-from functools import lru_cache
-from itertools import accumulate, product
-from operator import le, mul, sub
+from operator import le, sub
 
 from .documents import BadInputError
+from .graphs import Graph
+from .networks import Tree, near, remember
+from .rules import Rules, devices_of, up
 
-NEVER, MOST_SETS, MOST_DEVICES, MOST_CACHED = 1 << 100, 1500, 1024, 1 << 14
+NEVER, MOST_SETS, MOST_DEVICES, MOST_GRAPH = 1 << 100, 1500, 1 << 14, 128
 KEY = "tp", "cp", "ep", "sequence_parallel", "samples"
-
-def near(x):
-    """Return the double nearest to a fraction, as a fraction."""
-    return Fraction(float(x))
-
-def up(x, parts):
-    """Return a quotient rounded up."""
-    return -(-x // parts)
 
 def sane(data, where):
     """Refuse what nest refuses, where numbers would mean something else."""
@@ -34,94 +26,23 @@ def sane(data, where):
     named += [("activations", [y.get("recompute", "none") for y in
                                x.get("activations", ())]) for x in costs]
     named += [x for x in job.items() if type(x[1]) is list]
+    network, shared = data["cluster"]["topology"], job.get("uniform", ())
+    ends = [(x["source"], x["target"]) for x in network.get("links", ())]
+    if not network.get("directed"):
+        ends = [tuple(sorted(x)) for x in ends]
+    named += [("links", ends),
+              ("nodes", [x["id"] for x in network.get("nodes", ())])]
     for what, x in named:
         if len({*x}) < len(x):
             raise BadInputError(f"{where}: {what}: one is there twice")
     if (any(x == [] for x in job.values()) or not layers
             or data.get("schema") != "nest-problem/1"
             or job.get("gradient_sync_overlap", 0) > 1
+            or max(job.get("overlap", {}).values(), default=0) > 1
+            or not (job.get("idle_devices", True) or "devices" in shared
+                    or {"dp", "tp", "cp"} <= {*shared})
             or data.get("quantum_ps", 1) < 1 or job["global_batch"] < 1):
         raise BadInputError(f"{where}: not one that nest takes")
-
-def remember(thing, *names):
-    """Cache methods."""
-    for name in names:
-        setattr(thing, name, lru_cache(MOST_CACHED)(getattr(thing, name)))
-
-class Tree:
-    """Times of messages and collectives on a hierarchy."""
-
-    def __init__(self, levels):
-        self.levels = levels
-        self.above = [*accumulate((x["fan_out"] for x in levels), mul)]
-        self.below = [1, *self.above[:-1]]
-        self.alpha = [x.get("latency_ns", 0) for x in levels]
-        self.launch = [x.get("launch_ns", 0) for x in levels]
-        self.bands = [x["bandwidth_bytes_per_s"] for x in levels]
-        self.peers = [x.get("peer_bandwidth_bytes_per_s") for x in levels]
-        ports = zip(accumulate(self.bands, min), self.peers)
-        self.ports = [min(b, p or b) for b, p in ports]
-        remember(self, "shapes", "lines", "time")
-
-    def level(self, first, last):
-        """Return the lowest level with a unit that holds both devices."""
-        return [first // c == last // c for c in self.above].index(True)
-
-    def shapes(self, size, stride, n, starts, joined):
-        """Return n and (M, r, R, m) of each level, of groups of an axis."""
-        groups = [[i + j * stride for j in range(size)] for i in range(n)
-                  if i // stride % size == 0]
-        parts = [starts] if joined else [(s,) for s in starts]
-        groups = [[s + x for s in p for x in g] for p in parts for g in groups]
-        found = set()
-        for ranks in groups if len(groups[0]) > 1 else ():
-            rows = []
-            for i in range(self.level(min(ranks), max(ranks)) + 1):
-                held = Counter(x // self.below[i] for x in ranks)
-                units = (x // self.levels[i]["fan_out"] for x in held)
-                meet = (x for x in Counter(units).values() if x > 1)
-                r = held.values()
-                rows.append((len(r), min(r), max(r), min(meet, default=1)))
-            found.add((len(ranks), *rows))
-        return frozenset(found)
-
-    def lines(self, kind, shape):
-        """Return latency and ns per byte of the algorithms of NCCL."""
-        n, *rows = shape
-        direct, depth, hops, slopes, reach = 0, 0, [], [], []
-        after = [*rows[1:], (0, n)]
-        for i, (members, least, most, m) in enumerate(rows):
-            fs = near(near(self.alpha[i] * 10**6) + Fraction(1, 2)) // 1
-            parts = {x["members"]: x["fraction"] for x in
-                     self.levels[i].get("group_fractions", ())}
-            share = parts.get(max((x for x in parts if x <= m), default=0), 1)
-            port = lane = near(self.bands[i] * share)
-            slopes.append(Fraction(n - least, n) / port)
-            if self.peers[i] and m > 1:
-                slopes.append(Fraction(most, n) / self.peers[i])
-                lane = min(port, (m - 1) * self.peers[i])
-            reach.append(1 / Fraction(least * lane))
-            direct += (after[i][1] - least) * fs
-            depth += (m - 1 if i == 0 else (m - 1).bit_length()) * fs
-            hops += [fs] * (members - after[i][0])
-        found = [(sum(hops) - min(hops), Fraction(n - 1, n) * max(reach))]
-        if kind == "all-to-all":
-            found = [(direct, max(slopes))]
-        if kind == "all-reduce":
-            found = [(2 * a, 2 * c) for a, c in found]
-            if len(rows) > 1 and all(row[1] == row[2] for row in rows):
-                found.append((2 * depth, 2 * max(reach)))
-        return [(near(Fraction(a, 10**6)), near(f"{float(c * 10**9):.12g}"))
-                for a, c in found]
-
-    def time(self, kind, shapes, size):
-        """Return what groups take at once: as long as the slowest."""
-        found = 0
-        for shape in shapes if size else ():
-            launch = self.launch[len(shape) - 2]
-            found = max(found, min(near(launch + near(a + near(size * c)))
-                                   for a, c in self.lines(kind, shape)))
-        return found
 
 class Problem:
     """A problem: how its layers can be cut, and what its layers take.
@@ -137,19 +58,29 @@ class Problem:
         self.quantum = data.get("quantum_ps", 1000)
         self.rule = self.job.get("optimizer", {})
         network = cluster["topology"]
-        if network["kind"] and "algorithms" not in network:
+        graph_kind = network["kind"] == "graph"
+        if not graph_kind and "algorithms" not in network:
             raise BadInputError(
                 f"{where}.cluster.topology.algorithms: expected nccl, for a "
                 "certificate, got none, which is best; add it")
-        self.tree = Tree(network["levels"])
         self.devices, device = cluster["num_devices"], cluster["device"]
-        most = min(MOST_DEVICES, self.tree.above[-1])
-        if self.devices > most:
+        self.tree = (Graph(network, self.devices) if graph_kind
+                     else Tree(network["levels"]))
+        limit = MOST_GRAPH if graph_kind else MOST_DEVICES
+        limit = min(limit, self.tree.max_devices)
+        if self.devices > limit:
             raise BadInputError(
-                f"{where}.cluster.num_devices: expected at most {most}, for a "
-                f"certificate, got {self.devices}; take fewer")
-        self.room = device["memory_bytes"] - device.get("reserve_bytes", 0)
-        self.rate = device.get("hbm_bytes_per_s")
+                f"{where}.cluster.num_devices: expected at most {limit}, for a"
+                f" certificate, got {self.devices}; take fewer")
+        self.types = [device] * self.devices
+        for x in cluster.get("others", ()):
+            self.types[x["first"]:x["first"] + x["count"]] = (
+                [x["device"]] * x["count"])
+        if len(self.types) > self.devices:
+            raise BadInputError(f"{where}.cluster.others: more than there are")
+        self.mixed = "others" in cluster
+        self.period = self.devices if self.mixed else self.tree.period
+        self.room = max(self.room_of([i]) for i in range(self.devices))
         self.costs = [{tuple(x.get(y, y != KEY[3]) for y in KEY): x
                        for x in kind["costs"]} for kind in graph["kinds"]]
         self.layers = {x["id"]: i for i, x in enumerate(graph["layers"])}
@@ -159,11 +90,20 @@ class Problem:
                 f"certificate, got {len(self.layers)}; take fewer")
         kinds = [kind["name"] for kind in graph["kinds"]]
         self.kinds = [kinds.index(x["kind"]) for x in graph["layers"]]
+        self.rules = Rules(self.job, self.devices, self.costs, self.kinds)
+        together = self.job.get("one_stage", ())
+        self.together = sum(1 << i for i, x in enumerate(graph["layers"])
+                            if x["kind"] in together)
         self.edges = [(self.layers[x["source"]], self.layers[x["target"]],
                        x["bytes_per_sample"]) for x in graph.get("edges", ())]
         needs = [0] * len(self.kinds)
         for source, target, _ in self.edges:
             needs[target] |= 1 << source
+        done, self.order = 0, []  # of possible layers the first in the file
+        while ready := [i for i, x in enumerate(needs)
+                        if not x & ~done and not done >> i & 1]:
+            self.order.append(ready[0])
+            done |= 1 << ready[0]
         found, new = {0}, [0]
         while new and len(found) <= MOST_SETS:
             s = new.pop()
@@ -175,8 +115,8 @@ class Problem:
         self.sets = sorted(found, key=lambda s: (s.bit_count(), s))
         self.at = {s: i for i, s in enumerate(self.sets)}
         remember(self, "shape", "shapes", "passes", "traffic", "extra",
-                 "sizes", "memory", "receive", "nearest", "choices", "rows",
-                 "options")
+                 "sizes", "memory", "receive", "nearest", "rows", "options",
+                 "after", "names")
         self.cut()
 
     def cut(self):
@@ -192,10 +132,22 @@ class Problem:
                             if front >> i & 1)
             self.counts.append([kinds[k] for k in range(len(self.costs))])
 
-    def after(self, u):
-        """Return the sets with which a stage behind a set can end."""
-        return [v for v in range(u + 1, len(self.sets))
-                if not self.sets[u] & ~self.sets[v]]
+    def after(self, u, stages):
+        """Return the sets with which a stage behind a set can end.
+
+        With equal shares of the kinds that there are many of, where the job
+        wants these, for so many stages.
+        """
+        ends, total = [], self.counts[-1]
+        for v in range(u + 1, len(self.sets)):
+            layers = self.sets[v] & ~self.sets[u]
+            even = not stages or all(
+                x == 1 or x == stages * (b - a) for x, a, b in zip(
+                    total, self.counts[u], self.counts[v]))
+            if (even and not self.sets[u] & ~self.sets[v]
+                    and layers & self.together in (0, self.together)):
+                ends.append(v)
+        return ends
 
     def shape(self, u, v):
         """Return layers of each kind, and bytes that enter, leave and pass."""
@@ -225,34 +177,80 @@ class Problem:
         """Return the shapes of tp, cp, dp, ep, data and expert-data groups."""
         axes = ((tp, 1), (cp, tp), (dp, tp * cp), (ep, tp), (dp * cp, tp),
                 (dp * cp // ep, tp * ep))
-        n, shapes = dp * tp * cp, self.tree.shapes
-        return tuple(shapes(*x, n, starts, False) for x in axes)
+        n, starts = dp * tp * cp, tuple((s,) for s in starts)
+        return tuple(self.tree.shapes(*x, n, starts) for x in axes)
 
-    def passes(self, kind, key, shapes):
-        """Return forward and backward pass of a layer."""
+    def names(self, starts, n):
+        """Return the types of the devices of blocks, where there are several.
+
+        As (their names, their numbers).
+        """
+        if not self.mixed:
+            return (), (0,)
+        ranks = {self.types[s + i].get("name", "device"): s + i
+                  for s in starts for i in range(n)}
+        return (*sorted(ranks),), (*sorted(ranks.values()),)
+
+    def room_of(self, ranks):
+        """Return the memory of a block with devices of these types."""
+        devices = [self.types[x] for x in ranks]
+        return (min(x["memory_bytes"] for x in devices)
+                - max(x.get("reserve_bytes", 0) for x in devices))
+
+    def rate_of(self, ranks):
+        """Return the lowest memory bandwidth of these types, if any."""
+        rates = [self.types[x].get("hbm_bytes_per_s") for x in ranks]
+        return min((x for x in rates if x), default=0)
+
+    def longest(self, cost, name, types, usual):
+        """Return a time on the slowest of some types of devices."""
+        named = {x["device"]: x for x in cost.get("by_device", ())}
+        return max((named[x].get(name, 0) if x in named else usual
+                    for x in types), default=usual)
+
+    def passes(self, kind, key, shapes, overlap, types, *moved):
+        """Return forward and backward pass of a layer.
+
+        With what of ZeRO's traffic in each is hidden behind it, too.
+        """
         cost, found = self.costs[kind][key], []
-        for phase in ("forward", "backward"):
-            total = cost[f"{phase}_ns"]
+        exposed = {x: near(1 - self.job["overlap"][x]) for x in overlap}
+        for phase, both in zip(("forward", "backward"), moved):
+            total = near(both * exposed.get("weights", 1))
+            name = f"{phase}_ns"
+            total = near(self.longest(cost, name, types, cost[name]) + total)
             for x in cost.get("collectives", ()):
                 if x["phase"] == phase:
                     own = shapes[("tp", "cp", "dp", "ep").index(x["axis"])]
                     time = self.tree.time(x["kind"], own, x["size_bytes"])
-                    total = near(total + near(x.get("count", 1) * time))
-            host = cost.get(f"{phase}_host_ns", 0)
-            found.append(self.quanta(max(total, host)))
+                    time = near(x.get("count", 1) * time)
+                    both = near(both + time)
+                    time = near(exposed.get(x["axis"], 1) * time)
+                    total = near(total + time)
+            name = f"{phase}_host_ns"
+            host = self.longest(cost, name, types, cost.get(name, 0))
+            found.append(self.quanta(max(both, total, host)))
         return found
 
-    def extra(self, kind, key, again):
+    def extra(self, kind, key, again, types):
         """Return what selective recomputation takes."""
-        kept = self.kept(self.costs[kind][key], again)
-        times = kept.get("extra_ns", 0), kept.get("extra_host_ns", 0)
+        cost = self.costs[kind][key]
+        kept = self.kept(cost, again)
+        times = (self.longest(cost, x, types, kept.get(x, 0))
+                 for x in ("extra_ns", "extra_host_ns"))
         return self.quanta(max(times)) if again == "selective" else 0
 
-    def load(self, kind, key, zero, again, shapes):
+    def load(self, kind, key, zero, again, shapes, overlap, types):
         """Return what a layer adds to its stage, forward and backward."""
-        f, g = self.passes(kind, key, shapes)
         gather, scatter = self.traffic(kind, key, zero, shapes)
-        extra = f if again == "full" else self.extra(kind, key, again)
+        hidden, later = (0, 0), (gather, scatter)
+        if "weights" in overlap:
+            hidden, later = (gather, near(gather + scatter)), (0, 0)
+        f, g = self.passes(kind, key, shapes, overlap, types, *hidden)
+        extra = self.extra(kind, key, again, types)
+        if again == "full":
+            extra = self.passes(kind, key, shapes, overlap, types, 0, 0)[0]
+        gather, scatter = map(self.quanta, later)
         return f + gather, g + extra + gather + scatter
 
     def sizes(self, kind, key):
@@ -265,25 +263,26 @@ class Problem:
 
     def both(self, what, sizes, shapes):
         """Return a collective of dense weights and then one of experts."""
-        one, other = (self.tree.time(what, *x) for x in zip(shapes[4:], sizes))
+        one, other = (self.tree.time(what, *x) for x in zip(shapes, sizes))
         return near(one + other)
 
     def traffic(self, kind, key, zero, shapes):
         """Return what ZeRO gathers and scatters in each pass."""
         weights, gradients, _ = self.sizes(kind, key)
-        gather = zero == 3 and self.both("all-gather", weights, shapes)
-        scatter = zero > 1 and self.both("reduce-scatter", gradients, shapes)
-        return self.quanta(gather), self.quanta(scatter)
+        gather = zero == 3 and self.both("all-gather", weights, shapes[4:])
+        scatter = zero > 1 and self.both("reduce-scatter", gradients,
+                                         shapes[4:])
+        return gather, scatter
 
     def kept(self, cost, again):
         """Return the entry of a recompute choice, if there is one."""
         return next((x for x in cost.get("activations", ())
                      if x.get("recompute", "none") == again), None)
 
-    def memory(self, kind, strategy, batch):
+    def memory(self, kind, strategy, case):
         """Return bytes held all the time, per micro-batch, and at work."""
         dp, *key, zero, again = strategy
-        key = *key, batch // dp
+        key = *key, case.batch // dp
         cost = self.costs[kind].get(key, {})
         kept = self.kept(cost, again)
         if kept is None:
@@ -293,7 +292,9 @@ class Problem:
         per = self.rule.get("weight_bytes", 2)
         parts = dp * key[1], dp * key[1] // key[2]
         for w, g, x, z in zip(*self.sizes(kind, key), parts):
-            static += up(w, z if zero == 3 else 1) + up(x, z if zero else 1)
+            static += up(w, z if zero == 3 else 1)
+            static += up(x, z * case.replicas if case.spread else
+                         z if zero else 1)
             static += up(g, z if zero > 1 else 1)
             if "buffer_bytes" in self.rule:
                 buffers = near(w * self.rule["buffer_bytes"])
@@ -307,53 +308,48 @@ class Problem:
         split = split or self.job.get("sequence_parallel") is True
         return dp * cp * (tp if split else 1)
 
-    def receive(self, sizes, shards, batch, level, n, m):
-        """Return what n devices take to receive from m across a level."""
-        tree, quanta = self.tree, self.quanta
-        found = quanta(near(tree.launch[level] + tree.alpha[level]))
+    def receive(self, sizes, shards, batch, link):
+        """Return what it takes to receive from another block over a link."""
+        found = self.quanta(link.latency)
         for size in sizes:
-            part = near(Fraction(size * batch * n, shards * min(n, m)))
-            found += quanta(near(near(part / tree.ports[level]) * 10**9))
+            part = near(Fraction(size * batch * link.times,
+                                 shards * link.over))
+            found += self.quanta(near(near(part / link.port) * 10**9))
         return found if sizes else 0
 
-    def choices(self, batch):
-        """Return the strategies that solvers list."""
-        zeros, found = self.job.get("zero", [0]), set()
-        for key in {x for costs in self.costs for x in costs}:
-            own = zeros if batch // key[4] * key[1] > 1 else [min(zeros)]
-            for x in product(own, self.job.get("recompute", ["none"])):
-                strategy = batch // key[4], *key[:4], *x
-                if batch % key[4] == 0 and self.legal(strategy, batch):
-                    found.add(strategy)
-        return sorted(found)
+    def inside(self, chosen):
+        """Return what a stage of layers with their own strategies has.
 
-    def legal(self, strategy, batch):
-        """Whether the job allows a strategy."""
-        job, (dp, tp, cp, ep, split, zero, again) = self.job, strategy
-        may = job.get("sequence_parallel", False)
-        may = may if type(may) is list and tp > 1 else [False]
-        named = ("data", dp), ("tensor", tp), ("context", cp), ("expert", ep)
-        return (batch % dp == 0 and dp * cp % ep == 0 and split in may
-                and zero in job.get("zero", [0])
-                and again in job.get("recompute", ["none"])
-                and all(x in (job.get(f"{name}_parallel") or [x])
-                        for name, x in named))
+        The layers that are alike; the strategies of the first and the last
+        one; what changes its layout, with its shards forward and backward.
+        """
+        layers = Counter((self.kinds[i], x) for i, x in chosen.items())
+        moves = tuple((size, self.shards(chosen[v]), self.shards(chosen[u]))
+                      for u, v, size in self.edges
+                      if size and {u, v} <= chosen.keys()
+                      and (chosen[u][:3] != chosen[v][:3]
+                           or chosen[u][4] != chosen[v][4]))
+        ranks = sorted(chosen, key=self.order.index)
+        return (tuple((*x, c) for x, c in sorted(layers.items())),
+                (chosen[ranks[0]], chosen[ranks[-1]]), moves)
 
-    def rows(self, batch, n, starts):
+    def rows(self, case, n, starts, alone):
         """Return strategies with the least load, and memory, of all kinds.
 
         Those with n devices; then those that no other beats in everything.
         """
         every, lean = [], []
-        for x in self.choices(batch):
+        for x in self.rules.choices(case):
             *degrees, _, zero, again = x
-            if x[0] * x[1] * x[2] == n:
-                row, key = [], (*x[1:5], batch // x[0])
-                shapes = {self.shapes(*degrees, y) for y in starts}
+            if devices_of(x) == n and self.rules.several(x, case, alone):
+                row, key = [], (*x[1:5], case.batch // x[0])
+                shapes = {(self.shapes(*degrees, y), self.names(y, n)[0])
+                          for y in starts}
                 for kind in range(len(self.costs)):
-                    held = self.memory(kind, x, batch)
+                    held = self.memory(kind, x, case)
                     row.append(held and (min(sum(self.load(
-                        kind, key, zero, again, y)) for y in shapes), *held))
+                        kind, key, zero, again, y, case.overlap, z))
+                        for y, z in shapes), *held))
                 every.append((x, row))
         every.sort(key=lambda x: sum(y[0] for y in x[1] if y))
         for x, row in every:
@@ -363,11 +359,11 @@ class Problem:
                 lean.append((x, row))
         return every, lean
 
-    def options(self, shape, batch, n, starts, lean):
+    def options(self, shape, case, n, starts, alone, lean):
         """Return (least load, most in flight, strategy) of a stage, sorted."""
-        counts, enter, leave, passing = shape
+        (counts, enter, leave, passing), batch = shape, case.batch
         own, found = [(i, c) for i, c in enumerate(counts) if c], []
-        for x, row in self.rows(batch, n, starts)[lean]:
+        for x, row in self.rows(case, n, starts, alone)[lean]:
             load = fixed = kept = work = 0
             for i, c in own:
                 if not row[i]:
@@ -389,6 +385,6 @@ class Problem:
 
     def nearest(self, sizes, shards, batch, n):
         """Return the least that n devices take to receive from others."""
-        return min((self.receive(sizes, shards, batch, i, n, n) for i, c
-                    in enumerate(self.tree.above) if c > n),
+        return min((self.receive(sizes, shards, batch, x)
+                    for x in self.tree.nearest(n)),
                    default=NEVER) if sizes else 0

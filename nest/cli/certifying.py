@@ -53,7 +53,7 @@ def certify_command(request: CertifyRequest, output: str) -> int:
             proven, splits = stop.found
             say(
                 f"nest: {output} not written: no plan fits in {proven} of "
-                f"{splits} batch splits, the others are open",
+                f"{splits} cases, the others are open",
                 err=True,
             )
         else:
@@ -82,7 +82,7 @@ def _write(output: str, problem: Problem, certificate: dict[str, Any]) -> None:
     write_text(output, f"{json.dumps(certificate, indent=1)}\n")
     proof = certificate["proof"]
     say(
-        f"{certificate['status']}: {text}; {len(proof)} batch splits, "
+        f"{certificate['status']}: {text}; {len(proof)} cases, "
         f"{sum(len(x['prices']) for x in proof)} prices, "
         f"{sum(x['labels'] for x in proof)} labels",
         err=output == "-",

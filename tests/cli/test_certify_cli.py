@@ -41,8 +41,8 @@ def test_a_certificate_is_written_and_holds(cli: Cli) -> None:
     """143 ns: see tests/unit/certificates/test_certificates.py."""
     cli.succeeds(CERTIFY)
     assert cli.out == (
-        "optimal: step time 143 ns, lower bound 143 ns, gap 0 %; 2 batch "
-        "splits, 1 prices, 0 labels\n"
+        "optimal: step time 143 ns, lower bound 143 ns, gap 0 %; 2 "
+        "cases, 1 prices, 0 labels\n"
     )
     checked = nest_check("certificate.json")
     assert (checked.returncode, checked.stderr) == (0, "")
@@ -70,14 +70,14 @@ def test_a_file_that_states_more_has_a_hash_of_its_own(cli: Cli) -> None:
     ("change", "message"),
     [
         (
-            {"overlap": {"tp": 0.5}},
-            "two.job.overlap: expected nothing, for a certificate, got {'tp': "
-            "0.5}; change or remove it",
+            {"virtual_stages": (1, 2)},
+            "two.job.virtual_stages: expected [1], for a certificate, got [1, "
+            "2]; change or remove it",
         ),
         (
-            {"granularity": "layer"},
-            "two.job.granularity: expected nothing, for a certificate, got "
-            "layer; change or remove it",
+            {"schedule": "zb-h1"},
+            "two.job.schedule: expected 1f1b or gpipe, for a certificate, got "
+            "zb-h1; change or remove it",
         ),
     ],
 )
@@ -93,13 +93,13 @@ def test_what_is_not_covered_is_refused(
 
 def test_too_many_devices_are_refused_by_name(cli: Cli) -> None:
     """By the name of the problem, and of the file where it is checked."""
-    level = replace(NCCL.levels[0], fan_out=4096)
+    level = replace(NCCL.levels[0], fan_out=2**15)
     problem = two_stages(topology=replace(NCCL, levels=(level,)))
-    cluster = replace(problem.cluster, num_devices=4096)
+    cluster = replace(problem.cluster, num_devices=2**15)
     write("problem.json", replace(problem, name="two", cluster=cluster))
     text = (
-        ".cluster.num_devices: expected at most 1024, for a certificate, got "
-        "4096; take fewer"
+        ".cluster.num_devices: expected at most 16384, for a certificate, got "
+        "32768; take fewer"
     )
     assert cli.refuses(CERTIFY) == f"two{text}"
     Path("other.json").write_text("{}")
@@ -117,7 +117,7 @@ def test_without_a_plan_it_certifies_that_none_fits(cli: Cli) -> None:
     """A weight of one byte takes 16 bytes with what belongs to it."""
     write("problem.json", two_stages(topology=NCCL, memory_bytes=1))
     cli.succeeds("certify problem.json -o certificate.json")
-    assert cli.out.startswith("infeasible: no plan fits; 2 batch splits, ")
+    assert cli.out.startswith("infeasible: no plan fits; 2 cases, ")
     certificate = json.loads(Path("certificate.json").read_text())
     assert certificate["plan"] is None
 

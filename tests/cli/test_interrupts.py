@@ -498,7 +498,7 @@ def test_that_no_plan_fits_is_said_as_far_as_it_is_known(cli, monkeypatch):
     write("problem.json", two_stages(topology=NCCL, memory_bytes=1))
     assert cli("certify problem.json -o out.json") == 130
     assert cli.err == (
-        "nest: out.json not written: no plan fits in 1 of 2 batch splits, "
+        "nest: out.json not written: no plan fits in 1 of 2 cases, "
         "the others are open\nnest: interrupted\n"
     )
     assert not output.exists()

@@ -140,7 +140,7 @@ def test_stages_are_counted_before_there_are_too_many(
 ) -> None:
     problem = two_stages(topology=NCCL)
     terms = prices.Problem(documents.parse(encode(problem), "problem")[0])
-    split = check.Split(terms, 1, 1)
+    split = check.Split(terms, terms.rules.cases()[0])
     edges = len(split.bounds(201))
     monkeypatch.setattr(check, "MOST_STAGES", edges)
     assert len(split.bounds(201)) == edges > 0

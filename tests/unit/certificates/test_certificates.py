@@ -41,7 +41,16 @@ from tests.builders import (
     make_problem,
     two_stages,
 )
-from tests.certified import NCCL, covered, draw_covered, one_strategy, put
+from tests.certified import (
+    MOST_CASES,
+    NCCL,
+    count_cases,
+    covered,
+    draw_covered,
+    is_covered,
+    put,
+    with_rules,
+)
 from tests.independent.generate import (
     draw_plan,
     draw_problem,
@@ -315,8 +324,44 @@ def test_groups_of_uneven_units() -> None:
     Per level: units, the fewest and most ranks in one, the fewest that meet.
     """
     levels = [{"fan_out": 3, "bandwidth_bytes_per_s": 1}] * 2
-    shapes = prices.Tree(levels).shapes(5, 1, 5, (0,), True)
+    shapes = prices.Tree(levels).shapes(5, 1, 5, ((0,),))
     assert shapes == {(5, (5, 1, 1, 2), (2, 2, 3, 2))}
+
+
+def test_trees_are_over_even_units() -> None:
+    """Four nodes of two: 2 · (4 + 40 - 1) ns around, 2 · (1 + 20) on trees.
+
+    Five in threes are no tree.
+    """
+    levels = [
+        {"fan_out": fan_out, "latency_ns": ns, "bandwidth_bytes_per_s": 10**9}
+        for fan_out, ns in ((2, 1), (4, 10))
+    ]
+    tree = prices.Tree(levels)
+    (shape,) = tree.shapes(8, 1, 8, ((0,),))
+    latencies = [a for a, _ in tree.lines("all-reduce", shape)]
+    assert latencies == [2 * 43, 2 * 21]
+    levels[0]["fan_out"] = 3
+    tree = prices.Tree(levels)
+    (shape,) = tree.shapes(5, 1, 5, ((0,),))
+    assert len(tree.lines("all-reduce", shape)) == 1
+
+
+def test_the_least_load_is_that_of_the_stage_alone() -> None:
+    """Of both layers cp takes 70 and tp 110, yet a alone takes 10 with tp."""
+    costs = {
+        "a": (make_cost(5, 5, tp=2), make_cost(25, 25, cp=2)),
+        "b": (make_cost(50, 50, tp=2), make_cost(10, 10, cp=2)),
+    }
+    problem = make_problem(
+        costs,
+        edges=(("a", "b", 0),),
+        topology=NCCL,
+        replicas=(1,),
+        global_batch=1,
+    )
+    plan = make_plan(("a", Strategy(tp=2)), ("b", Strategy(cp=2)))
+    proves(problem, plan, 30)
 
 
 def test_the_best_plan_of_a_worse_one_is_the_bound() -> None:
@@ -352,12 +397,14 @@ def random_pairs(seed: int, count: int) -> Iterator[tuple[Problem, Plan]]:
     while count:
         drawn = draw_problem(source, "standard", sequences=count % 3 == 0)
         problem = covered(drawn)
+        if problem is not None and count % 4 == 0:
+            problem = with_rules(source, problem)
         plan = None if problem is None else draw_plan(source, problem)
         if problem is None or plan is None:
             continue
         if source.random() < 0.15:
             plan = spoil(source, problem, plan)
-        if one_strategy(plan):
+        if is_covered(plan):
             yield problem, plan
             count -= 1
 
@@ -386,8 +433,8 @@ def test_plans_take_what_they_are_scored_with(count: int) -> None:
             seen["infeasible"] += 1
             with pytest.raises(check.RejectedError, match="too large"):
                 check.score(read(tight), document)
-    assert seen["legal"] > 0.55 * count
-    assert seen["infeasible"] > 0.45 * count
+    assert seen["legal"] > 0.45 * count
+    assert seen["infeasible"] > 0.35 * count
     assert seen["illegal"] > 0.05 * count
 
 
@@ -406,19 +453,25 @@ def test_no_bound_is_above_the_best_plan() -> None:
         certificate = certify(problem, plan)
         verify(problem, certificate)
         assert certificate["step_time_quanta"] == best
-        assert certificate["lower_bound_quanta"] == best
-        assert refuted(problem, best + 1) == best
-        met += 1
+        assert certificate["lower_bound_quanta"] <= best
+        if is_exact(problem):
+            assert certificate["lower_bound_quanta"] == best
+            assert refuted(problem, best + 1) == best
+        met += certificate["lower_bound_quanta"] == best
         searched += sum(x["labels"] for x in certificate["proof"])
         for _ in range(4):
             worse = draw_plan(source, problem)
-            if worse is None or not one_strategy(worse):
+            if worse is None or not is_covered(worse):
                 continue
             try:
                 certificate = certify(problem, worse)
             except NestError:
                 continue
-            assert certificate["lower_bound_quanta"] == best
+            bound = certificate["lower_bound_quanta"]
+            assert bound <= best
+            # Only jobs with a strategy per layer list such plans.
+            listed = all(x.strategy is not None for x in worse.stages)
+            assert bound == best or not (is_exact(problem) and listed)
             others += certificate["step_time_quanta"] > best
             break
     assert met > 40
@@ -430,12 +483,17 @@ def refuted(problem: Problem, bound: int) -> int | None:
     """Return what a plan below a bound takes, if the proof finds one."""
     found = []
     terms = read(problem)
-    for split in check.splits(terms):
+    for split in terms.rules.cases():
         try:
             certifying.prove_split(terms, split, bound)
         except check.RejectedError as error:
             found.append(error.args[1])
     return min(found, default=None)
+
+
+def is_exact(problem: Problem) -> bool:
+    """Whether bounds meet best plans: not with a strategy per layer."""
+    return problem.job.granularity == "stage"
 
 
 def draw_small(seed: int) -> Iterator[Problem]:
@@ -468,7 +526,8 @@ def examples() -> list[tuple[Problem, Certificate]]:
     problem, plan = solved("llama2-7b-8")
     found = [(problem, certify(problem, plan))]
     for problem, plan in random_pairs(11, 300):
-        if len(plan.stages) > 1 and len(found) < 12:
+        fits = count_cases(problem) <= MOST_CASES
+        if fits and len(plan.stages) > 1 and len(found) < 12:
             try:
                 certificate = certify(problem, plan)
             except NestError:
@@ -560,20 +619,19 @@ def add_price(source: random.Random, listed: list[Any]) -> None:
 def change_plan(source: random.Random, found: Certificate) -> None:
     plan = found["plan"]
     stage = source.choice(plan["stages"])
+    strategy = stage.get("strategy") or source.choice(stage["strategies"])
     what = source.choice(
         ("replicas", "micro_batch", "dp", "tp", "zero", "recompute", "cut")
     )
     if what in plan:
         plan[what] = source.choice((1, 2, 3, 4, 8))
     elif what in ("dp", "tp"):
-        stage["strategy"][what] *= 2
+        strategy[what] *= 2
         stage["devices"] *= 2
     elif what == "zero":
-        stage["strategy"]["zero"] = source.randrange(4)
+        strategy["zero"] = source.randrange(4)
     elif what == "recompute":
-        stage["strategy"]["recompute"] = source.choice(
-            ("none", "selective", "full")
-        )
+        strategy["recompute"] = source.choice(("none", "selective", "full"))
     elif len(plan["stages"]) > 1:
         number = source.randrange(len(plan["stages"]) - 1)
         here, after = plan["stages"][number : number + 2]
@@ -663,11 +721,13 @@ def test_what_says_the_same_in_other_words_holds(
         changed = copy.deepcopy(certificate)
         for stage in changed["plan"]["stages"]:
             stage["layers"].reverse()
+            stage.get("strategies", []).reverse()
         verify(problem, sealed(changed))
         turned += changed != certificate
         bound, terms = changed["lower_bound_quanta"], read(problem)
-        for entry in changed["proof"]:
-            split = check.Split(terms, entry["replicas"], entry["micro_batch"])
+        cases = terms.rules.cases()
+        for case, entry in zip(cases, changed["proof"], strict=True):
+            split = check.Split(terms, case)
             doubled = [2 * price for price, _ in entry["prices"]]
             entry["prices"], entry["labels"] = split.prove(bound, doubled)
         verify(problem, sealed(changed))
@@ -778,15 +838,21 @@ def test_sums_of_memory_have_the_fewest_micro_batches_in_flight() -> None:
 def test_none_is_certified_where_there_is_a_plan() -> None:
     """``brute`` says where there is none."""
     source, seen = random.Random(9), Counter[str]()
-    for problem in itertools.islice(draw_small(9), 40):
+    for problem in itertools.islice(draw_small(9), 60):
         memory = problem.cluster.device.memory_bytes
         tight = with_memory(problem, int(memory * source.choice((1, 0.5))))
         if solve("brute", tight).plan is None:
             seen["none"] += 1
-            verify(tight, certify_infeasible(tight))
+            try:
+                verify(tight, certify_infeasible(tight))
+            except UnsupportedProblemError:
+                assert not is_exact(tight)
             continue
         seen["some"] += 1
-        with pytest.raises(InvalidPlanError, match="there are plans that fit"):
+        error, match = InvalidPlanError, "there are plans that fit"
+        if not is_exact(tight):
+            error, match = UnsupportedProblemError, "that may$"
+        with pytest.raises(error, match=match):
             certify_infeasible(tight)
         for empty in (True, False):
             with pytest.raises(check.RejectedError):
@@ -809,7 +875,7 @@ def forged(
         "status": "infeasible",
         "proof": [
             {"replicas": r, "micro_batch": b, "prices": prices, "labels": 0}
-            for r, b in check.splits(read(problem))
+            for r, b, *_ in read(problem).rules.cases()
         ],
     }
     return sealed(found)
@@ -855,7 +921,8 @@ def test_no_mutation_of_none_is_believed() -> None:
     for problem in draw_small(3):
         memory = problem.cluster.device.memory_bytes
         tight = with_memory(problem, memory // 2)
-        if len(examples) < 6 and solve("brute", tight).plan is None:
+        exact = is_exact(tight) and len(examples) < 6
+        if exact and solve("brute", tight).plan is None:
             examples.append(tight)
         if len(examples) == 6:
             break
@@ -885,20 +952,14 @@ def with_job(**fields: Any) -> Callable[[Problem], Problem]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_job(granularity="layer"), "job.granularity: expected nothing, "
-         "for a certificate, got layer; change or remove it"),
         (lambda p: replace(p, preset="nest-artifact"),
          "preset: expected standard, for a certificate, got nest-artifact"),
-        (with_job(overlap={"gradients": 0.5}),
-         "job.overlap: expected nothing, for a certificate, got "),
         (with_job(virtual_stages=(1, 2)),
          r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]"),
         (with_job(schedule="any"),
          "job.schedule: expected 1f1b or gpipe, for a certificate, got any"),
         (with_job(schedule=("1f1b",)),
          "job.schedule: expected 1f1b or gpipe, for a certificate, got "),
-        (with_job(uniform=("tp",)),
-         "job.uniform: expected nothing, for a certificate, got "),
         (lambda p: replace(
             p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))),
          "problem.cluster.topology.algorithms: expected nccl, for a "
@@ -954,14 +1015,28 @@ def test_a_layer_is_in_a_stage_once() -> None:
         check.score(read(problem), plan)
 
 
+def test_replicas_have_devices_of_their_own() -> None:
+    """Two replicas of three devices on four."""
+    problem = make_problem(
+        {name: make_cost() for name in "abc"}, topology=NCCL, global_batch=2
+    )
+    stages = ((name, SINGLE) for name in "abc")
+    plan = to_builtins(second(make_plan(*stages, replicas=2)))
+    with pytest.raises(check.RejectedError, match="stage 1 is illegal"):
+        check.score(read(problem), plan)
+
+
+@pytest.mark.parametrize("replicas", [0, 5, 10**20])
+def test_there_are_no_more_replicas_than_devices(replicas: int) -> None:
+    """Nor are so many counted, even if batches may be uneven."""
+    problem = two_stages(topology=NCCL, uneven_batches=True)
+    plan = to_builtins(second(make_plan(("a b", SINGLE))))
+    assert check.score(read(problem), plan) == 200
+    with pytest.raises(check.RejectedError, match="plan: replicas and sam"):
+        check.score(read(problem), plan | {"replicas": replicas})
+
+
 def test_plans_without_a_certificate_are_refused() -> None:
-    costs = {name: (make_cost(), make_cost(tp=2)) for name in "ab"}
-    problem = make_problem(costs, topology=NCCL, memory_bytes=10)
-    two = (Strategy(tp=2), Strategy(dp=2))
-    plan = make_plan(("a b", two[0]))
-    stage = replace(plan.stages[0], strategy=None, strategies=two)
-    with pytest.raises(InvalidPlanError, match="got one per layer"):
-        certify(problem, replace(plan, stages=(stage,)))
     costs = {"a": (make_cost(weight_bytes=11),)}
     problem = make_problem(costs, topology=NCCL, memory_bytes=10)
     with pytest.raises(InvalidPlanError, match="expected one that fits"):
@@ -1097,6 +1172,17 @@ COSTS = "graph.kinds.0.costs"
         ("job.zero", [0, 0], "problem: zero: one is there twice"),
         ("job.pipeline_parallel", [], "problem: not one that nest takes"),
         ("job.gradient_sync_overlap", 5, "problem: not one that nest takes"),
+        ("job.overlap", {"tp": 1.5}, "problem: not one that nest takes"),
+        ("job.idle_devices", False, "problem: not one that nest takes"),
+        ("cluster.others", [{"first": 3, "count": 2, "device": {}}],
+         "problem.cluster.others: more than there are"),
+        ("cluster.topology",
+         {"kind": "graph", "nodes": [{"id": "a"}, {"id": "a"}], "links": []},
+         "problem: nodes: one is there twice"),
+        ("cluster.topology",
+         {"kind": "graph", "nodes": [], "links": [
+             {"source": "a", "target": "b"}, {"source": "b", "target": "a"}]},
+         "problem: links: one is there twice"),
         ("schema", "nest-plan/1", "problem: not one that nest takes"),
         (f"{COSTS}.0.collectives", [{"kind": "broadcast"}],
          "kind: expected all-reduce or .* got broadcast"),
@@ -1233,8 +1319,11 @@ def test_missing_files_are_bad_input(
 
 
 def test_it_rests_on_little() -> None:
-    """The standard library, and three files of at most 400 lines."""
-    names = {"check", "documents", "prices"}
+    """The standard library, and seven files of at most 400 lines."""
+    names = {
+        *("check", "documents", "graphs", "networks", "prices", "rules"),
+        "stages",
+    }
     for path in (FOLDER / f"{name}.py" for name in names):
         text = path.read_text()
         assert text.count("\n") <= 400
