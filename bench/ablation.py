@@ -5,7 +5,7 @@
 Each mechanism is switched off, all other parameters are fitted anew, and each
 source is predicted by such a fit to all others. Slopes are taken once, at the
 stored fit; errors are those of predictions without the mechanism. The tables
-are for docs/results/ablation.md, the figures ``bench/results/ablation.json``.
+are printed, the figures are in ``bench/results/ablation.json``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.calibrate import (
     thinned,
     usable,
 )
-from bench.result_files import fill, page_path, table, write_result
+from bench.result_files import table, write_result
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, prior, solve
 from nest.calibration.parameters import Parameter, options_of
@@ -244,7 +244,7 @@ SHOWN = {"all", "experts"}
 
 
 def tables(document: dict[str, Any]) -> str:
-    """Return the table of docs/results/ablation.md: medians by class.
+    """Return the table to print: medians by class.
 
     Means, and figures of every source with enough rows, are in the results.
     """
@@ -326,7 +326,7 @@ def main() -> None:
                 flush=True,
             )
     write_result("ablation", document)
-    fill(page_path("ablation"), "ablation", tables(document))
+    print(tables(document))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench import ablation, measured_facts, own_runs, validation
+from bench import measured_facts, own_runs, validation
 from bench.result_files import ROOT, page_path, read_rows, result_path
 
 
@@ -48,7 +48,6 @@ def of_study(name: str) -> list[dict[str, Any]]:
 TABLES: list[tuple[str, str, Callable[[], str]]] = [
     ("accuracy", "validation", accuracy),
     ("bundled-runs", "facts", facts),
-    ("ablation", "ablation", lambda: ablation.tables(stored("ablation"))),
     (
         "own-runs",
         "own runs",
