@@ -52,7 +52,7 @@ VIOLATED = 1e-4
 ROUNDING = 1e-9
 
 #: Step times are told apart to such a part of the best one.
-PRECISION = 250
+PRECISION = 100
 
 #: Cost of rows that nothing satisfies, in all devices of a replica.
 PENALTY = 1000.0
@@ -310,6 +310,15 @@ class RisingBound:
         """Whether it may be raised by little of a step time only."""
         return (self.failed - self.bound) * PRECISION <= best
 
+    def rules_out(self, step_quanta: int, stop: Callable[[], bool]) -> bool:
+        """Whether no plan takes so long or less, as far as that is shown."""
+        if self.bound <= step_quanta < self.failed:
+            if self._plans.rules_out(step_quanta, stop):
+                self.bound = step_quanta + 1
+            else:
+                self.failed = step_quanta
+        return step_quanta < self.bound
+
     def climb(self, enough: int, stop: Callable[[], bool]) -> None:
         """Rule out longer step times, up to ``enough``, by bisection.
 
@@ -319,10 +328,32 @@ class RisingBound:
             step_quanta = enough - 1
             if self.failed <= step_quanta:
                 step_quanta = (self.bound + self.failed) // 2
-            if self._plans.rules_out(step_quanta, stop):
-                self.bound = step_quanta + 1
-            else:
-                self.failed = step_quanta
+            self.rules_out(step_quanta, stop)
+
+
+def least_bound(
+    batches: list[RisingBound], enough: int, stop: Callable[[], bool]
+) -> int:
+    """Return a bound on the plans of all batches, found by bisection.
+
+    It is known whenever time ends. What fails once is asked first.
+    """
+    low = min([enough, *(batch.bound for batch in batches)])
+    high = step_quanta = enough - 1
+    while low <= step_quanta and not stop():
+        failed = next(
+            (x for x in batches if not x.rules_out(step_quanta, stop)), None
+        )
+        if failed is None:
+            low = step_quanta + 1
+        else:
+            high = step_quanta
+            batches.remove(failed)
+            batches.insert(0, failed)
+        if (high - low) * PRECISION <= enough:
+            break
+        step_quanta = (low + high) // 2
+    return low
 
 
 class _Program:

@@ -40,7 +40,7 @@ from nest.cost.space import (
 )
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.batch_bounds import RisingBound
+from nest.search.batch_bounds import RisingBound, least_bound
 from nest.search.chunks import (
     Chunks,
     Cutter,
@@ -175,15 +175,13 @@ def bound_all(
         A lower bound on all of them, at most the best step time known, and
         whether time ended the search.
     """
+    if task.model.problem.job.plans_order_passes:
+        return _bound_orders(task, best)
     queue: list[tuple[int, int, int, BoundedCase]] = []
     rising: dict[object, RisingBound] = {}
-    in_order = task.model.problem.job.plans_order_passes
     for case in cases(task.model, task.sets, task.deadline):
         if case is None:
             return 0, Limit.TIME
-        if in_order:
-            queue.append((case.bound, len(queue), 0, case))
-            continue
         for blocks, bound in zip(
             case.family.stage_counts, case.bounds, strict=True
         ):
@@ -221,6 +219,25 @@ def bound_all(
     least = min([opened, *(item[0] for item in queue[:1])])
     limit = Limit.TIME if task.deadline.passed and least < best else None
     return min(least, best), limit
+
+
+def _bound_orders(task: SearchTask, best: int) -> tuple[int, Limit | None]:
+    """Bound all plans in any order of their passes."""
+    batches: dict[object, BoundedCase] = {}
+    for case in cases(task.model, task.sets, task.deadline):
+        if case is None:
+            return 0, Limit.TIME
+        known = batches.setdefault(case.batch, case)
+        if case.bound < known.bound:
+            batches[case.batch] = case
+    rising = [
+        case.rising_bound()
+        for case in sorted(batches.values(), key=lambda case: case.bound)
+        if case.bound < best
+    ]
+    bound = least_bound(rising, best, lambda: task.deadline.passed)
+    limit = Limit.TIME if task.deadline.passed and bound < best else None
+    return bound, limit
 
 
 # What there is to try

@@ -331,8 +331,7 @@ class Enumeration:
             If the case has too many plans, or time is up.
         """
         case, sets = self.case, self.sets
-        job = case.terms.model.problem.job
-        if job.granularity == "layer" or job.plans_order_passes:
+        if case.terms.model.problem.job.granularity == "layer":
             raise TooManyError
         self._chunks = self.blocks * case.virtual
         if self.magnitude(self._chunks) > MAX_MAGNITUDE:
@@ -352,8 +351,6 @@ class Enumeration:
     @property
     def few(self) -> bool:
         """Whether they are so few that none needs to be ruled out."""
-        if self.case.terms.model.problem.job.plans_order_passes:
-            return False
         return self.magnitude(self.blocks * self.case.virtual) <= FEW
 
     def magnitude(self, chunks: int) -> float:

@@ -50,7 +50,7 @@ from nest.solvers.registry import order_prover
 
 #: Parts of the time for plans of schedules with a name, for first orders of
 #: other plans, and for better ones; what is left bounds all plans.
-NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.4, 0.35, 0.15
+NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.3, 0.3, 0.1
 
 #: The part of it for the first schedule: 1F1B, whose search is exact.
 LEADING_SHARE = 0.7

@@ -13,6 +13,7 @@ from nest.search.batch_bounds import (
     BatchBound,
     LayerChoices,
     RisingBound,
+    least_bound,
     whole_parts,
 )
 from nest.search.linear_program import LinearProgram
@@ -326,7 +327,28 @@ def test_a_bound_rises_until_it_is_known_or_enough() -> None:
     rising.climb(100_000, lambda: False)
     assert rising.bound <= 8000 <= rising.failed
     assert rising.done(100_000)
-    assert rising.failed - rising.bound <= 400
+    assert rising.failed - rising.bound <= 1000
+
+
+def test_the_least_bound_of_several_batches() -> None:
+    """Batches of four layers on two devices, of 8,000 and 12,000."""
+    batches = [
+        RisingBound(
+            BatchBound(
+                choices({"weights": weights}, count=4), np.array([4]), 2, 4
+            ),
+            10,
+        )
+        for weights in (1500.0, 1000.0)
+    ]
+    assert least_bound([*batches], 8000, lambda: False) == 8000
+    assert least_bound([*batches], 5, lambda: False) == 5
+    asked = [*batches]
+    found = least_bound(asked, 20_000, lambda: False)
+    assert 8000 - 20_000 / 50 <= found <= 8000
+    assert asked[0] is batches[1]
+    assert least_bound([*batches], 20_000, lambda: True) == 8000
+    assert least_bound([], 70, lambda: False) == 70
 
 
 # Orders that there are
