@@ -50,7 +50,7 @@ from nest.solvers.registry import order_prover
 
 #: Parts of the time for plans of schedules with a name, for first orders of
 #: other plans, and for better ones; what is left bounds all plans.
-NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.3, 0.3, 0.1
+NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.3, 0.35, 0.1
 
 #: The part of it for the first schedule: 1F1B, whose search is exact.
 LEADING_SHARE = 0.7
@@ -138,6 +138,8 @@ class _OrdersSearch:
         if bound < self.best:
             everything, limit = bound_all(self.task, self.best, self._offer)
             bound = max(bound, everything)
+            if self.problem.job.schedule == ANY_ORDER and bound < self.best:
+                self._improve(self.task.deadline)
         detail = f"{OPEN}{self._of_this_plan()}"
         return exact_output(self.plan, self.best, bound, limit, detail)
 
