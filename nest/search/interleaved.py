@@ -227,8 +227,8 @@ def _bound_orders(task: SearchTask, best: int) -> tuple[int, Limit | None]:
     for case in cases(task.model, task.sets, task.deadline):
         if case is None:
             return 0, Limit.TIME
-        known = batches.setdefault(case.batch, case)
-        if case.bound < known.bound:
+        weakest = batches.setdefault(case.batch, case)
+        if case.bound < weakest.bound:
             batches[case.batch] = case
     rising = [
         case.rising_bound()
