@@ -51,8 +51,9 @@ VIOLATED = 1e-4
 #: What comparisons of floats forgive; it only ever weakens a bound.
 ROUNDING = 1e-9
 
-#: Step times are told apart to such a part of the best one.
-PRECISION = 100
+#: Step times are told apart to such a part of the best one: of one batch, and
+#: of many together.
+PRECISION, COARSE_PRECISION = 250, 100
 
 #: Cost of rows that nothing satisfies, in all devices of a replica.
 PENALTY = 1000.0
@@ -350,7 +351,7 @@ def least_bound(
             high = step_quanta
             batches.remove(failed)
             batches.insert(0, failed)
-        if (high - low) * PRECISION <= enough:
+        if (high - low) * COARSE_PRECISION <= enough:
             break
         step_quanta = (low + high) // 2
     return low
