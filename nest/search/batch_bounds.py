@@ -22,7 +22,8 @@ import numpy as np
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Strategy
 from nest.search.dominance import non_dominated_sorted
-from nest.search.linear_program import Floats, LinearProgram
+from nest.search.layer_options import Floats
+from nest.search.linear_program import LinearProgram
 from nest.search.options import (
     INFINITE,
     BatchTerms,
@@ -375,6 +376,11 @@ class _Program:
         self.forward = choices.forward / step
         self.weights = choices.weights / step
         self.fits = np.ones(len(choices.kind), dtype=np.bool_)
+        #: By width, sizes and room for every rate.
+        self._ahead_of = [
+            [self._ahead(width, rate) for rate in rates]
+            for width, rates in enumerate(bound.rate_steps)
+        ]
         self.limits = [*self._limits()]
         blocks = [
             bound.num_devices / width if self.fits[rows].any() else 0.0
@@ -437,10 +443,7 @@ class _Program:
             if self.bound.ordered and self.start > 0:
                 late = self.load[rows] - self.forward[rows]
                 limits.append((late, 1.0 - self.start))
-                limits += [
-                    self._ahead(width, rate)
-                    for rate in self.bound.rate_steps[width]
-                ]
+                limits += self._ahead_of[width]
             for sizes, capacity in limits:
                 if capacity <= 0.0:
                     self.fits[rows] &= sizes <= ROUNDING
@@ -547,8 +550,7 @@ class _Program:
         room, sizes = widths * later, early.copy()
         for width, rows in enumerate(bound.of_width):
             min_spare = np.inf
-            for rate in bound.rate_steps[width]:
-                rate_sizes, capacity = self._ahead(width, rate)
+            for rate_sizes, capacity in self._ahead_of[width]:
                 spare = capacity * blocks[width] - rate_sizes @ layers[rows]
                 if spare < min_spare:
                     min_spare = spare

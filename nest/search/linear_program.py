@@ -11,11 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nest.search.layer_options import SLACK
-
-Floats = NDArray[np.float64]
+from nest.search.layer_options import SLACK, Floats
 
 #: Rows are added to solved programs. The effort is limited because the solver
 #: may run in circles; it does not depend on the machine.
@@ -36,10 +33,8 @@ class LinearProgram:
     def __init__(self, costs: Floats, upper: Floats, penalty: float) -> None:
         from ortools.linear_solver import pywraplp
 
-        self._costs, self._upper = (
-            np.append(costs, penalty),
-            np.append(upper, 1),
-        )
+        self._costs = np.append(costs, penalty)
+        self._upper = np.append(upper, 1)
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
         self._solver.SetSolverSpecificParametersAsString(PARAMETERS)
         self._optimal = pywraplp.Solver.OPTIMAL
